@@ -1,0 +1,203 @@
+"""Load on one loopback server: the same request again and again over a few connections, for a given time.
+
+``wrk`` does it where it is installed, because it takes little of the processor that the server needs; else a small
+asyncio client does. Both count as good only an answer with status 200 that contains the expected text, so that a server
+which fails fast never looks fast. Nothing here knows who is being loaded or why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Load", "Request", "apply_load", "percentile", "with_asyncio", "with_wrk"]
+
+HOST = "127.0.0.1"
+ANSWER_SECONDS = 10.0
+"""How long one answer may take before it counts as an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, and what the answer must contain to count."""
+
+    path: str
+    expect: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of it. ``bad`` counts wrong answers and broken connections alike."""
+
+    good: int
+    bad: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def rate(self) -> float:
+        """Good answers per second."""
+        return self.good / self.seconds if self.seconds else 0.0
+
+
+def apply_load(port: int, request: Request, *, seconds: float, connections: int) -> Load:
+    """Load the server on ``port`` with wrk if it is there, else with the asyncio client."""
+    if shutil.which("wrk"):
+        return with_wrk(port, request, seconds=seconds, connections=connections)
+    return with_asyncio(port, request, seconds=seconds, connections=connections)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile of sorted ``values``; 0 when there are none."""
+    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+# --- wrk ------------------------------------------------------------------------------------------------------------
+
+_LUA = """
+wrk.method = {method}
+wrk.body = {body}
+{headers}
+local expect = {expect}
+local threads = {{}}
+good, bad = 0, 0  -- globals: each thread has its own pair, which done() reads
+function setup(thread) table.insert(threads, thread) end
+function response(status, headers, body)
+  if status == 200 and string.find(body, expect, 1, true) then good = good + 1 else bad = bad + 1 end
+end
+function done(summary, latency, requests)
+  local all_good, all_bad = 0, 0
+  for _, thread in ipairs(threads) do
+    all_good = all_good + thread:get("good")
+    all_bad = all_bad + thread:get("bad")
+  end
+  local lost = summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout
+  io.write(string.format("\\ncounted %d %d %d %f %f\\n",
+    all_good, all_bad + lost, summary.duration, latency:percentile(50), latency:percentile(99)))
+end
+"""
+_COUNTED = re.compile(r"^counted (\d+) (\d+) (\d+) ([\d.]+) ([\d.]+)$", re.MULTILINE)
+
+
+def with_wrk(port: int, request: Request, *, seconds: float, connections: int) -> Load:
+    """Load with wrk on one thread. wrk knows whole seconds only, so a fraction is rounded up."""
+    whole = max(1, round(seconds + 0.49))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        script = Path(folder, "request.lua")
+        script.write_text(_lua(request), encoding="ascii")
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{whole}s", f"--timeout={ANSWER_SECONDS:.0f}s"]
+        command += ["-s", str(script), f"http://{HOST}:{port}{request.path}"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=whole + 30, check=False)
+    match = _COUNTED.search(told.stdout)
+    if match is None:
+        raise RuntimeError(f"wrk did not report its counts: {told.stdout[-500:]} {told.stderr[-500:]}")
+    good, bad, micros, p50, p99 = match.groups()
+    return Load(int(good), int(bad), int(micros) / 1e6, float(p50) / 1e3, float(p99) / 1e3)
+
+
+def _lua(request: Request) -> str:
+    headers = "\n".join(
+        f"wrk.headers[{_quoted(name.encode())}] = {_quoted(value.encode())}" for name, value in request.headers.items()
+    )
+    return _LUA.format(
+        method=_quoted(request.method.encode()),
+        body=_quoted(request.body),
+        headers=headers,
+        expect=_quoted(request.expect.encode()),
+    )
+
+
+def _quoted(raw: bytes) -> str:
+    # Decimal escapes carry any byte, so no body can break out of its string.
+    return '"' + "".join(f"\\{byte:03d}" for byte in raw) + '"'
+
+
+# --- asyncio --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Tally:
+    good: int = 0
+    bad: int = 0
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+
+
+def with_asyncio(port: int, request: Request, *, seconds: float, connections: int) -> Load:
+    """Load with a client of our own: HTTP/1.1, kept-alive connections, one request in flight on each."""
+    tally = _Tally()
+    began = time.perf_counter()
+    asyncio.run(_drive(port, request, began + seconds, connections, tally))
+    took = time.perf_counter() - began
+    ordered = sorted(tally.latencies)
+    return Load(tally.good, tally.bad, took, percentile(ordered, 0.5) * 1e3, percentile(ordered, 0.99) * 1e3)
+
+
+async def _drive(port: int, request: Request, until: float, connections: int, tally: _Tally) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(connections):
+            group.create_task(_caller(port, request, until, tally))
+
+
+async def _caller(port: int, request: Request, until: float, tally: _Tally) -> None:
+    while time.perf_counter() < until:
+        try:
+            await _connection(port, request, until, tally)
+        except (OSError, EOFError, ValueError, TimeoutError):
+            tally.bad += 1
+            await asyncio.sleep(0.01)  # a server that refuses connections must not turn this into a busy loop
+
+
+async def _connection(port: int, request: Request, until: float, tally: _Tally) -> None:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    sent, expect = _on_the_wire(port, request), request.expect.encode()
+    try:
+        while (began := time.perf_counter()) < until:
+            writer.write(sent)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                status, body = await _answer(reader)
+            tally.latencies.append(time.perf_counter() - began)
+            if status == 200 and expect in body:
+                tally.good += 1
+            else:
+                tally.bad += 1
+    finally:
+        writer.close()
+
+
+def _on_the_wire(port: int, request: Request) -> bytes:
+    lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {HOST}:{port}"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    lines += [f"Content-Length: {len(request.body)}", "", ""]
+    return "\r\n".join(lines).encode() + request.body
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    status = int(head[9:12])
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head)
+    if length is not None:
+        return status, await reader.readexactly(int(length.group(1)))
+    if b"\r\ntransfer-encoding: chunked" in head:
+        return status, await _chunks(reader)
+    raise ValueError("the answer has neither a length nor chunks")
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readexactly(2)
+    return bytes(body)

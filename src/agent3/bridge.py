@@ -1,0 +1,331 @@
+"""The one door from synchronous code into the async core.
+
+The documented classes are synchronous; what they do is not. A ``Bridge`` runs a coroutine on an event loop in a thread
+of its own, so that it can be called from any thread, also from one whose own loop is running. A coroutine that never
+suspends needs none of this and is finished on the spot. The bridge knows nothing of what it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from agent3.errors import CallTimeout, Canceled, SetupError
+
+__all__ = ["Bridge", "finish", "iterate", "run", "shared"]
+
+T = TypeVar("T")
+
+_GRACE = 5.0
+"""Seconds that cancelled work gets to clean up before the caller goes on without it."""
+_END: Any = object()
+
+
+class Bridge:
+    """A background event loop with synchronous doors. Its thread starts on first use and is a daemon.
+
+    Safe from any thread; a forked child gets a loop of its own. A coroutine sees a copy of the caller's context
+    variables, and its exceptions arrive with their type and traceback.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._engine: _Engine | None = None
+        _bridges.add(self)
+
+    def run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """The coroutine's result. The calling thread waits, and with it a loop that may be running there.
+
+        After ``timeout`` seconds the coroutine is cancelled and ``CallTimeout`` raised; a KeyboardInterrupt cancels it
+        too. From inside a coroutine of this same bridge it raises ``SetupError``, since waiting would never end.
+        """
+        try:
+            work = _Work(self._running(), coro)
+        except BaseException:
+            coro.close()
+            raise
+        return work.wait(timeout)
+
+    def spawn(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine and go on; the future tells when it is done, and how."""
+        return _Work(self._running(waits=False), coro).future
+
+    def finish(self, coro: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that never suspends, run here and now, without a loop or a thread.
+
+        One that does suspend is closed and ``SetupError`` raised.
+        """
+        try:
+            coro.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        coro.close()
+        name = getattr(coro, "__qualname__", repr(coro))
+        raise SetupError(f"{name} waits for something, so it cannot be finished on the spot; use run() or await it.")
+
+    def iterate(self, agen: AsyncGenerator[T, None]) -> Iterator[T]:
+        """The items of an async generator, each made only when asked for.
+
+        The generator lives in one task from its first step to its end. When the iterator is closed or dropped, the
+        generator is closed as well.
+        """
+        engine = self._running()
+        pump = _Pump(agen)
+        work = _Work(engine, pump.serve())
+        try:
+            while (item := pump.ask(engine)) is not _END:
+                yield item
+        finally:
+            _end(engine, work)
+
+    def close(self) -> None:
+        """Cancel what is left, stop the thread and close the loop. It may be called again, and so may ``run``."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.stop()
+
+    def _running(self, *, waits: bool = True) -> _Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = _Engine()
+            engine = self._engine
+        if waits and engine.inside():
+            raise SetupError("A synchronous call from inside the bridge's own loop would wait for itself; await it.")
+        return engine
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the parent's loop, which has no thread here. Called by the interpreter."""
+        engine, self._lock, self._engine = self._engine, threading.RLock(), None
+        if engine is not None:
+            engine.orphan()
+
+
+class _Engine:
+    """One loop and its thread, from start to stop. What is posted before the stop is run; after it, refused."""
+
+    def __init__(self) -> None:
+        # Reentrant: while it is held, the garbage collector may close an iteration, which posts as well.
+        self._lock = threading.RLock()
+        self._stopping = False
+        self._orphaned = False
+        self._ending: asyncio.Task[None] | None = None
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._serve, name="agent3-bridge", daemon=True)
+        self._thread.start()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have the loop call it, in the order of posting; ``Canceled`` if the loop is going down."""
+        with self._lock:
+            if self._stopping:
+                raise Canceled("The bridge was closed while it was in use; call again to start a new one.")
+            self._loop.call_soon_threadsafe(callback)
+
+    def inside(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return self._thread.ident == threading.get_ident()
+
+    def may_wait(self) -> bool:
+        """Whether waiting for its work can end: not in its own thread, nor in a fork that did not inherit it."""
+        return not self._orphaned and not self.inside()
+
+    def orphan(self) -> None:
+        """In a forked child: take no more, and stay. To close the loop here would disturb the parent's."""
+        self._lock = threading.RLock()
+        self._stopping = self._orphaned = True
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:  # they are the parent's; here they just never go on, which is no mistake to report
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+        _orphans.append((self, tasks))
+
+    def stop(self) -> None:
+        """End every task, then the loop. Work that clings to life keeps the daemon thread, not the caller."""
+        with self._lock:
+            if not self._stopping:
+                self._loop.call_soon_threadsafe(self._begin_to_end)
+            self._stopping = True
+        if self.may_wait():
+            self._thread.join(_GRACE)
+
+    def _begin_to_end(self) -> None:
+        self._ending = self._loop.create_task(self._end_all())
+
+    async def _end_all(self) -> None:
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest)
+        await self._loop.shutdown_asyncgens()
+        self._loop.stop()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class _Work(Generic[T]):
+    """One coroutine on its way through an engine."""
+
+    def __init__(self, engine: _Engine, coro: Coroutine[Any, Any, T]):
+        self._engine = engine
+        self._coro = coro
+        self.future: Future[T] = Future()
+        self._task: asyncio.Task[None] | None = None
+        engine.post(self._start)  # in a copy of the caller's context, which the loop takes by itself
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._carry())
+
+    async def _carry(self) -> None:
+        # Also SystemExit and KeyboardInterrupt: let out of a task they would end the loop for everybody.
+        try:
+            result = await self._coro
+        except asyncio.CancelledError:
+            self.future.set_exception(Canceled("The work was cancelled before it was done."))
+        except BaseException as error:  # noqa: BLE001
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+    def wait(self, timeout: float | None) -> T:
+        """Its result; whatever ends the waiting early cancels it."""
+        try:
+            return self.future.result(timeout)
+        except TimeoutError:
+            if self.future.done():  # its own TimeoutError, or it was done just now
+                return self.future.result()
+            self.cancel()
+            raise CallTimeout(f"It was not done within {timeout} s and was cancelled.") from None
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Cancel it if it still runs, and give it time to clean up."""
+        if self.future.done():
+            return
+        with suppress(Canceled):  # then the engine is stopping and cancels it already
+            self._engine.post(self._stop)
+        if self._engine.may_wait():
+            with suppress(TimeoutError):
+                self.future.exception(_GRACE)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _Pump(Generic[T]):
+    """An async generator that gives one item each time somebody asks."""
+
+    def __init__(self, agen: AsyncGenerator[T, None]):
+        self._agen = agen
+        self._asked: asyncio.Queue[Future[T]] = asyncio.Queue()
+        self._ended = False
+
+    def ask(self, engine: _Engine) -> T:
+        """The next item, or ``_END``."""
+        future: Future[T] = Future()
+        engine.post(lambda: self._take(future))
+        return future.result()
+
+    def _take(self, future: Future[T]) -> None:
+        if self._ended:
+            future.set_exception(Canceled("The generator was cancelled before its end."))
+        else:
+            self._asked.put_nowait(future)
+
+    async def serve(self) -> None:
+        """Answer until the generator ends; close it however this ends."""
+        try:
+            while await self._answer(await self._asked.get()):
+                pass
+        finally:
+            self._ended = True
+            while not self._asked.empty():
+                self._take(self._asked.get_nowait())
+            await self._agen.aclose()
+
+    async def _answer(self, future: Future[T]) -> bool:
+        try:
+            item = await anext(self._agen, _END)
+        except asyncio.CancelledError:
+            future.set_exception(Canceled("The generator was cancelled before its end."))
+            raise
+        except BaseException as error:  # noqa: BLE001
+            future.set_exception(error)
+            return False
+        future.set_result(item)
+        return item is not _END
+
+
+def _end(engine: _Engine, work: _Work[None]) -> None:
+    """Close a generator that nobody asks any more; errors of its closing are the caller's to see."""
+    work.cancel()
+    # The garbage collector may run this on the loop's own thread, which must not wait for itself.
+    if engine.may_wait():
+        with suppress(Canceled):
+            work.wait(_GRACE)
+
+
+# --- the shared bridge ------------------------------------------------------------------------------------------------
+
+_bridges: WeakSet[Bridge] = WeakSet()
+_orphans: list[tuple[_Engine, set[asyncio.Task[Any]]]] = []
+_shared = Bridge()
+
+
+def shared() -> Bridge:
+    """The one bridge of this process."""
+    return _shared
+
+
+def run(coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """``Bridge.run`` on the shared bridge."""
+    return _shared.run(coro, timeout)
+
+
+def finish(coro: Coroutine[Any, Any, T]) -> T:
+    """``Bridge.finish``; it needs no bridge at all."""
+    return _shared.finish(coro)
+
+
+def iterate(agen: AsyncGenerator[T, None]) -> Iterator[T]:
+    """``Bridge.iterate`` on the shared bridge."""
+    return _shared.iterate(agen)
+
+
+@atexit.register
+def _close_all() -> None:
+    for bridge in list(_bridges):
+        bridge.close()
+
+
+def _after_fork() -> None:
+    for bridge in list(_bridges):
+        bridge.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,487 @@
+"""Python functions as agents: plain, async, generators, with questions asked in the middle.
+
+``LocalAgent`` is what an author writes with; ``LocalConnector`` is how the gateway reaches it. What a function
+promises across restarts depends on its form: an async function waits in its frame and is replayed only if its author
+allows it; a plain one is run again from the top with the answers given so far, so what must happen only once goes
+into ``ctx.once``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from agent3 import schema
+from agent3.errors import AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError
+from agent3.model import (
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Done,
+    Event,
+    Failed,
+    Hints,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+    Question,
+    Route,
+    Working,
+)
+from agent3.schema.kinds import of_type, to_type
+
+__all__ = ["Context", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class _Asked(BaseException):
+    """Ends the run of a plain function at its question. No ``except Exception`` of an author may swallow it."""
+
+    def __init__(self, question: Question):
+        self.question = question
+
+
+class _Base:
+    """What both kinds of context share."""
+
+    def __init__(self, call: Call):
+        self._call = call
+        self._count = 0
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls."""
+        return self._call.principal
+
+    @property
+    def call_id(self) -> str:
+        """The id of this turn, as in the ledger."""
+        return self._call.id
+
+    @property
+    def job_id(self) -> str:
+        """The id of the conversation."""
+        return self._call.job or self._call.id
+
+    @property
+    def message(self) -> str:
+        """What the caller said, in its own words, where it said something."""
+        return "\n".join(part.text for part in self._call.parts if part.text)
+
+    def _question(self, text: str, kind: Any, url: str | None) -> Question:
+        self._count += 1
+        return Question(f"q{self._count}", text, None if url else of_type(kind), url)
+
+    def _given(self, question: Question) -> Answer | None:
+        return self._call.answers.get(question.id)
+
+
+def _value(answer: Answer, question: Question, kind: Any) -> Any:
+    if answer.action == "decline":
+        raise Declined(f"The question {question.text!r} was declined.")
+    if answer.action == "cancel":
+        raise Canceled(f"The question {question.text!r} was cancelled.")
+    return to_type(kind, answer.data)
+
+
+class Context(_Base):
+    """The first parameter, named ``ctx``, of an async capability."""
+
+    async def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
+        """Ask the caller and wait for the answer, however long it takes; Declined when the answer is no."""
+        question = self._question(text, kind, url)
+        answer = self._given(question)
+        if answer is None:
+            asker = self._call.live.ask
+            if asker is None:
+                raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
+            answer = await asker(question)
+        return _value(answer, question, kind)
+
+    async def once(self, name: str, do: Callable[[], Any]) -> Any:
+        """Do something once in this job, however often the function is run again."""
+        live = self._call.live
+        if name in live.kept:
+            return live.kept[name]
+        value = do()
+        if inspect.isawaitable(value):
+            value = await value
+        plain = _plain(value, f"ctx.once({name!r})")
+        now = live.now()
+        if now.keep is not None:
+            await now.keep(name, plain)
+        live.kept[name] = plain
+        return plain
+
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Tell how far it is."""
+        self._call.emit(Event("progress", done=done, total=total, text=text))
+
+    def status(self, text: str) -> None:
+        """Tell what is going on."""
+        self._call.emit(Event("status", text=text))
+
+    def send(self, value: Any) -> None:
+        """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
+        self._call.emit(_chunk(value))
+
+
+class SyncContext(_Base):
+    """The first parameter, named ``ctx``, of a plain capability. Safe in the worker thread it runs in."""
+
+    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop):
+        super().__init__(call)
+        self._loop = loop
+        self.cancelled = False
+
+    def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
+        """Ask the caller. The run ends here, and the answer runs the function again from the top."""
+        self._go_on()
+        question = self._question(text, kind, url)
+        answer = self._given(question)
+        if answer is None:
+            raise _Asked(question)
+        return _value(answer, question, kind)
+
+    def once(self, name: str, do: Callable[[], T]) -> T:
+        """Do something once in this job, however often the function is run again."""
+        self._go_on()
+        live = self._call.live
+        if name in live.kept:
+            return live.kept[name]  # type: ignore[no-any-return]
+        value = _plain(do(), f"ctx.once({name!r})")
+        if live.keep is not None:
+            asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result()
+        live.kept[name] = value
+        return value  # type: ignore[no-any-return]
+
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Tell how far it is; raises Canceled when nobody waits any more."""
+        self._emit(Event("progress", done=done, total=total, text=text))
+
+    def status(self, text: str) -> None:
+        """Tell what is going on; raises Canceled when nobody waits any more."""
+        self._emit(Event("status", text=text))
+
+    def send(self, value: Any) -> None:
+        """Hand over a piece of the result already."""
+        self._emit(_chunk(value))
+
+    def _emit(self, event: Event) -> None:
+        self._go_on()
+        self._loop.call_soon_threadsafe(self._call.emit, event)
+
+    def _go_on(self) -> None:
+        if self.cancelled:
+            raise Canceled("The caller no longer waits for this.")
+
+
+def _chunk(value: Any) -> Event:
+    return Event("artifact", artifact="result", parts=parts_of(value), append=True)
+
+
+def _plain(value: Any, what: str) -> Any:
+    """The value in JSON's types; pydantic models, dataclasses and structs included."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    try:
+        return msgspec.to_builtins(value, enc_hook=_encode_foreign)
+    except (TypeError, ValueError) as wrong:
+        raise TargetError(f"{what} gave something that is not JSON: {wrong}") from None
+
+
+def _encode_foreign(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def parts_of(value: Any) -> tuple[Part, ...]:
+    """What a function returned, as parts: text as text, bytes as bytes, parts as they are, all else as data."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (Part(text=value),)
+    if isinstance(value, Part):
+        return (value,)
+    if isinstance(value, bytes):
+        return (Part(raw=value, media_type="application/octet-stream"),)
+    if isinstance(value, list | tuple) and value and all(isinstance(one, Part) for one in value):
+        return tuple(value)
+    return (Part(data=_plain(value, "the function")),)
+
+
+def _outcome_of(value: Any) -> Outcome:
+    if isinstance(value, Done | Failed | Needs | Working):
+        return value
+    return Done(parts_of(value))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Function:
+    """One function and how to run it."""
+
+    fn: Callable[..., Any]
+    signature: schema.FunctionSchema
+    capability: Capability
+    inline: bool
+
+    async def run(self, call: Call, threads: Callable[[], ThreadPoolExecutor]) -> Outcome:
+        """Run it for a turn, in the way its form asks for."""
+        given = schema.arguments(self.signature, call.input if isinstance(call.input, dict) else {})
+        if inspect.isasyncgenfunction(self.fn):
+            return await _drain(self.fn(*self._context(call), **given), call)
+        if inspect.iscoroutinefunction(self.fn):
+            return _outcome_of(await self.fn(*self._context(call), **given))
+        if self.inline:
+            return _outcome_of(self.fn(**given))
+        return await self._in_thread(call, given, threads())
+
+    def _context(self, call: Call) -> tuple[Context, ...]:
+        return (Context(call),) if self.signature.takes_context else ()
+
+    async def _in_thread(self, call: Call, given: dict[str, Any], threads: ThreadPoolExecutor) -> Outcome:
+        loop = asyncio.get_running_loop()
+        context = SyncContext(call, loop)
+        leading = (context,) if self.signature.takes_context else ()
+        bound = functools.partial(self.fn, *leading, **given)
+        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context, call)
+        try:
+            return await loop.run_in_executor(threads, work)
+        finally:
+            context.cancelled = True
+
+
+def _sync_run(bound: Callable[[], Any], context: SyncContext, call: Call) -> Outcome:
+    """The whole run of a plain function or generator, in its thread."""
+    try:
+        value = bound()
+        if inspect.isgenerator(value):
+            return _drain_sync(value, context, call)
+        return _outcome_of(value)
+    except _Asked as asked:
+        return Needs((asked.question,), state=call.state)
+
+
+def _drain_sync(generator: Iterator[Any], context: SyncContext, call: Call) -> Outcome:
+    """Send out what a generator yields; a question it yields ends the run, and is answered when it is run again.
+
+    The chunks before a question were sent by an earlier turn, which left their number in the state.
+    """
+    skip = call.state.get("chunks", 0) if isinstance(call.state, dict) else 0
+    chunks: list[Part] = []
+    answer: Any = None
+    try:
+        while True:
+            value = generator.send(answer) if hasattr(generator, "send") else next(generator)
+            answer = None
+            if isinstance(value, Question):
+                answer = context.ask(value.text, value.schema or str)
+                continue
+            chunks.extend(parts_of(value))
+            if len(chunks) > skip:
+                context.send(value)
+    except StopIteration as end:
+        return Done(_folded(chunks) + parts_of(end.value))
+    except _Asked as asked:
+        return Needs((asked.question,), state={"chunks": len(chunks)})
+
+
+async def _drain(generator: AsyncIterator[Any], call: Call) -> Outcome:
+    chunks: list[Part] = []
+    try:
+        async for value in generator:
+            call.emit(_chunk(value))
+            chunks.extend(parts_of(value))
+    finally:
+        close = getattr(generator, "aclose", None)
+        if close is not None:
+            await close()
+    return Done(_folded(chunks))
+
+
+def _folded(chunks: list[Part]) -> tuple[Part, ...]:
+    """Chunks of text as one text; anything else as it came."""
+    if len(chunks) > 1 and all(part.text is not None for part in chunks):
+        return (Part(text="".join(part.text or "" for part in chunks)),)
+    return tuple(chunks)
+
+
+class LocalAgent:
+    """An agent written in Python, in this process.
+
+        pizza = LocalAgent("pizza", description="Takes orders for pizza")
+
+        @pizza.capability
+        async def order(ctx, message: str) -> dict:
+            size = await ctx.ask("Which size?", Literal["small", "large"])
+            return {"orderId": "123", "size": size}
+
+    Serve it with ``agent3 serve module:pizza``; it can then be called from every protocol.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        agent_id: str | None = None,
+        description: str = "",
+        version: str = "1",
+        tags: tuple[str, ...] = (),
+    ):
+        self.id = agent_id or "-".join(name.lower().split())
+        self.name = name
+        self.description = description
+        self.version = version
+        self.tags = tags
+        self.functions: dict[str, _Function] = {}
+
+    @property
+    def agent(self) -> Agent:
+        """What the directory knows of it."""
+        return Agent(
+            id=self.id,
+            name=self.name,
+            description=self.description,
+            version=self.version,
+            tags=self.tags,
+            capabilities=tuple(one.capability for one in self.functions.values()),
+            source="local",
+        )
+
+    @overload
+    def capability(self, fn: F) -> F: ...
+
+    @overload
+    def capability(
+        self,
+        fn: None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+        consequential: bool = False,
+        replay: bool = False,
+        inline: bool = False,
+        timeout: float | None = None,
+        cache_ttl: float = 0.0,
+        price: Price = Price(),  # noqa: B008 - frozen
+        tags: tuple[str, ...] = (),
+        examples: tuple[Any, ...] = (),
+        phrases: tuple[str, ...] = (),
+    ) -> Callable[[F], F]: ...
+
+    def capability(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Offer a function: plain, async, generator or async generator. Its signature and docstring are the schema.
+
+        ``replay`` lets a restart run it again from the top; ``inline`` runs a plain function that never blocks
+        without a thread of its own.
+        """
+        if fn is None:
+            return lambda given: self.capability(given, **options)
+        self.add(fn, **options)
+        return fn
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        input_schema: dict[str, Any] | None = None,
+        output_schema: dict[str, Any] | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+        consequential: bool = False,
+        replay: bool = False,
+        inline: bool = False,
+        **rest: Any,
+    ) -> Capability:
+        """Offer a function under a name, with schemas of its own where they are given."""
+        signature = schema.from_function(fn)
+        if inline and (signature.takes_context or inspect.iscoroutinefunction(fn)):
+            raise SetupError(f"{fn.__name__}: inline is for plain functions without ctx that never block.")
+        capability = Capability(
+            name=name or fn.__name__,
+            description=signature.description if description is None else description,
+            input_schema=signature.input if input_schema is None else input_schema,
+            output_schema=output_schema,
+            hints=Hints(read_only, idempotent, consequential, replay),
+            interactive=signature.takes_context and inspect.iscoroutinefunction(fn),
+            routes=(Route("local", self.id, name or fn.__name__),),
+            **rest,
+        )
+        self.functions[capability.name] = _Function(fn, signature, capability, inline)
+        return capability
+
+    def remove(self, name: str) -> bool:
+        """Take a capability back; whether it was there."""
+        return self.functions.pop(name, None) is not None
+
+
+class LocalConnector:
+    """Reaches the agents of this process."""
+
+    def __init__(self, workers: int = 32):
+        self.agents: dict[str, LocalAgent] = {}
+        self._workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+
+    def add(self, agent: LocalAgent) -> None:
+        """Make an agent reachable under its id."""
+        self.agents[agent.id] = agent
+
+    async def describe(self, address: str) -> Agent:
+        """What the agent says of itself."""
+        return self._agent(address).agent
+
+    async def call(self, call: Call) -> Outcome:
+        """Run its function."""
+        assert call.route is not None
+        agent = self._agent(call.route.address)
+        function = agent.functions.get(call.route.target or call.capability)
+        if function is None:
+            raise AgentNotFound(f"Agent {agent.id!r} no longer offers {call.capability!r} in this process.")
+        if call.entry == "cancel":
+            return Failed("canceled", "The job was cancelled.")
+        if call.entry == "answer" and function.capability.interactive and not _may_replay(function.capability):
+            raise Interrupted(
+                f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does not "
+                "allow it to be replayed. Call it again."
+            )
+        return await function.run(call, self._pool)
+
+    async def aclose(self) -> None:
+        """Let the threads go; a function that still runs in one is not waited for."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _agent(self, address: str) -> LocalAgent:
+        agent = self.agents.get(address)
+        if agent is None:
+            raise AgentNotFound(f"Agent {address!r} is not in this process. Serve it with agent3 serve MODULE:AGENT.")
+        return agent
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="agent3-function")
+        return self._threads
+
+
+def _may_replay(capability: Capability) -> bool:
+    return capability.hints.replay or capability.hints.idempotent or capability.hints.read_only

@@ -1,0 +1,138 @@
+"""The call core put together: every step with its parts, in the one order, and the Runner in front.
+
+The gateway and the documented classes both build theirs here, so a tool in a script runs under the same steps as a
+remote agent behind the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from agent3.calls.chain import chain, dispatch
+from agent3.calls.jobs import Jobs
+from agent3.calls.keeping import ArtifactStore, DeadLetters
+from agent3.calls.ledger import Ledger, ledger
+from agent3.calls.outcomes import failed_by
+from agent3.calls.park import Park
+from agent3.calls.policy import authorize, limit, resolve, validate
+from agent3.calls.resilience import Breakers, attempt, breaker, dead_letter, deadline, fallback, retry
+from agent3.calls.results import ResultCache, artifacts, cache, sanitize
+from agent3.calls.runner import Runner, Target
+from agent3.calls.sealing import sealing
+from agent3.env import REAL, Env
+from agent3.errors import Agent3Error
+from agent3.model import Call, Capability, Connector, Handler, Live, Outcome, Step
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.observe.traces import Tracer
+from agent3.security.access import Access
+from agent3.security.limits import Ceiling, RateLimiter
+from agent3.security.secrets import EnvironmentVault, Vault
+from agent3.settings import Settings
+from agent3.storage import Blobs, Database
+
+__all__ = ["House"]
+
+
+@dataclass(slots=True)
+class House:
+    """The call core of one gateway or documented class. ``aclose`` leaves the database open: it came from outside."""
+
+    settings: Settings
+    database: Database
+    connectors: Mapping[str, Connector]
+    env: Env
+    metrics: Metrics
+    ledger: Ledger
+    access: Access
+    breakers: Breakers
+    cache: ResultCache
+    park: Park
+    jobs: Jobs
+    dead_letters: DeadLetters
+    artifacts: ArtifactStore
+    steps: Mapping[str, Step]
+    handler: Handler
+    runner: Runner
+
+    @classmethod
+    def build(
+        cls,
+        settings: Settings,
+        database: Database,
+        connectors: Mapping[str, Connector],
+        lookup: Callable[[str, str], Awaitable[Target]],
+        *,
+        blobs: Blobs | None = None,
+        vault: Vault | None = None,
+        tracer: Tracer | None = None,
+        env: Env = REAL,
+        metrics: Metrics = METRICS,
+    ) -> House:
+        """Everything from settings, a database, the connectors, and a way to look a capability up by its names."""
+        how = settings.calls
+        book = Ledger(database, how.ledger, env, metrics)
+        access = Access(settings.rules)
+        breakers = Breakers(how, env, metrics)
+        results = ResultCache(how.cache_entries, env)
+        park = Park(env, metrics, how.parked, how.parked_seconds)
+        letters = DeadLetters(database, env)
+        store = ArtifactStore(database, blobs or Blobs(None), env, how.job_days)
+        limiter = RateLimiter(settings.limits.per_minute, settings.limits.burst, env=env)
+        steps: dict[str, Step] = {
+            "ledger": ledger(book, tracer),
+            "authorize": authorize(access),
+            "limit": limit(limiter, Ceiling(settings.limits.concurrent)),
+            "cache": cache(results, metrics),
+            "artifacts": artifacts(store.store, how.artifact_bytes),
+            "resolve": resolve(),
+            "validate": validate(),
+            "dead_letter": dead_letter(letters.bury, metrics),
+            "deadline": deadline(how, env),
+            "fallback": fallback(metrics),
+            "retry": retry(how, env, metrics),
+            "breaker": breaker(breakers),
+            "attempt": attempt(how, metrics),
+            "sanitize": sanitize(how.result_bytes),
+            "sealing": sealing(vault or EnvironmentVault()),
+            "park": park,
+        }
+        handler = chain(steps, dispatch(connectors))
+        jobs = Jobs(database, env, keep_days=how.job_days)
+        return cls(
+            settings=settings,
+            database=database,
+            connectors=connectors,
+            env=env,
+            metrics=metrics,
+            ledger=book,
+            access=access,
+            breakers=breakers,
+            cache=results,
+            park=park,
+            jobs=jobs,
+            dead_letters=letters,
+            artifacts=store,
+            steps=steps,
+            handler=handler,
+            runner=Runner(handler, jobs, lookup, env, metrics),
+        )
+
+    async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:
+        """Record a call that was refused before it had a target: the ledger alone has something to say of it."""
+        live = Live(None, Capability(name=call.capability), door=door)
+
+        async def refused(_: Call) -> Outcome:
+            return failed_by(refusal)
+
+        await self.steps["ledger"](refused)(replace(call, live=live))
+
+    async def aclose(self) -> None:
+        """Let running turns finish for a while, write what is left, and close the connectors."""
+        await self.runner.aclose(self.settings.server.shutdown_seconds)
+        await self.park.aclose()
+        await self.ledger.aclose()
+        for connector in self.connectors.values():
+            await connector.aclose()

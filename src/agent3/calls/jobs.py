@@ -1,0 +1,450 @@
+"""Jobs: what the turns of a conversation share, with its event log, in storage.
+
+A job is durable before its id is told, and a turn before its outcome is. Only the process that holds the newest
+``generation`` of a job may write to it; an ended job never changes. Not yours is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from agent3.env import Env
+from agent3.errors import Conflict, JobNotFound, TurnTaken
+from agent3.model import (
+    Answer,
+    Call,
+    Done,
+    Event,
+    Failed,
+    Needs,
+    Outcome,
+    Question,
+    Route,
+    Working,
+    decode_call,
+    decode_outcome,
+    encode,
+)
+from agent3.storage import Database, Row, Transaction
+
+__all__ = ["Job", "Jobs", "Status", "node_name"]
+
+Status = Literal["working", "needs", "done", "failed", "canceled"]
+LEASE = 30.0
+"""Seconds after which a silent process has lost its jobs."""
+
+_answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
+_questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
+_route: msgspec.json.Decoder[Route] = msgspec.json.Decoder(Route)
+_event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One row. ``kept`` is what ``ctx.once`` did, ``state`` the connector's own reference."""
+
+    id: str
+    owner: str
+    status: Status
+    turn: int
+    call: Call
+    key: str | None = None
+    key_hash: str | None = None
+    route: Route | None = None
+    state: Any = None
+    kept: dict[str, Any] = {}
+    outcome: Outcome | None = None
+    answers: dict[str, Answer] = {}
+    questions: tuple[Question, ...] = ()
+    seq: int = 0
+    node: str | None = None
+    lease: float | None = None
+    generation: int = 0
+    created: float = 0.0
+    updated: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never change again."""
+        return self.status in ("done", "failed", "canceled")
+
+
+def node_name(env: Env) -> str:
+    """This process, so that another on the same machine can tell whether it still lives."""
+    return f"{socket.gethostname()}/{os.getpid()}/{env.id()[:16]}"
+
+
+def _dead(node: str | None, me: str) -> bool:
+    """Whether a node is certainly gone: another process of this machine whose number is free."""
+    if node is None:
+        return True
+    host, _, rest = node.partition("/")
+    pid = rest.partition("/")[0]
+    if host != me.partition("/")[0] or node == me or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return pid == str(os.getpid())
+
+
+class Jobs:
+    """The store of jobs. Every method is one transaction, and what it returns is on disk."""
+
+    def __init__(self, database: Database, env: Env, *, keep_days: float = 7.0):
+        self._database = database
+        self._env = env
+        self._keep = keep_days * 86_400.0
+        self.node = node_name(env)
+        self._changed: dict[str, set[asyncio.Event]] = {}
+
+    async def open(self, call: Call) -> tuple[Job, bool]:
+        """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
+
+        One key with another body is a Conflict.
+        """
+        digest = _digest(call) if call.key is not None else None
+
+        async def work(tx: Transaction) -> tuple[Job, bool]:
+            row = await self._insert(tx, call, digest)
+            if row is not None:
+                return _job(row), True
+            found = await tx.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
+            if found is None:
+                raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
+            if found["key_hash"] != digest:
+                raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
+            return _job(found), False
+
+        return await self._database.write(work)
+
+    async def adopt(self, call: Call, outcome: Needs | Working, route: Route | None) -> Job:
+        """Make a job of an inline turn that did not end, together with how it stands, in one commit."""
+
+        async def work(tx: Transaction) -> Job:
+            row = await self._insert(tx, call, None)
+            if row is None:
+                raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
+            return await self._finish(tx, _job(row), outcome, route, None, ())
+
+        job = await self._database.write(work)
+        self._tell(job.id)
+        return job
+
+    async def get(self, owner: str, job_id: str) -> Job:
+        """The job of this owner; JobNotFound for anything else."""
+        row = await self._database.one("SELECT * FROM jobs WHERE id = ? AND owner = ?", job_id, owner)
+        if row is None:
+            row = await self._database.one(
+                "SELECT jobs.* FROM jobs JOIN job_aliases ON job_aliases.job = jobs.id "
+                "WHERE job_aliases.alias = ? AND job_aliases.owner = ?",
+                job_id,
+                owner,
+            )
+        if row is None:
+            raise JobNotFound(f"There is no job {job_id!r} of yours. It may have expired.")
+        return _job(row)
+
+    async def owned(self, owner: str, limit: int = 50) -> list[Job]:
+        """The owner's jobs, the latest changed first."""
+        rows = await self._database.all(
+            "SELECT * FROM jobs WHERE owner = ? ORDER BY updated DESC, id DESC LIMIT ?", owner, limit
+        )
+        return [_job(row) for row in rows]
+
+    async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None) -> Job:
+        """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken."""
+
+        async def work(tx: Transaction) -> Job:
+            row = await tx.one(
+                "UPDATE jobs SET status = 'working', turn = turn + 1, generation = generation + 1, node = ?, "
+                "lease = ?, answers = ?, updated = ? WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
+                self.node,
+                self._env.now() + LEASE,
+                encode(dict(answers if answers is not None else job.answers)),
+                self._env.now(),
+                job.id,
+                job.turn,
+            )
+            if row is None:
+                raise TurnTaken(
+                    f"Turn {job.turn} of job {job.id} was taken already, or the job has ended. Read it again."
+                )
+            return _job(row)
+
+        claimed = await self._database.write(work)
+        self._tell(job.id)
+        return claimed
+
+    async def seize(self, job: Job) -> Job | None:
+        """Take over a job whose process is gone; None when somebody else was faster."""
+
+        async def work(tx: Transaction) -> Job | None:
+            row = await tx.one(
+                "UPDATE jobs SET generation = generation + 1, node = ?, lease = ?, updated = ? "
+                "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+                self.node,
+                self._env.now() + LEASE,
+                self._env.now(),
+                job.id,
+                job.generation,
+            )
+            return _job(row) if row is not None else None
+
+        return await self._database.write(work)
+
+    async def append(self, job: Job, events: Sequence[Event]) -> None:
+        """Add events to the log, in order; TurnTaken when another process holds the job now."""
+
+        async def work(tx: Transaction) -> None:
+            changed = await tx.run(
+                "UPDATE jobs SET seq = ? WHERE id = ? AND generation = ? AND status = 'working'",
+                events[-1].seq,
+                job.id,
+                job.generation,
+            )
+            if not changed:
+                raise TurnTaken(f"Job {job.id} is no longer this process's to write.")
+            await self._log(tx, job.id, events)
+
+        await self._database.write(work)
+        self._tell(job.id)
+
+    async def keep(self, job: Job, kept: Mapping[str, Any]) -> None:
+        """Remember what ``ctx.once`` did."""
+        changed = await self._database.write(
+            lambda tx: tx.run(
+                "UPDATE jobs SET state = ? WHERE id = ? AND generation = ? AND status = 'working'",
+                _state(job.state, kept),
+                job.id,
+                job.generation,
+            )
+        )
+        if not changed:
+            raise TurnTaken(f"Job {job.id} is no longer this process's to write.")
+
+    async def end_turn(
+        self,
+        job: Job,
+        outcome: Outcome,
+        route: Route | None,
+        answers: Mapping[str, Answer] | None = None,
+        events: Sequence[Event] = (),
+        kept: Mapping[str, Any] | None = None,
+        written: int = 0,
+    ) -> Job:
+        """Row, remaining events and the turn's own event in one commit, and only then is anybody told.
+
+        ``written`` is the number of the last event that was appended before.
+        """
+
+        async def work(tx: Transaction) -> Job:
+            return await self._finish(tx, job, outcome, route, answers, events, kept, written)
+
+        ended = await self._database.write(work)
+        self._tell(job.id)
+        return ended
+
+    async def events(self, job_id: str, after: int, limit: int = 500) -> list[Event]:
+        """Events past a sequence number, in order."""
+        rows = await self._database.all(
+            "SELECT body FROM job_events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?", job_id, after, limit
+        )
+        return [_event.decode(bytes(row["body"])) for row in rows]
+
+    async def follow(self, owner: str, job_id: str, after: int = 0) -> AsyncIterator[Event]:
+        """Events past ``after``, until the job is no longer working and all has been read."""
+        job = await self.get(owner, job_id)
+        bell = asyncio.Event()
+        self._changed.setdefault(job.id, set()).add(bell)
+        try:
+            while True:
+                bell.clear()
+                job = await self.get(owner, job.id)
+                batch = await self.events(job.id, after)
+                for event in batch:
+                    after = event.seq
+                    yield event
+                if not batch and job.status != "working":
+                    return
+                if not batch:
+                    await _ring(bell, 0.25)
+        finally:
+            self._changed[job.id].discard(bell)
+            if not self._changed[job.id]:
+                del self._changed[job.id]
+
+    async def wait(self, owner: str, job_id: str, seconds: float) -> Job:
+        """The job as soon as it is no longer working, or as it stands when the time is over."""
+        job = await self.get(owner, job_id)
+        bell = asyncio.Event()
+        self._changed.setdefault(job.id, set()).add(bell)
+        until = self._env.monotonic() + seconds
+        try:
+            while job.status == "working" and (left := until - self._env.monotonic()) > 0:
+                bell.clear()
+                job = await self.get(owner, job.id)
+                if job.status == "working":
+                    await _ring(bell, min(left, 0.25))
+            return await self.get(owner, job.id)
+        finally:
+            self._changed[job.id].discard(bell)
+            if not self._changed[job.id]:
+                del self._changed[job.id]
+
+    async def abandoned(self) -> list[Job]:
+        """Working jobs whose process is gone or silent."""
+        rows = await self._database.all("SELECT * FROM jobs WHERE status = 'working' ORDER BY updated LIMIT 1000")
+        now = self._env.now()
+        jobs = [_job(row) for row in rows if row["node"] != self.node]
+        return [job for job in jobs if (job.lease or 0.0) < now or _dead(job.node, self.node)]
+
+    async def heartbeat(self, jobs: Sequence[str]) -> None:
+        """Say that this process still works on its jobs."""
+        until = self._env.now() + LEASE
+        await self._database.many(
+            "UPDATE jobs SET lease = ? WHERE id = ? AND node = ? AND status = 'working'",
+            [(until, job, self.node) for job in jobs],
+        )
+
+    async def expire(self) -> int:
+        """Remove ended jobs past their time, with their events."""
+        now = self._env.now()
+
+        async def work(tx: Transaction) -> int:
+            await tx.run(
+                "DELETE FROM job_events WHERE job IN (SELECT id FROM jobs WHERE expires < ? AND status <> 'working')",
+                now,
+            )
+            return await tx.run("DELETE FROM jobs WHERE expires < ? AND status <> 'working'", now)
+
+        return await self._database.write(work)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs stand in each status."""
+        rows = await self._database.all("SELECT status, COUNT(*) AS jobs FROM jobs GROUP BY status")
+        return {row["status"]: row["jobs"] for row in rows}
+
+    async def _insert(self, tx: Transaction, call: Call, digest: str | None) -> Row | None:
+        now = self._env.now()
+        return await tx.one(
+            "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
+            "updated, expires) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, ?, 1, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING RETURNING *",
+            call.job or call.id,
+            call.principal.id,
+            call.key,
+            digest,
+            encode(call),
+            self.node,
+            now + LEASE,
+            now,
+            now,
+            now + self._keep,
+        )
+
+    async def _finish(
+        self,
+        tx: Transaction,
+        job: Job,
+        outcome: Outcome,
+        route: Route | None,
+        answers: Mapping[str, Answer] | None,
+        events: Sequence[Event],
+        kept: Mapping[str, Any] | None = None,
+        written: int = 0,
+    ) -> Job:
+        seq = max(job.seq, written, *(event.seq for event in events)) + 1
+        row = await tx.one(
+            "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
+            "updated = ?, expires = ?, lease = ? WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+            _status(outcome),
+            encode(outcome),
+            encode(route) if route is not None else None,
+            _state(getattr(outcome, "state", None), job.kept if kept is None else kept),
+            encode(outcome.questions) if isinstance(outcome, Needs) else None,
+            encode(dict(job.answers if answers is None else answers)),
+            seq,
+            self._env.now(),
+            self._env.now() + self._keep,
+            self._env.now() + LEASE if isinstance(outcome, Working) else None,
+            job.id,
+            job.generation,
+        )
+        if row is None:
+            raise TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
+        last = Event("turn", data=msgspec.to_builtins(outcome), seq=seq, turn=job.turn)
+        await self._log(tx, job.id, [*events, last])
+        return _job(row)
+
+    async def _log(self, tx: Transaction, job_id: str, events: Sequence[Event]) -> None:
+        now = self._env.now()
+        await tx.many(
+            "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
+            [(job_id, event.seq, event.turn, event.kind, encode(event), now) for event in events],
+        )
+
+    def _tell(self, job_id: str) -> None:
+        for bell in self._changed.get(job_id, ()):
+            bell.set()
+
+
+async def _ring(bell: asyncio.Event, seconds: float) -> None:
+    """Wait for the bell; another process's bell is not heard, so look again after a while."""
+    try:
+        async with asyncio.timeout(seconds):
+            await bell.wait()
+    except TimeoutError:
+        return
+
+
+def _digest(call: Call) -> str:
+    asked = msgspec.json.encode((call.agent, call.capability, call.input, call.parts), order="deterministic")
+    return hashlib.sha256(asked).hexdigest()
+
+
+def _status(outcome: Outcome) -> Status:
+    if isinstance(outcome, Done):
+        return "done"
+    if isinstance(outcome, Failed):
+        return "canceled" if outcome.code == "canceled" else "failed"
+    return "needs" if isinstance(outcome, Needs) else "working"
+
+
+def _state(state: Any, kept: Mapping[str, Any]) -> bytes | None:
+    return encode({"state": state, "kept": dict(kept)}) if state is not None or kept else None
+
+
+def _job(row: Row) -> Job:
+    stored = msgspec.json.decode(bytes(row["state"])) if row["state"] is not None else {}
+    return Job(
+        id=row["id"],
+        owner=row["owner"],
+        status=row["status"],
+        turn=row["turn"],
+        call=decode_call(bytes(row["call"])),
+        key=row["key"],
+        key_hash=row["key_hash"],
+        route=_route.decode(bytes(row["route"])) if row["route"] is not None else None,
+        state=stored.get("state"),
+        kept=stored.get("kept", {}),
+        outcome=decode_outcome(bytes(row["outcome"])) if row["outcome"] is not None else None,
+        answers=_answers.decode(bytes(row["answers"])) if row["answers"] is not None else {},
+        questions=_questions.decode(bytes(row["questions"])) if row["questions"] is not None else (),
+        seq=row["seq"],
+        node=row["node"],
+        lease=row["lease"],
+        generation=row["generation"],
+        created=row["created"],
+        updated=row["updated"],
+    )

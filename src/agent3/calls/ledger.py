@@ -1,0 +1,248 @@
+"""The ledger: one row for every turn, which is also the audit row, the cost entry, the metric and the span.
+
+It is the outermost step, so it sees every turn once, whatever became of it: denied, refused, answered, cancelled.
+Durable by default: the answer waits for the group commit. ``batched`` is at most 50 ms behind and bounded: when the
+disk cannot follow, callers wait instead of rows being lost. Refusals are always durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from agent3.calls.outcomes import REFUSALS
+from agent3.env import Env
+from agent3.errors import StorageError
+from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage
+from agent3.observe import logs
+from agent3.observe.metrics import Metrics
+from agent3.observe.traces import NoTracer, Tracer, new, parse
+from agent3.storage import Database
+
+__all__ = ["Ledger", "Row", "ledger", "trace_id"]
+
+log = logs.get("ledger")
+
+Row = tuple[Any, ...]
+
+_COLUMNS = (
+    "id, job, turn, at, principal, tenant, agent, capability, route, door, entry, context, trace, status, code, "
+    "message, seconds, attempts, hops, cached, tokens, cost, bytes_in, bytes_out"
+)
+_INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 24)})"
+_BACKLOG = 20_000
+_PAUSE = 0.02
+
+
+class Ledger:
+    """Writes the rows. ``aclose`` writes what is left."""
+
+    def __init__(self, database: Database, mode: Literal["durable", "batched"], env: Env, metrics: Metrics):
+        self._database = database
+        self._mode = mode
+        self.env = env
+        self.metrics = metrics
+        self._rows: list[Row] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def write(self, row: Row, *, refusal: bool) -> None:
+        """Record one turn; when it returns, a durable row is on disk."""
+        if refusal or self._mode == "durable":
+            await self._database.many(_INSERT, [row])
+            return
+        if len(self._rows) >= _BACKLOG:
+            self._room.clear()
+            await self._room.wait()
+        self.later(row)
+
+    def later(self, row: Row) -> None:
+        """Record one turn soon, without waiting: for a caller that is already gone."""
+        self._rows.append(row)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.get_running_loop().create_task(self._flush_all(), name="ledger")
+
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is on disk."""
+        while self._rows:
+            await self._flush_once()
+
+    async def aclose(self) -> None:
+        """Write what is left and stop."""
+        if self._flusher is not None and not self._flusher.done():
+            await self._flusher
+        await self.flush()
+
+    async def _flush_all(self) -> None:
+        while self._rows:
+            await asyncio.sleep(_PAUSE)
+            try:
+                await self._flush_once()
+            except StorageError as wrong:
+                log.error("ledger: %s; %d rows are kept and tried again", wrong, len(self._rows))
+                await asyncio.sleep(1.0)
+
+    async def _flush_once(self) -> None:
+        rows, self._rows = self._rows, []
+        self.metrics.ledger_backlog.set((), len(rows))
+        try:
+            await self._database.many(_INSERT, rows)
+        except BaseException:
+            self._rows = rows + self._rows
+            raise
+        self._room.set()
+        self.metrics.ledger_backlog.set((), len(self._rows))
+
+
+def trace_id(call: Call) -> str:
+    """The trace a call belongs to: the one it came with, else the one it starts, which bears its own id."""
+    given = parse(call.traceparent) if call.traceparent else None
+    return given.trace_id if given is not None else call.id
+
+
+def ledger(book: Ledger, tracer: Tracer | None = None) -> Step:
+    """Record every turn once: row, metrics, cost, span and the ids on its log lines."""
+    spans = None if tracer is None or isinstance(tracer, NoTracer) else tracer
+
+    def step(inner: Handler) -> Handler:
+        async def recorded(call: Call) -> Outcome:
+            token = logs.bind(call.id, call.job, call.context, trace_id(call))
+            try:
+                if spans is None:
+                    return await _record(call, inner, book)
+                return await _traced(call, inner, book, spans)
+            finally:
+                logs.reset(token)
+
+        return recorded
+
+    return step
+
+
+async def _traced(call: Call, inner: Handler, book: Ledger, tracer: Tracer) -> Outcome:
+    attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
+    came_from = parse(call.traceparent) or new(book.env, call.id)
+    span = tracer.start(f"{call.agent}/{call.capability}", came_from, attributes)
+    status = "canceled"
+    try:
+        outcome = await _record(replace(call, traceparent=span.context.header()), inner, book)
+        status = _status(outcome, call.live)
+        return outcome
+    finally:
+        span.end("ok" if status in ("done", "needs", "working") else "error", {"agent3.status": status})
+
+
+async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
+    started = book.env.monotonic()
+    at = book.env.now()
+    try:
+        outcome = await inner(call)
+    except asyncio.CancelledError:
+        gone = Failed("canceled", "The caller went away or cancelled.")
+        book.later(_row(call, gone, at, book.env.monotonic() - started, "canceled", book.metrics))
+        raise
+    except Exception:
+        log.exception("%s/%s: a step failed", call.agent, call.capability)
+        outcome = Failed("internal", "Internal error. The log of the gateway says more.")
+    seconds = book.env.monotonic() - started
+    outcome = _accounted(call, outcome, seconds)
+    status = _status(outcome, call.live)
+    row = _row(call, outcome, at, seconds, status, book.metrics)
+    await book.write(row, refusal=status in ("denied", "refused"))
+    return outcome
+
+
+def _status(outcome: Outcome, live: Live) -> str:
+    if isinstance(outcome, Done):
+        return "done"
+    if isinstance(outcome, Failed):
+        if live.denied is not None:
+            return "denied"
+        if outcome.code == "canceled":
+            return "canceled"
+        return "refused" if outcome.code in REFUSALS else "failed"
+    return "needs" if isinstance(outcome, Needs) else "working"
+
+
+def _accounted(call: Call, outcome: Outcome, seconds: float) -> Outcome:
+    """The outcome with what it cost: as the target counted, else as we estimate, and it says which."""
+    if not isinstance(outcome, Done | Failed):
+        return outcome
+    given = outcome.usage
+    if call.live.cached:
+        return replace(outcome, usage=Usage(given.tokens if given is not None else 0))
+    retries = max(0, call.live.attempts - 1)
+    if given is not None and given.cost:
+        return replace(outcome, usage=replace(given, retries=retries))
+    counted = given is not None and given.tokens > 0
+    tokens = given.tokens if given is not None and counted else (_weight_in(call) + _weight(outcome.parts)) // 4
+    cost = _cost(call.live.capability.price, seconds, tokens) if _was_sent(call) else 0.0
+    return replace(outcome, usage=Usage(tokens, cost, not counted, retries))
+
+
+def _was_sent(call: Call) -> bool:
+    return bool(call.live.attempts)
+
+
+def _cost(price: Price, seconds: float, tokens: int) -> float:
+    return price.call + price.second * seconds + price.tokens * tokens / 1000
+
+
+def _weight_in(call: Call) -> int:
+    return (len(msgspec.json.encode(call.input)) if call.input is not None else 0) + _weight(call.parts)
+
+
+def _weight(parts: tuple[Part, ...]) -> int:
+    total = 0
+    for part in parts:
+        if part.text is not None:
+            total += len(part.text)
+        elif part.raw is not None:
+            total += len(part.raw)
+        elif part.data is not UNSET:
+            total += len(msgspec.json.encode(part.data))
+    return total
+
+
+def _row(call: Call, outcome: Outcome, at: float, seconds: float, status: str, metrics: Metrics) -> Row:
+    live: Live = call.live
+    code = (live.denied or outcome.code) if isinstance(outcome, Failed) else ""
+    protocol = live.route.protocol if live.route is not None else ""
+    usage = outcome.usage if isinstance(outcome, Done | Failed) and outcome.usage is not None else Usage()
+    metrics.calls.inc((live.door, protocol, status, code))
+    metrics.call_seconds.observe((protocol,), seconds)
+    if status in ("denied", "refused"):
+        metrics.refusals.inc((code,))
+    if usage.cost and not live.cached:
+        metrics.cost_usd.inc((call.agent,), usage.cost)
+    return (
+        call.id,
+        call.job or call.id,
+        call.turn,
+        at,
+        call.principal.id,
+        call.principal.tenant,
+        call.agent,
+        call.capability,
+        live.route.key if live.route is not None else None,
+        live.door,
+        call.entry,
+        call.context,
+        trace_id(call),
+        status,
+        code or None,
+        outcome.message[:500] if isinstance(outcome, Failed) else None,
+        seconds,
+        live.attempts,
+        live.hops,
+        int(live.cached),
+        usage.tokens,
+        0.0 if live.cached else usage.cost,
+        _weight_in(call),
+        _weight(outcome.parts) if isinstance(outcome, Done | Failed | Needs) else 0,
+    )

@@ -1,0 +1,177 @@
+"""The steps that decide whether a call may go on, and with what input: authorize, limit, resolve, validate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from agent3 import schema
+from agent3.calls.outcomes import failed_by
+from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
+from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
+from agent3.security.access import Access
+from agent3.security.limits import Ceiling, RateLimiter
+
+__all__ = ["authorize", "limit", "resolve", "unknown", "validate"]
+
+
+def unknown(agent: str, capability: str) -> CapabilityNotFound:
+    """What a caller hears of a capability that is not there, and of one that is none of its business."""
+    return CapabilityNotFound(
+        f"Agent {agent!r} has no capability {capability!r} that you can call. Use agent3_search to find one."
+    )
+
+
+def authorize(access: Access) -> Step:
+    """Ask the rules once, and leave only the routes they allow. A cancel always passes: it only ends what is there."""
+
+    def step(inner: Handler) -> Handler:
+        async def authorized(call: Call) -> Outcome:
+            if call.entry == "cancel":
+                return await inner(call)
+            routes = access.narrow(call.principal, call.agent, call.capability, call.routes)
+            if not routes and call.routes:
+                call.live.denied = "forbidden"
+                return failed_by(unknown(call.agent, call.capability))
+            return await inner(call if routes is call.routes else replace(call, routes=routes))
+
+        return authorized
+
+    return step
+
+
+def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
+    """Charge the caller once for the turn that starts a job, and keep an agent from being flooded."""
+
+    def step(inner: Handler) -> Handler:
+        async def limited(call: Call) -> Outcome:
+            if call.entry != "start":
+                return await inner(call)
+            if call.principal.kind != "local" and (wait := limiter.take(call.principal.id)):
+                return failed_by(_too_often(call, wait))
+            if not ceiling.enter(call.agent):
+                return failed_by(_too_many(call))
+            try:
+                return await inner(call)
+            finally:
+                ceiling.leave(call.agent)
+
+        return limited
+
+    return step
+
+
+def _too_often(call: Call, wait: float) -> RateLimited:
+    return RateLimited(
+        f"Rate limit exceeded for client {call.principal.id}. The next call is taken in {wait:.1f} s.", retry_after=wait
+    )
+
+
+def _too_many(call: Call) -> RateLimited:
+    return RateLimited(f"Agent {call.agent!r} is busy with as many calls as it may take. Try again.", retry_after=1.0)
+
+
+def resolve() -> Step:
+    """Make structured input of what the caller gave. Structured input is taken as it is.
+
+    A message becomes input when that can be done without guessing: it is JSON and says so, or the capability takes
+    nothing but one text.
+    """
+
+    def step(inner: Handler) -> Handler:
+        async def resolved(call: Call) -> Outcome:
+            if call.input is not None or call.entry != "start":
+                return await inner(call)
+            try:
+                given = _from_message(call, call.live.capability)
+            except Agent3Error as wrong:
+                return failed_by(wrong)
+            return await inner(replace(call, input=given))
+
+        return resolved
+
+    return step
+
+
+def _from_message(call: Call, capability: Capability) -> Any:
+    message = text_of(call.parts)
+    if call.input_mode == "application/json":
+        try:
+            return msgspec.json.decode(message)
+        except msgspec.DecodeError as wrong:
+            raise ValidationError(f"The message claims to be application/json but is not: {wrong}") from None
+    name = _text_parameter(capability.input_schema)
+    return {name: message} if name and message else {}
+
+
+def _text_parameter(definition: Mapping[str, Any]) -> str | None:
+    """The one parameter that a plain message can fill: the only required text, or the only text at all."""
+    properties: Mapping[str, Any] = definition.get("properties") or {}
+    texts = [name for name, one in properties.items() if isinstance(one, dict) and one.get("type") == "string"]
+    required = [name for name in texts if name in (definition.get("required") or ())]
+    for candidates in (required, texts):
+        if len(candidates) == 1:
+            return candidates[0]
+    return next((name for name in ("message", "query", "text", "prompt", "input") if name in texts), None)
+
+
+def validate() -> Step:
+    """Let only fitting input through: the input of a start against its schema, the answers against their questions.
+
+    An answer that does not fit is asked for again; the answers that did fit are kept.
+    """
+
+    def step(inner: Handler) -> Handler:
+        async def validated(call: Call) -> Outcome:
+            if call.entry == "start":
+                if refusal := _check_input(call):
+                    return refusal
+            elif call.entry == "answer" and (again := _check_answers(call)):
+                return again
+            return await inner(call)
+
+        return validated
+
+    return step
+
+
+def _check_input(call: Call) -> Failed | None:
+    definition = call.live.capability.input_schema
+    try:
+        if definition:
+            schema.compile(definition).check(call.input)
+        else:
+            schema.check_shape(call.input)
+    except Agent3Error as wrong:
+        return failed_by(wrong)
+    return None
+
+
+def _check_answers(call: Call) -> Needs | None:
+    wrong = {question.id: fault for question in call.questions if (fault := _fault(question, call.answers))}
+    if not wrong:
+        return None
+    call.live.answers = {key: answer for key, answer in call.answers.items() if key not in wrong}
+    again = (replace(one, text=_asked_again(one, wrong[one.id])) for one in call.questions if one.id in wrong)
+    return Needs(tuple(again), state=call.state)
+
+
+def _fault(question: Question, answers: Mapping[str, Answer]) -> str | None:
+    answer = answers.get(question.id)
+    if answer is None:
+        return "no answer was given"
+    if answer.action != "accept" or question.schema is None or question.url:
+        return None
+    try:
+        schema.compile(question.schema).check(answer.data, what="answer")
+    except Agent3Error as wrong:
+        return wrong.message
+    return None
+
+
+def _asked_again(question: Question, fault: str) -> str:
+    first = question.text.split(" (not taken: ", 1)[0]
+    return f"{first} (not taken: {fault})"

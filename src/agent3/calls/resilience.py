@@ -1,0 +1,289 @@
+"""The steps that meet failure: dead_letter, deadline, fallback, retry, breaker, attempt.
+
+Between themselves they speak only through the outcome. ``attempt``, the innermost of them, is the only one that saw
+the try itself, so it alone judges whether it may be repeated; the others read its verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from agent3.calls.outcomes import failed_by, failed_by_any
+from agent3.env import Env
+from agent3.errors import CallTimeout, CircuitOpen, Unavailable
+from agent3.model import Call, Failed, Handler, Outcome, Route, Step, Working
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Metrics
+from agent3.settings import Calls
+
+__all__ = ["UNDELIVERED", "Breakers", "attempt", "breaker", "dead_letter", "deadline", "fallback", "retry"]
+
+log = logger("calls")
+
+UNDELIVERED = frozenset(
+    {"timeout", "unavailable", "circuit_open", "malformed_response", "target_refused", "interrupted"}
+)
+"""Failures after which the work is still to be done; a target that ran and failed has given its answer."""
+
+_HOPS = frozenset({"unavailable", "circuit_open", "malformed_response", "target_refused"})
+_BREAKS = frozenset({"unavailable", "timeout", "malformed_response"})
+
+
+def dead_letter(bury: Callable[[Call, Failed], Awaitable[None]], metrics: Metrics) -> Step:
+    """Keep what could not be delivered, once, when every attempt and route has failed."""
+
+    def step(inner: Handler) -> Handler:
+        async def kept(call: Call) -> Outcome:
+            outcome = await inner(call)
+            if isinstance(outcome, Failed) and outcome.code in UNDELIVERED and call.entry in ("start", "answer"):
+                metrics.dead_letters.inc((outcome.code,))
+                await bury(call, outcome)
+            return outcome
+
+        return kept
+
+    return step
+
+
+def deadline(settings: Calls, env: Env) -> Step:
+    """Bound all attempts and routes of a turn together."""
+
+    def step(inner: Handler) -> Handler:
+        async def bounded(call: Call) -> Outcome:
+            seconds = call.timeout if call.timeout is not None else settings.timeout
+            call.live.expires = env.monotonic() + seconds
+            try:
+                async with asyncio.timeout(seconds):
+                    return await inner(call)
+            except TimeoutError:
+                return failed_by(_late(call, seconds))
+
+        return bounded
+
+    return step
+
+
+def _late(call: Call, seconds: float) -> CallTimeout:
+    return CallTimeout(
+        f"{call.agent}/{call.capability} did not answer within {seconds:g} s. Give it more time (timeout) or try later."
+    )
+
+
+def fallback(metrics: Metrics) -> Step:
+    """Take the next route when one is down. A conversation that has begun stays on its route."""
+
+    def step(inner: Handler) -> Handler:
+        async def routed(call: Call) -> Outcome:
+            if call.entry != "start" and call.route is not None:
+                call.live.route = call.route
+                return await inner(call)
+            return await _try_routes(inner, call, metrics)
+
+        return routed
+
+    return step
+
+
+async def _try_routes(inner: Handler, call: Call, metrics: Metrics) -> Outcome:
+    outcome: Outcome = failed_by(_no_route(call))
+    before: Route | None = None
+    for route in call.routes:
+        if before is not None:
+            call.live.hops += 1
+            metrics.fallbacks.inc((before.protocol, route.protocol))
+            log.warning("%s/%s: %s failed, taking %s", call.agent, call.capability, before.key, route.key)
+        call.live.route = before = route
+        outcome = await inner(replace(call, route=route))
+        if not _may_hop(outcome, call):
+            break
+    return outcome
+
+
+def _no_route(call: Call) -> Unavailable:
+    error = Unavailable(f"Agent {call.agent!r} has no route for {call.capability!r}. Add it again with agent3 add.")
+    error.sent = False
+    return error
+
+
+def _may_hop(outcome: Outcome, call: Call) -> bool:
+    if not isinstance(outcome, Failed) or not outcome.repeatable:
+        return False
+    return outcome.code in _HOPS or (outcome.code == "timeout" and call.idempotent)
+
+
+def retry(settings: Calls, env: Env, metrics: Metrics) -> Step:
+    """Try one route again, after a pause with full jitter or the one the target asked for, while the time lasts."""
+
+    def step(inner: Handler) -> Handler:
+        async def retried(call: Call) -> Outcome:
+            most = call.retries if call.retries is not None else settings.retries
+            outcome = await inner(call)
+            for number in range(1, most + 1):
+                if not isinstance(outcome, Failed) or not outcome.repeatable or not outcome.retryable:
+                    break
+                pause = _pause(outcome, number, settings, env)
+                if call.live.expires is not None and env.monotonic() + pause >= call.live.expires:
+                    break
+                metrics.retries.inc((call.route.protocol if call.route else "", outcome.code))
+                await asyncio.sleep(pause)
+                outcome = await inner(replace(call, attempt=number))
+            return outcome
+
+        return retried
+
+    return step
+
+
+def _pause(outcome: Failed, number: int, settings: Calls, env: Env) -> float:
+    if outcome.retry_after is not None:
+        return outcome.retry_after
+    return env.jitter(min(settings.backoff_max, settings.backoff * 2 ** (number - 1)))
+
+
+@dataclass(slots=True)
+class _Circuit:
+    failures: int = 0
+    open_until: float = 0.0
+    probing: bool = False
+
+
+class Breakers:
+    """The circuits of all routes: closed, open after failures in a row, half-open for one probe after a while."""
+
+    def __init__(self, settings: Calls, env: Env, metrics: Metrics, most: int = 10_000):
+        self._settings = settings
+        self._env = env
+        self._metrics = metrics
+        self._most = most
+        self._circuits: dict[str, _Circuit] = {}
+
+    def state(self, key: str) -> str:
+        """``closed``, ``open`` or ``half-open``."""
+        circuit = self._circuits.get(key)
+        if circuit is None or circuit.failures < self._settings.breaker_failures:
+            return "closed"
+        return "open" if self._env.monotonic() < circuit.open_until else "half-open"
+
+    def refuse(self, key: str) -> float | None:
+        """Seconds to wait when the circuit takes no call now, else None; in half-open it takes one as its probe."""
+        circuit = self._circuits.get(key)
+        if circuit is None or circuit.failures < self._settings.breaker_failures:
+            return None
+        left = circuit.open_until - self._env.monotonic()
+        if left > 0:
+            return left
+        if circuit.probing:
+            return 1.0
+        circuit.probing = True
+        self._show(key, 1, "half-open")
+        return None
+
+    def failed(self, key: str) -> None:
+        """One more failure; at the threshold, and after a failed probe, the circuit opens."""
+        circuit = self._circuit(key)
+        circuit.failures += 1
+        circuit.probing = False
+        if circuit.failures >= self._settings.breaker_failures:
+            circuit.open_until = self._env.monotonic() + self._settings.breaker_seconds
+            self._show(key, 2, "open")
+
+    def succeeded(self, key: str) -> None:
+        """It answers again: nothing is held against it."""
+        circuit = self._circuits.pop(key, None)
+        if circuit is not None and circuit.failures >= self._settings.breaker_failures:
+            self._show(key, 0, "closed")
+
+    def abandoned(self, key: str) -> None:
+        """A call ended without a verdict, so a probe it was is free again."""
+        if (circuit := self._circuits.get(key)) is not None:
+            circuit.probing = False
+
+    def _circuit(self, key: str) -> _Circuit:
+        if key not in self._circuits and len(self._circuits) >= self._most:
+            self._circuits.pop(next(iter(self._circuits)))
+        return self._circuits.setdefault(key, _Circuit())
+
+    def _show(self, key: str, level: int, name: str) -> None:
+        self._metrics.breaker_state.set((key,), level)
+        self._metrics.breaker_transitions.inc((name,))
+        log.warning("route %s: circuit %s", key, name)
+
+
+def breaker(circuits: Breakers) -> Step:
+    """Leave a route alone that keeps failing. An open circuit is not retried, but the next route may be taken."""
+
+    def step(inner: Handler) -> Handler:
+        async def guarded(call: Call) -> Outcome:
+            key = call.route.key if call.route is not None else ""
+            if (wait := circuits.refuse(key)) is not None:
+                return _open(call, wait)
+            try:
+                outcome = await inner(call)
+            except asyncio.CancelledError:
+                circuits.abandoned(key)
+                raise
+            if isinstance(outcome, Failed) and outcome.code in _BREAKS:
+                circuits.failed(key)
+            else:
+                circuits.succeeded(key)
+            return outcome
+
+        return guarded
+
+    return step
+
+
+def _open(call: Call, wait: float) -> Failed:
+    error = CircuitOpen(
+        f"{call.agent} failed too often and is left alone for {wait:.0f} s. Try then, or use another agent.",
+        retry_after=wait,
+    )
+    return replace(failed_by(error), sent=False, repeatable=True, retryable=False)
+
+
+def attempt(settings: Calls, metrics: Metrics) -> Step:
+    """One try: its own time, every exception turned into an outcome, and the verdict whether it may be repeated."""
+
+    def step(inner: Handler) -> Handler:
+        async def once(call: Call) -> Outcome:
+            live = call.live
+            live.attempts += 1
+            seen = live.content
+            outcome = await _tried(inner, call, settings)
+            if isinstance(outcome, Failed):
+                outcome = replace(outcome, repeatable=live.content == seen and _harmless(outcome, call))
+            metrics.attempts.inc((call.route.protocol if call.route else "", _word(outcome)))
+            return outcome
+
+        return once
+
+    return step
+
+
+async def _tried(inner: Handler, call: Call, settings: Calls) -> Outcome:
+    seconds = call.live.capability.timeout or settings.attempt_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            return await inner(call)
+    except TimeoutError as late:
+        if isinstance(late, CallTimeout):
+            return failed_by(late)
+        return failed_by(_late(call, seconds))
+    except Exception as wrong:
+        log.debug("attempt at %s failed", call.agent, exc_info=True)
+        return failed_by_any(wrong, call.agent)
+
+
+def _harmless(outcome: Failed, call: Call) -> bool:
+    """Whether doing it again cannot do it twice: never sent, idempotent by nature, or the target was given a key."""
+    return not outcome.sent or call.idempotent or call.key is not None
+
+
+def _word(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed):
+        return outcome.code
+    return "working" if isinstance(outcome, Working) else "answered"

@@ -1,0 +1,190 @@
+"""The steps that look after results: cache, artifacts, sanitize."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from agent3 import schema
+from agent3.calls.outcomes import failed_by
+from agent3.env import Env
+from agent3.errors import Agent3Error, MalformedResponse
+from agent3.model import Artifact, Call, Capability, Done, Event, Failed, Handler, Outcome, Part, Step, value_of
+from agent3.observe.metrics import Metrics
+from agent3.security.sanitize import clean_outcome, clean_part, clean_text
+
+__all__ = ["ResultCache", "artifacts", "cache", "sanitize"]
+
+
+class ResultCache:
+    """Results by who asked what of which version, each with its own end. Bounded; the least used go first."""
+
+    def __init__(self, most: int, env: Env):
+        self._most = most
+        self._env = env
+        self._entries: OrderedDict[bytes, tuple[float, Done]] = OrderedDict()
+
+    def get(self, key: bytes) -> Done | None:
+        """The result, if it is still good."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[0] <= self._env.monotonic():
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return entry[1]
+
+    def put(self, key: bytes, outcome: Done, seconds: float) -> None:
+        """Keep a result for some seconds."""
+        self._entries[key] = (self._env.monotonic() + seconds, outcome)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+
+_sorted = msgspec.json.Encoder(order="deterministic")
+
+
+def _cache_key(call: Call, capability: Capability) -> bytes:
+    asked = (call.principal.id, call.agent, call.capability, capability.version, call.input, call.parts)
+    return hashlib.blake2b(_sorted.encode(asked), digest_size=24).digest()
+
+
+def cache(results: ResultCache, metrics: Metrics) -> Step:
+    """Answer again what was answered a moment ago, where the capability allows it and only reads."""
+
+    def step(inner: Handler) -> Handler:
+        async def cached(call: Call) -> Outcome:
+            capability: Capability = call.live.capability
+            if not capability.cache_ttl or call.entry != "start" or not call.idempotent:
+                return await inner(call)
+            key = _cache_key(call, capability)
+            if (hit := results.get(key)) is not None:
+                metrics.cache.inc(("hit",))
+                call.live.cached = True
+                return hit
+            metrics.cache.inc(("miss",))
+            outcome = await inner(call)
+            if isinstance(outcome, Done):
+                results.put(key, outcome, capability.cache_ttl)
+            return outcome
+
+        return cached
+
+    return step
+
+
+Store = Callable[[Call, bytes, str | None, str], Awaitable[str]]
+"""Keeps some bytes for a call's owner: (call, bytes, name, media type) → artifact id."""
+
+
+def artifacts(store: Store, limit: int) -> Step:
+    """Put large parts of a result into the store, and a reference in their place."""
+
+    def step(inner: Handler) -> Handler:
+        async def referring(call: Call) -> Outcome:
+            outcome = await inner(call)
+            if isinstance(outcome, Done | Failed) and _has_large(outcome, limit):
+                return await _refer(outcome, call, store, limit)
+            return outcome
+
+        return referring
+
+    return step
+
+
+def _size(part: Part) -> int:
+    if part.raw is not None:
+        return len(part.raw)
+    if part.text is not None:
+        return len(part.text)
+    return 0 if part.data is UNSET or isinstance(part.data, int | float | bool | None) else _json_size(part.data)
+
+
+def _json_size(data: Any) -> int:
+    if isinstance(data, str):
+        return len(data)
+    return 0 if isinstance(data, dict | list) and not data else len(msgspec.json.encode(data))
+
+
+def _has_large(outcome: Done | Failed, limit: int) -> bool:
+    return any(_size(part) > limit for part in outcome.parts) or any(
+        _size(part) > limit for artifact in outcome.artifacts for part in artifact.parts
+    )
+
+
+async def _refer(outcome: Done | Failed, call: Call, store: Store, limit: int) -> Outcome:
+    parts = tuple([await _part_or_reference(part, call, store, limit) for part in outcome.parts])
+    kept: list[Artifact] = []
+    for artifact in outcome.artifacts:
+        inside = tuple([await _part_or_reference(part, call, store, limit) for part in artifact.parts])
+        kept.append(replace(artifact, parts=inside))
+    return replace(outcome, parts=parts, artifacts=tuple(kept))
+
+
+async def _part_or_reference(part: Part, call: Call, store: Store, limit: int) -> Part:
+    if _size(part) <= limit:
+        return part
+    body, media = _bytes_of(part)
+    name = await store(call, body, part.name, media)
+    return Part(artifact=name, media_type=media, name=part.name, meta={**part.meta, "size": len(body)})
+
+
+def _bytes_of(part: Part) -> tuple[bytes, str]:
+    if part.raw is not None:
+        return part.raw, part.media_type or "application/octet-stream"
+    if part.text is not None:
+        return part.text.encode(), part.media_type or "text/plain"
+    return msgspec.json.encode(part.data), part.media_type or "application/json"
+
+
+def sanitize(limit: int) -> Step:
+    """Hold a result against its schema as it came, then strip what can deceive a reader, and bound it.
+
+    What is emitted on the way is cleaned by the same rules.
+    """
+
+    def step(inner: Handler) -> Handler:
+        async def clean(call: Call) -> Outcome:
+            live = call.live
+            before = live.filters
+            live.filters = (_clean_event, *before)
+            try:
+                outcome = await inner(call)
+            finally:
+                live.filters = before
+            if fault := _malformed(outcome, live.capability):
+                return fault
+            return clean_outcome(outcome, limit)
+
+        return clean
+
+    return step
+
+
+def _clean_event(event: Event) -> Event:
+    text = clean_text(event.text) if event.text else event.text
+    parts = tuple(map(clean_part, event.parts)) if event.parts else event.parts
+    return event if text is event.text and parts == event.parts else replace(event, text=text, parts=parts)
+
+
+def _malformed(outcome: Outcome, capability: Capability) -> Failed | None:
+    if capability.output_schema is None or not isinstance(outcome, Done):
+        return None
+    try:
+        schema.compile(capability.output_schema).check(value_of(outcome.parts), what="result")
+    except Agent3Error as wrong:
+        text = f"{capability.name} answered with something that breaks its own schema: {wrong.message}"
+        return failed_by(MalformedResponse(text, data=wrong.data))
+    return None

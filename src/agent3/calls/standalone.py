@@ -1,0 +1,115 @@
+"""The call core for the documented classes when no gateway is around: in memory, one for the whole process.
+
+A tool in a script then runs under the same steps as a remote agent behind a gateway. Nothing survives the process,
+and the log says so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from agent3 import bridge
+from agent3.calls.functions import LocalAgent, LocalConnector
+from agent3.calls.house import House
+from agent3.calls.policy import unknown
+from agent3.calls.runner import Target
+from agent3.env import REAL
+from agent3.model import LOCAL, Call, Capability, Outcome, Part, Principal
+from agent3.observe.logs import get as logger
+from agent3.settings import Calls, Settings
+from agent3.storage import open_database
+
+__all__ = ["Standalone", "shared"]
+
+log = logger("standalone")
+
+T = TypeVar("T")
+
+
+class Standalone:
+    """A call core in memory, with a synchronous face. Safe from any thread."""
+
+    def __init__(self, settings: Settings | None = None):
+        self._settings = settings or Settings(calls=Calls(ledger="batched"))
+        self._connector = LocalConnector()
+        self._opening: asyncio.Future[House] | None = None
+        self._numbers = itertools.count(1)
+
+    def host(self, agent: LocalAgent) -> None:
+        """Make an agent callable, under an id of its own: two servers in one script may bear one name."""
+        agent.id = f"{agent.id}#{next(self._numbers)}"
+        self._connector.add(agent)
+
+    def drop(self, agent: LocalAgent) -> None:
+        """Forget an agent."""
+        self._connector.agents.pop(agent.id, None)
+
+    def call(self, agent: LocalAgent, capability: Capability, given: Any, principal: Principal = LOCAL) -> Outcome:
+        """One call through all steps; waits for its outcome."""
+        return bridge.run(self.call_async(agent, capability, given, principal))
+
+    async def call_async(
+        self,
+        agent: LocalAgent,
+        capability: Capability,
+        given: Any,
+        principal: Principal = LOCAL,
+        *,
+        message: str = "",
+        traceparent: str | None = None,
+        context: str | None = None,
+    ) -> Outcome:
+        """Likewise inside the bridge's loop."""
+        house = await self._opened()
+        call = Call(
+            id=house.env.id(),
+            principal=principal,
+            agent=agent.id,
+            capability=capability.name,
+            input=given,
+            parts=(Part(text=message),) if message else (),
+            routes=capability.routes,
+            traceparent=traceparent,
+            context=context,
+        )
+        return await house.runner.start(call, (agent.agent, capability))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something in the bridge's loop."""
+        return bridge.run(work)
+
+    async def aclose(self) -> None:
+        """Close the core; it opens anew when it is used again."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            house = await opening
+            await house.aclose()
+            await house.database.aclose()
+
+    async def _opened(self) -> House:
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> House:
+        log.info("no database was given: jobs and ledger live in memory and end with the process")
+        database = await open_database(":memory:", env=REAL)
+        return House.build(self._settings, database, {"local": self._connector}, self._lookup)
+
+    async def _lookup(self, agent_id: str, name: str) -> Target:
+        agent = self._connector.agents.get(agent_id)
+        function = agent.functions.get(name) if agent is not None else None
+        if agent is None or function is None:
+            raise unknown(agent_id, name)
+        return agent.agent, function.capability
+
+
+_shared = Standalone()
+
+
+def shared() -> Standalone:
+    """The one of this process."""
+    return _shared

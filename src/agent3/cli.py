@@ -1,0 +1,338 @@
+"""The command line.
+
+Loads no SDK and no server until a command needs it. Exit codes: 0 done; 1 the call failed; 2 the input or the
+settings are wrong; 3 the agent asks something and nobody is there to answer; 4 not found or not allowed; 5 the gateway
+or the target cannot be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from agent3._version import __version__
+from agent3.errors import (
+    AccessError,
+    Agent3Error,
+    NotFound,
+    RequestError,
+    SetupError,
+    StorageError,
+    Unavailable,
+    ValidationError,
+)
+from agent3.settings import Settings, load
+
+if TYPE_CHECKING:
+    from agent3.server.client import Gateway
+
+__all__ = ["app", "main"]
+
+app = App(
+    name="agent3",
+    help="Any agent, any tool, any website, one call.",
+    version=__version__,
+    help_epilogue=(
+        "Exit codes: 0 done, 1 the call failed, 2 wrong input or settings, 3 a question waits for an answer, "
+        "4 not found or not allowed, 5 cannot be reached."
+    ),
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """Which gateway a command speaks to, and how it answers."""
+
+    server: str | None = None
+    "Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any."
+    db: str | None = None
+    "Use this database directly: sqlite:///PATH or postgresql://…"
+    config: Path | None = None
+    "Settings file; agent3.toml in this folder by default."
+    demo: bool = False
+    "With --db or without a running gateway: include the demo agents."
+    json: bool = False
+    "Print JSON."
+
+
+@app.command
+def serve(
+    agent: str | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    db: str | None = None,
+    config: Path | None = None,
+    demo: bool = False,
+) -> None:
+    """Run the gateway: MCP at /mcp, REST at /v1, health and metrics.
+
+    Parameters
+    ----------
+    agent:
+        Also serve an agent written in Python, as MODULE:NAME.
+    host:
+        Address to listen on [default: 127.0.0.1].
+    port:
+        Port to listen on, 0 for a free one [default: 8333].
+    db:
+        sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
+    config:
+        Settings file [default: agent3.toml in this folder, if there].
+    demo:
+        Include the demo agents.
+    """
+    from agent3.server.run import serve_forever
+
+    serve_forever(_settings(config, db, host, port), agent, demo=demo)
+
+
+@app.command
+def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False) -> None:
+    """Serve the five tools over standard input and output, for Claude Desktop and other hosts.
+
+    Parameters
+    ----------
+    agent:
+        Also serve an agent written in Python, as MODULE:NAME.
+    db:
+        sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
+    config:
+        Settings file [default: agent3.toml in this folder, if there].
+    demo:
+        Include the demo agents.
+    """
+    from agent3.server.run import serve_stdio
+
+    serve_stdio(_settings(config, db), agent, demo=demo)
+
+
+@app.command
+def search(text: str, *, limit: int = 10, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Find agents by what they do.
+
+    Parameters
+    ----------
+    text:
+        What you need, in a few words.
+    limit:
+        At most this many.
+    """
+    found = _gateway(where).search(text, limit)
+    _print(found, where, _agents)
+
+
+@app.command(name="list")
+def list_agents(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """List all agents."""
+    _print(_gateway(where).search("", 50), where, _agents)
+
+
+@app.command
+def show(agent: str, *, card: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Show an agent: what it can do, with schemas, prices and ratings.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    card:
+        Show its raw card instead.
+    """
+    gateway = _gateway(where)
+    _print(gateway.card(agent) if card else gateway.show(agent), where, _pretty)
+
+
+@app.command
+def call(
+    agent: str,
+    message: str = "",
+    *,
+    capability: str | None = None,
+    input: Annotated[str | None, Parameter(name="--input")] = None,  # noqa: A002 - the option is called so
+    timeout: float | None = None,
+    retries: int | None = None,
+    job: str | None = None,
+    where: Where = Where(),  # noqa: B008 - frozen
+) -> None:
+    """Call an agent in plain words, or with structured input.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    message:
+        What it should do; with --job, the answer to its question.
+    capability:
+        Which of its capabilities, if it has several.
+    input:
+        Structured input as JSON, by the capability's schema.
+    timeout:
+        Seconds that the call may take [default: 30].
+    retries:
+        How often a failed attempt may be repeated, where that is safe [default: 1].
+    job:
+        Continue the job that asked a question.
+    """
+    gateway = _gateway(where)
+    metadata = {"timeout": timeout * 1000 if timeout is not None else None, "retries": retries, "job": job}
+    arguments: dict[str, Any] = {"agentId": agent, "message": message, "capability": capability, "input": _json(input)}
+    answer = gateway.call(_given(arguments) | {"metadata": _given(metadata)})
+    while answer.get("status") == "needs" and _at_terminal(where):
+        answer = gateway.call({"agentId": agent, "metadata": {"job": answer["job"], "answers": _ask(answer)}})
+    _print(answer, where, lambda body: _answered(body, agent))
+    if not answer["success"]:
+        sys.exit(3 if answer.get("status") == "needs" else 0 if answer.get("status") == "working" else _failure(answer))
+
+
+@app.command
+def doctor(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Check that this installation can do its work, and say what to do where it cannot."""
+    from agent3.server.doctor import examine
+
+    checks = examine(_settings(where.config, where.db))
+    _print({"checks": checks, "ok": all(one["ok"] for one in checks)}, where, _checks)
+    if not all(one["ok"] for one in checks):
+        sys.exit(1)
+
+
+def main() -> None:
+    """The ``agent3`` command. An error is one sentence on standard error, never a stack."""
+    try:
+        app()
+    except Agent3Error as wrong:
+        if "--json" in sys.argv:
+            sys.stdout.write(json.dumps({"error": wrong.to_dict()}) + "\n")
+        else:
+            sys.stderr.write(f"agent3: {wrong.message}\n")
+        sys.exit(_exit_code(wrong))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+# Inside
+
+
+def _exit_code(wrong: Agent3Error) -> int:
+    if isinstance(wrong, NotFound | AccessError):
+        return 4
+    if isinstance(wrong, Unavailable | StorageError):
+        return 5
+    return 2 if isinstance(wrong, RequestError | SetupError) else 1
+
+
+def _failure(answer: Mapping[str, Any]) -> int:
+    from agent3.errors import by_code
+
+    kind = by_code(str(answer.get("errorCode")))
+    return _exit_code(kind.__new__(kind))
+
+
+def _settings(config: Path | None, db: str | None = None, host: str | None = None, port: int | None = None) -> Settings:
+    return load(config, overrides={"storage": {"url": db}, "server": {"host": host, "port": port}})
+
+
+def _gateway(where: Where) -> Gateway:
+    """The running one, unless a database or another address is named."""
+    from agent3.server.client import Local, Remote, running
+
+    address = where.server or os.environ.get("AGENT3_SERVER")
+    if address is None and where.db is None and not where.demo:
+        address = running()
+    return Remote(address) if address is not None else Local(_settings(where.config, where.db), where.demo)
+
+
+def _json(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as wrong:
+        raise ValidationError(f"--input is not JSON: {wrong}. Quote it for your shell.") from None
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, "")}
+
+
+def _at_terminal(where: Where) -> bool:
+    return not where.json and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Put its questions to the person at the terminal."""
+    said: dict[str, Any] = {}
+    for question in answer["questions"]:
+        schema = question.get("schema") or {}
+        if choices := schema.get("enum"):
+            print(f"  ({' / '.join(map(str, choices))})")
+        text = input(f"{question['text']} ")
+        numeric = schema.get("type") in ("integer", "number", "boolean", "array", "object")
+        said[question["id"]] = _loose(text) if numeric else text
+    return said
+
+
+def _loose(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _print(body: Mapping[str, Any], where: Where, pretty: Callable[[Mapping[str, Any]], None]) -> None:
+    if where.json:
+        print(json.dumps(body, ensure_ascii=False))
+    else:
+        pretty(body)
+
+
+def _agents(found: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not found["agents"]:
+        print("No agent found. Start the gateway with agent3 serve --demo to have some to try.")
+        return
+    table = Table("agent", "what it does", "capabilities", "rating", box=None, pad_edge=False)
+    for one in found["agents"]:
+        names = ", ".join(capability["name"] for capability in one["capabilities"])
+        table.add_row(one["id"], one["description"], names, str(one["rating"] or "-"))
+    Console().print(table)
+
+
+def _pretty(body: Mapping[str, Any]) -> None:
+    print(json.dumps(body, indent=2, ensure_ascii=False))
+
+
+def _answered(answer: Mapping[str, Any], agent: str) -> None:
+    if answer.get("status") == "needs":
+        for question in answer["questions"]:
+            print(f"{question['text']}")
+        print(f"It waits for your answer: agent3 call {agent} ANSWER --job {answer['job']}", file=sys.stderr)
+    elif answer.get("status") == "working":
+        print(f"It goes on as job {answer['job']}.")
+    elif not answer["success"]:
+        print(f"agent3: {answer['error']}", file=sys.stderr)
+    else:
+        result = answer.get("result")
+        print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
+
+
+def _checks(report: Mapping[str, Any]) -> None:
+    for one in report["checks"]:
+        print(f"{'ok  ' if one['ok'] else 'FAIL'}  {one['name']}: {one['detail']}")
+
+
+if __name__ == "__main__":
+    main()

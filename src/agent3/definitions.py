@@ -1,0 +1,417 @@
+"""The documented data classes: what users write down and hand over.
+
+Tools, messages, agent cards and website interfaces, as pydantic models because their users call ``model_dump_json``
+and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (that is the codecs' business).
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+
+__all__ = [
+    "A2AMessage",
+    "ActionHints",
+    "ActionType",
+    "AgentAuthentication",
+    "AgentCapability",
+    "AgentCard",
+    "AgentExtension",
+    "AgentFeatures",
+    "AgentInterface",
+    "AgentProvider",
+    "AgentSkill",
+    "ExtractField",
+    "MessageType",
+    "NLWebAction",
+    "NLWebActionInfo",
+    "NLWebInterface",
+    "ToolDefinition",
+    "ToolParameter",
+]
+
+JSONType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
+
+
+class _Definition(BaseModel):
+    """Unknown fields are refused: a misspelt one would otherwise be lost in silence."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+# Tools
+
+
+class ToolParameter(_Definition):
+    """One parameter of a tool. ``items`` and ``properties`` refine arrays and objects, in JSON Schema."""
+
+    name: str = Field(min_length=1, max_length=128)
+    type: str = "string"
+    required: bool = False
+    description: str = ""
+    enum: list[Any] | None = None
+    default: Any = None
+    items: dict[str, Any] | None = None
+    properties: dict[str, Any] | None = None
+
+    def to_schema(self) -> dict[str, Any]:
+        """Its JSON Schema. A type JSON Schema does not know is left open, as the documents ask."""
+        schema: dict[str, Any] = {"type": self.type} if self.type in JSONType.__args__ else {}  # type: ignore[attr-defined]
+        optional = {"description": self.description, "enum": self.enum, "items": self.items}
+        schema |= {key: value for key, value in optional.items() if value}
+        if self.properties:
+            schema["properties"] = self.properties
+        if self.default is not None:
+            schema["default"] = self.default
+        return schema
+
+
+class ToolDefinition(_Definition):
+    """A tool: its name, what it takes and what it gives.
+
+    ``input_schema`` states the parameters in JSON Schema instead; it wins over ``parameters`` where both are given.
+    """
+
+    name: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-]+$")
+    description: str = ""
+    parameters: list[ToolParameter] = []
+    returns: dict[str, Any] | None = None
+    title: str | None = None
+    version: str = "1"
+    input_schema: dict[str, Any] | None = None
+    tags: list[str] = []
+    examples: list[Any] = []
+    read_only: bool = False
+    idempotent: bool = False
+    consequential: bool = False
+    timeout: float | None = Field(default=None, gt=0)
+    cache_ttl: float = Field(default=0.0, ge=0)
+    cost: float = Field(default=0.0, ge=0)
+
+    @field_validator("parameters")
+    @classmethod
+    def _names_are_unique(cls, parameters: list[ToolParameter]) -> list[ToolParameter]:
+        names = [one.name for one in parameters]
+        if double := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"parameter {sorted(double)[0]!r} is defined twice; give each a name of its own")
+        return parameters
+
+    def to_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its input."""
+        if self.input_schema is not None:
+            return self.input_schema
+        return {
+            "type": "object",
+            "properties": {one.name: one.to_schema() for one in self.parameters},
+            "required": [one.name for one in self.parameters if one.required],
+            "additionalProperties": False,
+        }
+
+
+# Messages between agents
+
+
+class MessageType(StrEnum):
+    """What a message is for."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+    EVENT = "event"
+    ERROR = "error"
+
+
+class A2AMessage(_Definition):
+    """A message from one agent to another.
+
+    ``timestamp`` is naive local time, because the documents subtract it from ``datetime.now()``; in JSON it carries
+    its offset, and reading gives local time back, so a message survives the round trip unchanged.
+    """
+
+    message_id: str = Field(default_factory=lambda: str(uuid.uuid4()), min_length=1, max_length=256)
+    from_agent: str = Field(min_length=1, max_length=256)
+    to_agent: str = Field(min_length=1, max_length=256)
+    message_type: MessageType
+    capability: str | None = None
+    content: dict[str, Any] = {}
+    timestamp: datetime = Field(default_factory=datetime.now)
+    correlation_id: str | None = None
+    context_id: str | None = None
+    task_id: str | None = None
+    priority: int = Field(default=0, ge=-100, le=100)
+    reply_to: str | None = None
+    expires_at: datetime | None = None
+    idempotency_key: str | None = None
+    traceparent: str | None = None
+    metadata: dict[str, Any] = {}
+
+    @field_validator("timestamp", "expires_at")
+    @classmethod
+    def _to_local(cls, moment: datetime | None) -> datetime | None:
+        if moment is None or moment.tzinfo is None:
+            return moment
+        return moment.astimezone().replace(tzinfo=None)
+
+    @field_serializer("timestamp", "expires_at", when_used="json-unless-none")
+    def _with_offset(self, moment: datetime) -> str:
+        return moment.astimezone().isoformat()
+
+    def reply(self, content: dict[str, Any], message_type: MessageType = MessageType.RESPONSE) -> A2AMessage:
+        """The answer to this message: ends swapped, correlated, in the same context."""
+        return A2AMessage(
+            from_agent=self.to_agent,
+            to_agent=self.from_agent,
+            message_type=message_type,
+            capability=self.capability,
+            content=content,
+            correlation_id=self.message_id,
+            context_id=self.context_id,
+            task_id=self.task_id,
+            priority=self.priority,
+            traceparent=self.traceparent,
+        )
+
+
+# Cards of agents: the union of what RF-013 and the generations of A2A say
+
+
+class AgentProvider(_Definition):
+    """Who answers for an agent."""
+
+    organization: str
+    url: str | None = None
+
+
+class AgentExtension(_Definition):
+    """An extension that an agent speaks, by its URI."""
+
+    uri: str
+    description: str | None = None
+    required: bool = False
+    params: dict[str, Any] = {}
+
+
+class AgentInterface(_Definition):
+    """One address, with the binding and the version spoken there."""
+
+    url: str
+    protocol_binding: str = Field(default="JSONRPC", alias="protocolBinding")
+    protocol_version: str = Field(default="1.0", alias="protocolVersion")
+    tenant: str | None = None
+
+
+class AgentFeatures(_Definition):
+    """What the protocols call an agent's capabilities: streaming, push and the like."""
+
+    streaming: bool = False
+    push_notifications: bool = Field(default=False, alias="pushNotifications")
+    state_transition_history: bool = Field(default=False, alias="stateTransitionHistory")
+    extended_agent_card: bool = Field(default=False, alias="extendedAgentCard")
+    extensions: list[AgentExtension] = []
+
+
+class AgentAuthentication(_Definition):
+    """How the first generation of cards names its schemes. A card is public: it never holds a credential."""
+
+    schemes: list[str] = []
+
+
+class AgentCapability(_Definition):
+    """One thing an agent does; what the protocols call a skill."""
+
+    name: str = Field(min_length=1, max_length=256)
+    description: str = ""
+    id: str | None = None
+    version: str = "1"
+    tags: list[str] = []
+    examples: list[Any] = []
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    input_modes: list[str] = Field(default=[], alias="inputModes")
+    output_modes: list[str] = Field(default=[], alias="outputModes")
+    parameters: list[ToolParameter] = []
+    security: list[dict[str, Any]] = []
+    cost: float = Field(default=0.0, ge=0)
+    read_only: bool = False
+    idempotent: bool = False
+    consequential: bool = False
+
+    def to_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its input; open where nothing was declared."""
+        if self.input_schema is not None:
+            return self.input_schema
+        if not self.parameters:
+            return {"type": "object"}
+        return ToolDefinition(name="input", parameters=self.parameters).to_schema()
+
+
+AgentSkill = AgentCapability
+
+
+class AgentCard(_Definition):
+    """An agent's visiting card.
+
+    RF-013 writes ``agent_id``, ``name`` and ``capabilities`` (a list of things it does); the protocols' ``skills``
+    are read as the same list, and their ``capabilities`` object as ``features``.
+    """
+
+    agent_id: str = Field(default="", max_length=256)
+    name: str = Field(min_length=1)
+    description: str = ""
+    version: str = "1"
+    url: str | None = None
+    capabilities: list[AgentCapability] = []
+    features: AgentFeatures = AgentFeatures()
+    provider: AgentProvider | None = None
+    tags: list[str] = []
+    status: Literal["registered", "active", "draining", "suspended", "retired"] = "active"
+    protocol_version: str | None = Field(default=None, alias="protocolVersion")
+    preferred_transport: str | None = Field(default=None, alias="preferredTransport")
+    interfaces: list[AgentInterface] = Field(default=[], alias="supportedInterfaces")
+    authentication: AgentAuthentication | None = None
+    security_schemes: dict[str, Any] = Field(default={}, alias="securitySchemes")
+    security: list[dict[str, Any]] = []
+    default_input_modes: list[str] = Field(default=["text/plain"], alias="defaultInputModes")
+    default_output_modes: list[str] = Field(default=["text/plain"], alias="defaultOutputModes")
+    documentation_url: str | None = Field(default=None, alias="documentationUrl")
+    icon_url: str | None = Field(default=None, alias="iconUrl")
+    public_key: str | None = None
+    signatures: list[dict[str, Any]] = []
+    metadata: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_protocols_words(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        card = dict(given)
+        if isinstance(card.get("capabilities"), dict):
+            card["features"] = card.pop("capabilities")
+        if "skills" in card and "capabilities" not in card:
+            card["capabilities"] = card.pop("skills")
+        return card
+
+    @model_validator(mode="after")
+    def _has_an_id(self) -> Self:
+        if not self.agent_id:
+            self.agent_id = "-".join(self.name.lower().split())
+        return self
+
+    def capability(self, name: str) -> AgentCapability | None:
+        """The capability of that name or id, or None."""
+        return next((one for one in self.capabilities if name in (one.name, one.id)), None)
+
+
+# Interfaces of websites
+
+
+class ActionType(StrEnum):
+    """What one step on a page does."""
+
+    NAVIGATE = "navigate"
+    TYPE = "type"
+    CLICK = "click"
+    EXTRACT = "extract"
+    WAIT = "wait"
+    SELECT = "select"
+    SCROLL = "scroll"
+    PRESS = "press"
+    UPLOAD = "upload"
+    SCREENSHOT = "screenshot"
+    HOVER = "hover"
+    CHECK = "check"
+    UNCHECK = "uncheck"
+
+
+_WITHOUT_SELECTOR = frozenset(
+    {
+        ActionType.NAVIGATE,
+        ActionType.EXTRACT,
+        ActionType.WAIT,
+        ActionType.SCROLL,
+        ActionType.PRESS,
+        ActionType.SCREENSHOT,
+    }
+)
+
+
+class ExtractField(_Definition):
+    """How one value is read from a card of the page: where, which attribute, and as what."""
+
+    selector: str = ""
+    attribute: str | None = None
+    type: Literal["text", "number", "integer", "price", "date", "link", "html", "boolean"] = "text"
+    many: bool = False
+    fields: dict[str, str | ExtractField] | None = None
+    required: bool = False
+
+
+class NLWebAction(_Definition):
+    """One step on a page. Every field but the type may hold ``{parameter}`` placeholders."""
+
+    action_type: ActionType
+    selector: str | None = None
+    value: str | None = None
+    wait_for: str | None = None
+    timeout: float | None = Field(default=None, gt=0)
+    extract_schema: dict[str, str | ExtractField] | None = None
+    optional: bool = False
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        kind = self.action_type
+        if kind not in _WITHOUT_SELECTOR and not self.selector:
+            raise ValueError(f"a {kind.value} step needs a selector: say which element of the page it acts on")
+        if kind is ActionType.NAVIGATE and not self.value:
+            raise ValueError("a navigate step needs a value: the address to go to")
+        return self
+
+
+class ActionHints(_Definition):
+    """What an action promises: whether it only reads, and whether it has consequences beyond the page."""
+
+    read_only: bool = False
+    consequential: bool = False
+    idempotent: bool = False
+
+
+class NLWebActionInfo(_Definition):
+    """What is known of an action beside its steps."""
+
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    phrases: list[str] = []
+    hints: ActionHints = ActionHints()
+
+
+class NLWebInterface(_Definition):
+    """A website as an agent: named actions, each a list of steps. ``info`` describes them, by the same names."""
+
+    interface_id: str = Field(min_length=1, max_length=256)
+    name: str
+    base_url: str
+    actions: dict[str, list[NLWebAction]] = {}
+    info: dict[str, NLWebActionInfo] = {}
+    description: str = ""
+    version: str = "1"
+    allowed_hosts: list[str] = []
+    allow_subdomains: bool = False
+    metadata: dict[str, Any] = {}
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_web_address(cls, url: str) -> str:
+        if not url.startswith(("https://", "http://")):
+            raise ValueError(f"base_url {url!r} must start with https:// or http://")
+        return url
+
+    @model_validator(mode="after")
+    def _info_speaks_of_actions(self) -> Self:
+        if stray := sorted(set(self.info) - set(self.actions)):
+            raise ValueError(f"info describes {stray[0]!r}, which is not among the actions")
+        return self

@@ -1,0 +1,138 @@
+"""The directory: add, get, remove and search whatever can be called.
+
+Agents live in the database, shared by every process on it; those written in Python live only in the process that
+hosts them and lie over the stored ones. Reads come from memory, which follows the database by its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec import Struct
+
+from agent3.directory.words import Index
+from agent3.env import Env
+from agent3.errors import AgentNotFound
+from agent3.model import Agent, encode
+from agent3.schema import nearest
+from agent3.storage import Database, Transaction
+
+__all__ = ["Directory", "Hit"]
+
+_decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
+_FRESH = 0.5
+
+
+class Hit(Struct, frozen=True):
+    """An agent that was found, and how well it fits, from 0 to 1."""
+
+    agent: Agent
+    score: float
+
+
+class Directory:
+    """All agents of one gateway. What another process adds is seen within half a second."""
+
+    def __init__(self, database: Database, env: Env):
+        self._database = database
+        self._env = env
+        self._hosted: dict[str, Agent] = {}
+        self._stored: dict[str, Agent] = {}
+        self._version = -1
+        self._checked = float("-inf")
+        self._index: Index | None = None
+        self._lock = asyncio.Lock()
+
+    def host(self, agent: Agent) -> None:
+        """Show an agent that lives in this process, for as long as it lives."""
+        self._hosted[agent.id] = agent
+        self._index = None
+
+    async def add(self, agent: Agent) -> None:
+        """Store an agent, or a new state of it."""
+        now = self._env.now()
+
+        async def work(tx: Transaction) -> None:
+            await tx.run(
+                "INSERT INTO agents (id, body, added, updated) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET body = excluded.body, updated = excluded.updated",
+                agent.id,
+                encode(agent),
+                now,
+                now,
+            )
+            await _next_version(tx)
+
+        await self._database.write(work)
+        self._checked = float("-inf")
+
+    async def remove(self, agent_id: str) -> None:
+        """Forget a stored agent; AgentNotFound when there is none."""
+
+        async def work(tx: Transaction) -> int:
+            gone = await tx.run("DELETE FROM agents WHERE id = ?", agent_id)
+            await _next_version(tx)
+            return gone
+
+        if not await self._database.write(work):
+            raise AgentNotFound(f"There is no stored agent {agent_id!r} to remove.")
+        self._checked = float("-inf")
+
+    async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
+        """The agent of that id; AgentNotFound names the nearest one that the caller may see."""
+        found = self._hosted.get(agent_id)
+        if found is None:
+            await self._refresh()
+            found = self._stored.get(agent_id)
+        if found is not None and visible(found):
+            return found
+        raise self._unknown(agent_id, [agent.id for agent in self._all() if visible(agent)])
+
+    async def everything(self) -> list[Agent]:
+        """All agents, by id."""
+        await self._refresh()
+        return sorted(self._all(), key=lambda agent: agent.id)
+
+    async def search(
+        self, query: str, limit: int = 10, visible: Callable[[Agent], bool] = lambda agent: True
+    ) -> list[Hit]:
+        """The agents that fit best. An exact name comes first; an empty query lists what there is."""
+        await self._refresh()
+        everything = {agent.id: agent for agent in self._all()}
+        if self._index is None:
+            self._index = Index(everything)
+        ranked = self._index.search(query) if query.strip() else [(agent_id, 0.0) for agent_id in sorted(everything)]
+        hits = (Hit(everything[agent_id], round(score, 4)) for agent_id, score in ranked)
+        return [hit for hit in hits if visible(hit.agent)][:limit]
+
+    def _all(self) -> Iterable[Agent]:
+        return {**self._stored, **self._hosted}.values()
+
+    def _unknown(self, agent_id: str, known: list[str]) -> AgentNotFound:
+        near = nearest(agent_id, known)
+        hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
+        return AgentNotFound(
+            f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None
+        )
+
+    async def _refresh(self) -> None:
+        if self._env.monotonic() - self._checked < _FRESH:
+            return
+        async with self._lock:
+            row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
+            version = row["value"] if row is not None else 0
+            if version != self._version:
+                rows = await self._database.all("SELECT body FROM agents")
+                stored = (_decoder.decode(bytes(row["body"])) for row in rows)
+                self._stored = {agent.id: agent for agent in stored}
+                self._version, self._index = version, None
+            self._checked = self._env.monotonic()
+
+
+async def _next_version(tx: Transaction) -> None:
+    await tx.run(
+        "INSERT INTO counters (name, value) VALUES ('directory', 1) "
+        "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
+    )

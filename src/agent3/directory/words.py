@@ -1,0 +1,97 @@
+"""Search by words: a small BM25 index over what agents say of themselves.
+
+Everything is in memory; ten thousand agents take a few milliseconds. An exact name or id always comes first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from agent3.model import Agent
+
+__all__ = ["Index", "words"]
+
+_WORD = re.compile(r"[^\W_]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_K1, _B = 1.2, 0.6
+_COMMON = frozenset("a an and are as at be by for from i in is it me my of on or the to want with you your".split())
+
+
+def words(text: str) -> list[str]:
+    """The words of a text for matching: without case, accents, plural s or camel case."""
+    plain = unicodedata.normalize("NFKD", _CAMEL.sub(" ", text)).encode("ascii", "ignore").decode().lower()
+    return [_stem(word) for word in _WORD.findall(plain)]
+
+
+def _stem(word: str) -> str:
+    for ending, least in (("ies", 5), ("ing", 6), ("es", 5), ("s", 4)):
+        if len(word) >= least and word.endswith(ending) and not word.endswith("ss"):
+            return word[: -len(ending)] + ("y" if ending == "ies" else "")
+    return word
+
+
+class Index:
+    """An immutable index over some agents."""
+
+    def __init__(self, agents: Mapping[str, Agent]):
+        self._names = {agent_id: _names(agent) for agent_id, agent in agents.items()}
+        self._counts = {agent_id: _weighed(agent) for agent_id, agent in agents.items()}
+        self._lengths = {agent_id: sum(counts.values()) for agent_id, counts in self._counts.items()}
+        self._mean = sum(self._lengths.values()) / len(agents) if agents else 1.0
+        self._where: dict[str, list[str]] = defaultdict(list)
+        for agent_id, counts in self._counts.items():
+            for word in counts:
+                self._where[word].append(agent_id)
+
+    def search(self, query: str) -> list[tuple[str, float]]:
+        """Ids with scores between 0 and 1, the best first; equal scores by id, so that the order never wavers."""
+        asked = [word for word in dict.fromkeys(words(query)) if word not in _COMMON]
+        scores: dict[str, float] = defaultdict(float)
+        for word in asked:
+            for match, weight in self._matches(word):
+                self._add(scores, match, weight)
+        best = max(scores.values(), default=1.0)
+        ranked = {agent_id: 0.99 * score / best for agent_id, score in scores.items()}
+        name = query.strip().lower()
+        ranked |= {agent_id: 1.0 for agent_id, names in self._names.items() if name in names}
+        return sorted(ranked.items(), key=lambda one: (-one[1], one[0]))
+
+    def _matches(self, word: str) -> Iterable[tuple[str, float]]:
+        """The word itself, and at a discount the words that begin with it."""
+        if word in self._where:
+            yield word, 1.0
+        if len(word) >= 4:
+            yield from ((known, 0.4) for known in self._where if known != word and known.startswith(word))
+
+    def _add(self, scores: dict[str, float], word: str, weight: float) -> None:
+        found = self._where[word]
+        rarity = math.log(1 + (len(self._counts) - len(found) + 0.5) / (len(found) + 0.5))
+        for agent_id in found:
+            count = self._counts[agent_id][word]
+            norm = _K1 * (1 - _B + _B * self._lengths[agent_id] / self._mean)
+            scores[agent_id] += weight * rarity * count * (_K1 + 1) / (count + norm)
+
+
+def _names(agent: Agent) -> frozenset[str]:
+    return frozenset(
+        {agent.id.lower(), agent.name.lower()} | {capability.name.lower() for capability in agent.capabilities}
+    )
+
+
+def _weighed(agent: Agent) -> Counter[str]:
+    """How often each word occurs, where a name counts more than prose."""
+    counts: Counter[str] = Counter()
+    for text, weight in _texts(agent):
+        for word in words(text):
+            counts[word] += weight
+    return counts
+
+
+def _texts(agent: Agent) -> Iterable[tuple[str, int]]:
+    yield from ((agent.id, 3), (agent.name, 3), (agent.description, 1), (" ".join(agent.tags), 2))
+    for one in agent.capabilities:
+        yield from ((one.name, 3), (one.description, 1), (" ".join(one.tags), 2), (" ".join(one.phrases), 1))

@@ -1,0 +1,369 @@
+"""Every error of agent3, in one tree.
+
+Each class states once what every door needs to know of it: a stable ``code`` for programs, the HTTP status, the
+JSON-RPC code, and whether the same call may succeed later. The message is for people: it names the thing, says what
+was wrong and what to do next. Nothing here knows a protocol, and no message ever holds a secret.
+
+    Agent3Error                     internal
+    ├── RequestError                invalid_request      the request itself is wrong; sending it again will not help
+    │   ├── ParseError              parse_error
+    │   ├── MethodNotFound          method_not_found
+    │   ├── MethodNotAllowed        method_not_allowed
+    │   ├── TooSlow                 too_slow
+    │   ├── ValidationError         invalid_input
+    │   ├── TooLarge                too_large
+    │   ├── NotFound                not_found
+    │   │   ├── AgentNotFound       agent_not_found
+    │   │   ├── CapabilityNotFound  capability_not_found
+    │   │   └── JobNotFound         job_not_found
+    │   └── Conflict                conflict
+    │       └── TurnTaken           turn_taken
+    ├── AccessError                 forbidden            the caller may not do this
+    │   ├── Unauthenticated         unauthenticated
+    │   ├── RateLimited             rate_limited         (retryable)
+    │   └── SecurityError           blocked
+    ├── TargetError                 target_failed        the agent, tool or website at the other end
+    │   ├── Unavailable             unavailable          (retryable)
+    │   │   └── CircuitOpen         circuit_open
+    │   ├── CallTimeout             timeout              (retryable)
+    │   ├── MalformedResponse       malformed_response
+    │   ├── TargetRefused           target_refused       its own authentication or authorization said no
+    │   ├── Interrupted             interrupted          the work was cut off by a restart
+    │   ├── Canceled                canceled
+    │   └── Declined                declined             a question was answered with no
+    ├── StorageError                storage_failed       (retryable)
+    │   ├── StorageFull             storage_full
+    │   └── Corrupt                 corrupt
+    └── SetupError                  setup                this installation lacks or misconfigures something
+        └── MissingExtra            missing_extra
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+__all__ = [
+    "AccessError",
+    "Agent3Error",
+    "AgentNotFound",
+    "CallTimeout",
+    "Canceled",
+    "CapabilityNotFound",
+    "CircuitOpen",
+    "Conflict",
+    "Corrupt",
+    "Declined",
+    "Interrupted",
+    "JobNotFound",
+    "MalformedResponse",
+    "MethodNotAllowed",
+    "MethodNotFound",
+    "MissingExtra",
+    "NotFound",
+    "ParseError",
+    "RateLimited",
+    "RequestError",
+    "SecurityError",
+    "SetupError",
+    "StorageError",
+    "StorageFull",
+    "TargetError",
+    "TargetRefused",
+    "TooLarge",
+    "TooSlow",
+    "TurnTaken",
+    "Unauthenticated",
+    "Unavailable",
+    "ValidationError",
+    "by_code",
+    "family",
+]
+
+
+class Agent3Error(Exception):
+    """The root. ``data`` is for programs and goes out on the wire: never put a secret or a path of the host into it."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    rpc_code: ClassVar[int] = -32603
+    retryable: ClassVar[bool] = False
+    sent: bool = True
+    """False only where it is certain that the target never saw the call."""
+
+    def __init__(self, message: str, *, data: Mapping[str, Any] | None = None, retry_after: float | None = None):
+        super().__init__(message)
+        self.message = message
+        self.data: dict[str, Any] = dict(data or {})
+        self.retry_after = retry_after
+
+    def to_dict(self) -> dict[str, Any]:
+        """The one machine form of an error, the same at every door."""
+        body: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
+        if self.retry_after is not None:
+            body["retry_after"] = round(self.retry_after, 3)
+        if self.data:
+            body["data"] = self.data
+        return body
+
+
+class RequestError(Agent3Error):
+    """The request itself is wrong; sending it again unchanged will not help."""
+
+    code = "invalid_request"
+    http_status = 400
+    rpc_code = -32600
+
+
+class ParseError(RequestError):
+    """The bytes are not the JSON they claim to be."""
+
+    code = "parse_error"
+    rpc_code = -32700
+
+
+class MethodNotFound(RequestError):
+    """A JSON-RPC method that nobody here answers."""
+
+    code = "method_not_found"
+    http_status = 404
+    rpc_code = -32601
+
+
+class MethodNotAllowed(RequestError):
+    """An HTTP method that is not for this path."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class TooSlow(RequestError):
+    """The request did not arrive in time."""
+
+    code = "too_slow"
+    http_status = 408
+
+
+class ValidationError(RequestError):
+    """The input does not fit the schema; ``errors`` lists every fault with path, expected, got and a suggestion."""
+
+    code = "invalid_input"
+    http_status = 422
+    rpc_code = -32602
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        errors: list[dict[str, Any]] | None = None,
+        data: Mapping[str, Any] | None = None,
+        retry_after: float | None = None,
+    ):
+        self.errors = errors or []
+        merged = {**(data or {}), **({"errors": self.errors} if self.errors else {})}
+        super().__init__(message, data=merged, retry_after=retry_after)
+
+
+class TooLarge(RequestError):
+    """A body, a nesting, or a number of items beyond what this door takes."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class NotFound(RequestError):
+    """Not there, or not yours: the two look the same on purpose."""
+
+    code = "not_found"
+    http_status = 404
+    rpc_code = -32602
+
+
+class AgentNotFound(NotFound):
+    """No such agent for this caller; ``data["nearest"]`` holds names the caller may use."""
+
+    code = "agent_not_found"
+
+
+class CapabilityNotFound(NotFound):
+    """The agent or server has no such capability or tool for this caller."""
+
+    code = "capability_not_found"
+
+
+class JobNotFound(NotFound):
+    """No such job for this caller."""
+
+    code = "job_not_found"
+
+
+class Conflict(RequestError):
+    """It contradicts what is already there, such as one key with two bodies."""
+
+    code = "conflict"
+    http_status = 409
+    rpc_code = -32009
+
+
+class TurnTaken(Conflict):
+    """Another answer came first, or the job has ended; read the job and look."""
+
+    code = "turn_taken"
+
+
+class AccessError(Agent3Error):
+    """The caller may not do this."""
+
+    code = "forbidden"
+    http_status = 403
+    rpc_code = -32003
+
+
+class Unauthenticated(AccessError):
+    """The caller did not prove who it is."""
+
+    code = "unauthenticated"
+    http_status = 401
+    rpc_code = -32001
+
+
+class RateLimited(AccessError):
+    """Too many calls; ``retry_after`` says when the next one will be taken."""
+
+    code = "rate_limited"
+    http_status = 429
+    rpc_code = -32005
+    retryable = True
+
+
+class SecurityError(AccessError):
+    """A rule that protects the house said no: an address, a scheme, a navigation."""
+
+    code = "blocked"
+    rpc_code = -32004
+
+
+class TargetError(Agent3Error):
+    """The agent, tool or website at the other end failed."""
+
+    code = "target_failed"
+    http_status = 502
+    rpc_code = -32010
+
+
+class Unavailable(TargetError):
+    """It could not be reached, or said that it is overloaded."""
+
+    code = "unavailable"
+    http_status = 503
+    rpc_code = -32011
+    retryable = True
+
+
+class CircuitOpen(Unavailable):
+    """It failed often enough that it is left alone for a while; ``retry_after`` says how long."""
+
+    code = "circuit_open"
+    rpc_code = -32012
+
+
+class CallTimeout(TargetError, TimeoutError):
+    """It did not answer within the time that the call had."""
+
+    code = "timeout"
+    http_status = 504
+    rpc_code = -32013
+    retryable = True
+
+
+class MalformedResponse(TargetError):
+    """It answered with something that breaks its own schema or protocol."""
+
+    code = "malformed_response"
+    rpc_code = -32014
+
+
+class TargetRefused(TargetError):
+    """It refused our credentials, or this action to them."""
+
+    code = "target_refused"
+    rpc_code = -32015
+
+
+class Interrupted(TargetError):
+    """The work was cut off by a restart and may not be repeated without asking."""
+
+    code = "interrupted"
+    http_status = 503
+    rpc_code = -32016
+
+
+class Canceled(TargetError):
+    """Somebody who may do so cancelled it."""
+
+    code = "canceled"
+    http_status = 409
+    rpc_code = -32017
+
+
+class Declined(TargetError):
+    """A question that the work depends on was declined."""
+
+    code = "declined"
+    http_status = 409
+    rpc_code = -32018
+
+
+class StorageError(Agent3Error):
+    """The database did not do it; what was not acknowledged is not there."""
+
+    code = "storage_failed"
+    http_status = 503
+    retryable = True
+
+
+class StorageFull(StorageError):
+    """No room left: writes are refused, reads go on."""
+
+    code = "storage_full"
+    http_status = 507
+    retryable = False
+
+
+class Corrupt(StorageError):
+    """What was read is not what was written; it is named and not served."""
+
+    code = "corrupt"
+    http_status = 500
+    retryable = False
+
+
+class SetupError(Agent3Error):
+    """This installation lacks something or is configured against itself; the message says what to change."""
+
+    code = "setup"
+
+
+class MissingExtra(SetupError):
+    """An optional part is not installed."""
+
+    code = "missing_extra"
+    http_status = 501
+
+    def __init__(self, what: str, extra: str):
+        super().__init__(f"{what} needs an optional part. Install it with: pip install 'agent3[{extra}]'")
+
+
+def family(root: type[Agent3Error] = Agent3Error) -> Iterator[type[Agent3Error]]:
+    """The class and everything below it."""
+    yield root
+    for child in root.__subclasses__():
+        yield from family(child)
+
+
+def by_code(code: str) -> type[Agent3Error]:
+    """The class of a stable code; codes of foreign agents are target failures."""
+    return _CODES.get(code, TargetError)
+
+
+_CODES: dict[str, type[Agent3Error]] = {error.code: error for error in family()}

@@ -1,0 +1,40 @@
+"""The card of an agent, as ``agent3_invoke`` shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent3.model import Agent, Capability
+
+__all__ = ["card_of"]
+
+
+def card_of(agent: Agent) -> dict[str, Any]:
+    """The card the agent came with, or one made from what the directory knows. Credentials are never in it."""
+    if agent.card:
+        return agent.card
+    return {
+        "id": agent.id,
+        "name": agent.name,
+        "description": agent.description,
+        "version": agent.version,
+        "provider": {"organization": agent.provider} if agent.provider else None,
+        "status": agent.status,
+        "tags": list(agent.tags),
+        "skills": [_skill(one) for one in agent.capabilities],
+    }
+
+
+def _skill(one: Capability) -> dict[str, Any]:
+    return {
+        "id": one.name,
+        "name": one.title or one.name,
+        "description": one.description,
+        "tags": list(one.tags),
+        "examples": list(one.examples),
+        "inputModes": list(one.input_modes),
+        "outputModes": list(one.output_modes),
+        "inputSchema": one.input_schema,
+        "outputSchema": one.output_schema,
+        "interfaces": [{"protocol": route.protocol, "address": route.address} for route in one.routes],
+    }

@@ -1,0 +1,306 @@
+"""The gateway: search, select, invoke, call, feedback.
+
+It knows the directory and the Runner, and no protocol: every door hands it the caller and gets plain answers. What a
+caller may not call it does not see either, here as in every list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agent3.calls.house import House
+from agent3.calls.policy import unknown
+from agent3.calls.runner import Listener, Target
+from agent3.directory import Directory, Hit, Rating, Reputation
+from agent3.directory.words import Index
+from agent3.errors import Agent3Error, AgentNotFound, ValidationError, by_code
+from agent3.gateway.cards import card_of
+from agent3.model import (
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Done,
+    Failed,
+    Needs,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    text_of,
+    value_of,
+)
+from agent3.schema import nearest
+
+__all__ = ["CallRequest", "Caller", "Gateway", "response"]
+
+_LONGEST_TIMEOUT = 3_600.0
+_MOST_RETRIES = 10
+
+
+class Caller(Struct, frozen=True):
+    """Who calls, through which door, and who listens meanwhile."""
+
+    principal: Principal
+    door: str = "library"
+    listener: Listener | None = None
+    traceparent: str | None = None
+
+
+class CallRequest(Struct, frozen=True, kw_only=True):
+    """What ``agent3_call`` takes, in our words. ``timeout`` is in seconds."""
+
+    agent: str
+    message: str = ""
+    capability: str | None = None
+    input: Any = None
+    input_mode: str = "text/plain"
+    timeout: float | None = None
+    retries: int | None = None
+    key: str | None = None
+    context: str | None = None
+    detach: bool = False
+    user_agent_id: str | None = None
+
+
+class Gateway:
+    """The five verbs, for every door."""
+
+    def __init__(self, house: House, directory: Directory, reputation: Reputation):
+        self.house = house
+        self.directory = directory
+        self.reputation = reputation
+
+    async def search(self, caller: Caller, query: str, limit: int = 10) -> dict[str, Any]:
+        """The agents that fit a query, the best first, each with what it can do and how it was rated."""
+        hits = await self.directory.search(query, max(1, min(limit, 50)), self._visible(caller.principal))
+        ratings = await self.reputation.all([hit.agent.id for hit in hits])
+        found = [self._summary(hit, ratings[hit.agent.id], caller.principal) for hit in hits]
+        return {"query": query, "agents": found, "count": len(found)}
+
+    async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
+        """Everything one needs to decide whether and how to call an agent."""
+        agent = await self.directory.get(agent_id, self._visible(caller.principal))
+        rating = await self.reputation.of(agent.id)
+        return {
+            "id": agent.id,
+            "name": agent.name,
+            "description": agent.description,
+            "version": agent.version,
+            "provider": agent.provider,
+            "status": agent.status,
+            "tags": list(agent.tags),
+            "rating": msgspec.to_builtins(rating),
+            "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
+        }
+
+    async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
+        """The agent's raw card. No network is touched and no credential is in it."""
+        agent = await self.directory.get(agent_id, self._visible(caller.principal))
+        return card_of(agent)
+
+    async def call(self, caller: Caller, request: CallRequest) -> Outcome:
+        """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
+        try:
+            agent, capability = await self._target(caller.principal, request)
+        except Agent3Error as refusal:
+            await self._record_refusal(caller, request, refusal)
+            raise
+        call = Call(
+            id=self.house.env.id(),
+            principal=caller.principal,
+            agent=agent.id,
+            capability=capability.name,
+            input=request.input,
+            parts=(Part(text=request.message),) if request.message else (),
+            input_mode=request.input_mode,
+            context=request.context,
+            key=request.key,
+            timeout=_bounded("timeout", request.timeout, 0.0, _LONGEST_TIMEOUT),
+            retries=_bounded("retries", request.retries, 0, _MOST_RETRIES),
+            routes=capability.routes,
+            traceparent=caller.traceparent,
+            meta={"userAgentId": request.user_agent_id} if request.user_agent_id else {},
+        )
+        return await self.house.runner.start(
+            call, (agent, capability), listener=caller.listener, door=caller.door, detach=request.detach
+        )
+
+    async def answer(self, caller: Caller, job: str, answers: Mapping[str, Answer], turn: int | None = None) -> Outcome:
+        """The next turn of a job that asked."""
+        return await self.house.runner.answer(
+            caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door
+        )
+
+    async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any]) -> Outcome:
+        """Likewise for a caller that says it in plain words: a text answers the first question, a mapping by id."""
+        waiting = await self.house.runner.get(caller.principal, job)
+        if isinstance(said, str):
+            given: Mapping[str, Any] = {waiting.questions[0].id: said} if waiting.questions else {}
+        else:
+            given = said
+        answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
+        return await self.answer(caller, job, answers)
+
+    async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
+        """Rate an agent from 1 to 5; the latest word of each caller counts."""
+        agent = await self.directory.get(agent_id, self._visible(caller.principal))
+        await self.reputation.rate(agent.id, caller.principal.id, rating, comment)
+        return {
+            "agentId": agent.id,
+            "recorded": True,
+            "rating": msgspec.to_builtins(await self.reputation.of(agent.id)),
+        }
+
+    async def lookup(self, agent_id: str, name: str) -> Target:
+        """The agent and capability of a job that goes on."""
+        agent = await self.directory.get(agent_id)
+        capability = agent.capability(name)
+        if capability is None:
+            raise unknown(agent_id, name)
+        return agent, capability
+
+    # Inside
+
+    def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
+        return lambda agent: bool(self._callable(agent, principal)) or not agent.capabilities
+
+    def _callable(self, agent: Agent, principal: Principal) -> list[Capability]:
+        narrow = self.house.access.narrow
+        return [one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes)]
+
+    async def _target(self, principal: Principal, request: CallRequest) -> Target:
+        agent = await self.directory.get(request.agent, self._visible(principal))
+        if agent.status in ("suspended", "retired"):
+            raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
+        return agent, self._choose(agent, principal, request)
+
+    def _choose(self, agent: Agent, principal: Principal, request: CallRequest) -> Capability:
+        """The capability that was named; else the only one, else the one whose words fit the message best."""
+        offered = self._callable(agent, principal)
+        names = [one.name for one in offered]
+        if request.capability is not None:
+            return self._named(agent, request.capability, names)
+        if len(offered) == 1:
+            return offered[0]
+        if best := _best(offered, request.message):
+            return best
+        raise ValidationError(
+            f"Agent {agent.id!r} can do several things and the message does not say which. "
+            f"Name one as capability: {', '.join(sorted(names)[:20])}"
+        )
+
+    def _named(self, agent: Agent, name: str, names: list[str]) -> Capability:
+        found = agent.capability(name)
+        if found is not None and name in names:
+            return found
+        near = nearest(name, names)
+        error = unknown(agent.id, name)
+        if near:
+            error.message += f" Did you mean {near!r}?"
+            error.args, error.data = (error.message,), {"nearest": [near]}
+        raise error
+
+    async def _record_refusal(self, caller: Caller, request: CallRequest, refusal: Agent3Error) -> None:
+        """A call to nowhere is recorded too."""
+        from_nowhere = Call(
+            id=self.house.env.id(),
+            principal=caller.principal,
+            agent=request.agent[:200],
+            capability=(request.capability or "")[:200],
+            traceparent=caller.traceparent,
+        )
+        await self.house.refuse(from_nowhere, refusal, caller.door)
+
+    def _summary(self, hit: Hit, rating: Rating, principal: Principal) -> dict[str, Any]:
+        agent = hit.agent
+        return {
+            "id": agent.id,
+            "name": agent.name,
+            "description": agent.description,
+            "score": hit.score,
+            "rating": rating.mean,
+            "capabilities": [
+                {"name": one.name, "description": one.description} for one in self._callable(agent, principal)
+            ],
+        }
+
+    def _detail(self, one: Capability) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "description": one.description,
+            "inputSchema": one.input_schema,
+            "outputSchema": one.output_schema,
+            "examples": list(one.examples),
+            "price": msgspec.to_builtins(one.price),
+            "hints": msgspec.to_builtins(one.hints),
+            "protocols": [route.protocol for route in one.routes],
+        }
+
+
+def _bounded(name: str, value: Any, least: float, most: float) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValidationError(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
+    return value
+
+
+def _answer(given: Mapping[str, Any], question: Question) -> Answer:
+    said = given[question.id]
+    if (
+        isinstance(said, dict)
+        and set(said) <= {"action", "data"}
+        and said.get("action") in ("accept", "decline", "cancel")
+    ):
+        return Answer(said["action"], said.get("data"))
+    return Answer("accept", said)
+
+
+def _best(offered: list[Capability], message: str) -> Capability | None:
+    from_words = {one.name: Agent(id=one.name, name=one.name, capabilities=(one,)) for one in offered}
+    ranked = Index(from_words).search(message)
+    if not ranked or (len(ranked) > 1 and ranked[0][1] < 1.15 * ranked[1][1]):
+        return None
+    return from_words[ranked[0][0]].capabilities[0]
+
+
+def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """An outcome as the design's Agent3CallResponse."""
+    usage = outcome.usage if isinstance(outcome, Done | Failed) else None
+    metadata: dict[str, Any] = {
+        "responseTime": round(seconds * 1000, 3),
+        "tokensUsed": usage.tokens if usage is not None else None,
+        "cost": round(usage.cost, 6) if usage is not None else None,
+        "statusCode": by_code(outcome.code).http_status if isinstance(outcome, Failed) else 200,
+        "retryCount": usage.retries if usage is not None else 0,
+    }
+    body: dict[str, Any] = {"success": isinstance(outcome, Done)}
+    if isinstance(outcome, Done):
+        body["result"] = _result(outcome)
+    elif isinstance(outcome, Failed):
+        body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
+        if outcome.retry_after is not None:
+            metadata["retryAfter"] = round(outcome.retry_after, 3)
+        if outcome.data:
+            body["details"] = outcome.data
+        if outcome.parts:
+            body["result"] = _result(outcome)
+    elif isinstance(outcome, Needs):
+        body |= {"job": outcome.job, "status": "needs", "questions": msgspec.to_builtins(outcome.questions)}
+        if outcome.parts:
+            body["result"] = text_of(outcome.parts)
+    else:
+        body |= {"job": outcome.job, "status": "working", "text": outcome.text}
+    return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def _result(outcome: Done | Failed) -> Any:
+    value = value_of(outcome.parts)
+    if not outcome.artifacts:
+        return value
+    return {"value": value, "artifacts": msgspec.to_builtins(outcome.artifacts)}

@@ -1,0 +1,461 @@
+"""The words of the house: Agent, Capability, Route, Principal, Call, Event, Outcome, Part.
+
+Data only, frozen, encoded by msgspec; no I/O and no protocol. One ``Call`` is one turn of a conversation, a ``Job``
+(calls/jobs.py) is what the turns share, and a turn ends in exactly one of the four outcomes below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "ANONYMOUS",
+    "LOCAL",
+    "Agent",
+    "Answer",
+    "Artifact",
+    "Call",
+    "Capability",
+    "Connector",
+    "Deprecation",
+    "Done",
+    "Event",
+    "Failed",
+    "Handler",
+    "Hints",
+    "Live",
+    "Needs",
+    "Outcome",
+    "Part",
+    "Price",
+    "Principal",
+    "Question",
+    "Route",
+    "Step",
+    "Usage",
+    "Working",
+    "decode_call",
+    "decode_outcome",
+    "encode",
+    "text_of",
+    "value_of",
+]
+
+
+class Part(Struct, frozen=True, omit_defaults=True):
+    """One piece of content: exactly one of text, data, raw, url or artifact (a reference into our own store)."""
+
+    text: str | None = None
+    data: Any = UNSET
+    raw: bytes | None = None
+    url: str | None = None
+    artifact: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    meta: dict[str, Any] = {}
+
+
+class Artifact(Struct, frozen=True, omit_defaults=True):
+    """A named result made of parts."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+    parts: tuple[Part, ...] = ()
+    meta: dict[str, Any] = {}
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """What a turn consumed; ``estimated`` says that nobody counted and we guessed."""
+
+    tokens: int = 0
+    cost: float = 0.0
+    estimated: bool = False
+    retries: int = 0
+
+
+class Price(Struct, frozen=True, omit_defaults=True):
+    """US dollars per call, per second of answer time, and per thousand tokens."""
+
+    call: float = 0.0
+    second: float = 0.0
+    tokens: float = 0.0
+
+
+class Hints(Struct, frozen=True, omit_defaults=True):
+    """What a capability promises of itself. A remote one's hints are its own word and no proof."""
+
+    read_only: bool = False
+    idempotent: bool = False
+    consequential: bool = False
+    replay: bool = False
+    """A restart may run it again from the top with the answers it already got."""
+
+
+class Deprecation(Struct, frozen=True, omit_defaults=True):
+    """Since when it should not be used, when it will go, and what to use instead."""
+
+    since: str | None = None
+    sunset: str | None = None
+    replacement: str | None = None
+
+
+class Route(Struct, frozen=True, omit_defaults=True):
+    """How a capability is reached. ``credential`` is a reference such as ``env:PIZZA_TOKEN``, never the secret."""
+
+    protocol: str
+    address: str
+    target: str | None = None
+    credential: str | None = None
+    meta: dict[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        """What a breaker or a pool knows it by."""
+        return f"{self.protocol}:{self.address}"
+
+
+class Capability(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One thing an agent does."""
+
+    name: str
+    description: str = ""
+    title: str | None = None
+    version: str = "1"
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] | None = None
+    examples: tuple[Any, ...] = ()
+    phrases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    input_modes: tuple[str, ...] = ("text/plain", "application/json")
+    output_modes: tuple[str, ...] = ("text/plain", "application/json")
+    price: Price = Price()
+    hints: Hints = Hints()
+    deprecated: Deprecation | None = None
+    routes: tuple[Route, ...] = ()
+    timeout: float | None = None
+    """Seconds that one attempt may take; None takes the setting."""
+    cache_ttl: float = 0.0
+    """Seconds that a result may be served again to the same caller; 0 for never."""
+    interactive: bool = False
+    """It may stop in the middle and ask, so its frame is parked while a person thinks."""
+    meta: dict[str, Any] = {}
+
+
+class Agent(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Anything in the directory that can be called."""
+
+    id: str
+    name: str
+    description: str = ""
+    version: str = "1"
+    provider: str | None = None
+    tags: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    status: Literal["registered", "active", "draining", "suspended", "retired"] = "active"
+    source: str | None = None
+    card: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+
+    def capability(self, name: str) -> Capability | None:
+        """The capability of that name, or None."""
+        return next((one for one in self.capabilities if one.name == name), None)
+
+
+class Principal(Struct, frozen=True, omit_defaults=True):
+    """Who calls. Two principals with one id are the same caller."""
+
+    id: str
+    kind: Literal["local", "client", "agent", "anonymous"] = "client"
+    scopes: frozenset[str] = frozenset()
+    tenant: str | None = None
+
+
+LOCAL = Principal("local", "local")
+"""The person at this machine: loopback without configured clients, the command line, a stdio host."""
+ANONYMOUS = Principal("anonymous", "anonymous")
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """Something only the caller can say. A ``url`` means that an authorization is wanted there."""
+
+    id: str
+    text: str
+    schema: dict[str, Any] | None = None
+    url: str | None = None
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What the caller said."""
+
+    action: Literal["accept", "decline", "cancel"] = "accept"
+    data: Any = None
+
+
+EventKind = Literal["status", "progress", "artifact", "log", "state", "turn"]
+
+
+class Event(Struct, frozen=True, omit_defaults=True):
+    """Something that happened during a turn.
+
+    ``state`` is a connector's own reference and never shown; ``turn`` carries the outcome, so that a resumed stream
+    sees how the turn ended. ``seq`` is given by the log.
+    """
+
+    kind: EventKind
+    text: str | None = None
+    done: float | None = None
+    total: float | None = None
+    artifact: str | None = None
+    name: str | None = None
+    parts: tuple[Part, ...] = ()
+    append: bool = False
+    last: bool = False
+    data: Any = None
+    seq: int = 0
+    turn: int = 0
+
+
+class Done(Struct, frozen=True, omit_defaults=True, tag="done", tag_field="outcome"):
+    """It worked."""
+
+    parts: tuple[Part, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    usage: Usage | None = None
+    meta: dict[str, Any] = {}
+
+
+class Failed(Struct, frozen=True, omit_defaults=True, tag="failed", tag_field="outcome"):
+    """It did not work; what had come until then is kept.
+
+    ``sent`` is False only where it is certain that the target never saw the call. ``repeatable`` is the verdict of
+    the attempt step, the only one that saw all it takes to judge; nothing is repeated without it.
+    """
+
+    code: str
+    message: str
+    retryable: bool = False
+    retry_after: float | None = None
+    sent: bool = True
+    repeatable: bool = False
+    data: dict[str, Any] = {}
+    parts: tuple[Part, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    usage: Usage | None = None
+
+
+class Needs(Struct, frozen=True, omit_defaults=True, tag="needs", tag_field="outcome"):
+    """It waits for answers; they come as the next turn."""
+
+    questions: tuple[Question, ...]
+    state: Any = None
+    parts: tuple[Part, ...] = ()
+    job: str | None = None
+    turn: int = 0
+
+
+class Working(Struct, frozen=True, omit_defaults=True, tag="working", tag_field="outcome"):
+    """It goes on elsewhere; the job can be followed, polled and cancelled, and is entered again with ``attach``."""
+
+    state: Any = None
+    poll: float | None = None
+    text: str | None = None
+    job: str | None = None
+    turn: int = 0
+
+
+Outcome: TypeAlias = Done | Failed | Needs | Working
+
+
+class Live:
+    """What one turn knows only while it runs; it belongs to one process and is never encoded.
+
+    Steps leave here what the ledger reads at the end: how many attempts, by which route, from the cache or not.
+    """
+
+    __slots__ = (
+        "agent",
+        "answers",
+        "ask",
+        "attempts",
+        "cached",
+        "capability",
+        "content",
+        "denied",
+        "door",
+        "expires",
+        "filters",
+        "forward",
+        "hops",
+        "keep",
+        "kept",
+        "listener",
+        "route",
+    )
+
+    def __init__(
+        self,
+        agent: Agent | None = None,
+        capability: Capability | None = None,
+        listener: Callable[[Event], None] | None = None,
+        door: str = "library",
+    ):
+        self.agent = agent
+        self.capability = capability
+        self.listener = listener
+        self.door = door
+        self.filters: tuple[Callable[[Event], Event], ...] = ()
+        """What every event passes on its way out, set by the steps that clean and redact."""
+        self.forward: Live | None = None
+        """The live part of a later turn, when the same frame goes on in it."""
+        self.attempts = 0
+        self.hops = 0
+        self.content = 0
+        """Pieces of the result that the caller has already seen."""
+        self.cached = False
+        self.denied: str | None = None
+        self.route: Route | None = None
+        self.expires: float | None = None
+        self.answers: dict[str, Answer] | None = None
+        """Answers that fitted, where others must be asked for again."""
+        self.ask: Callable[[Question], Awaitable[Answer]] | None = None
+        self.keep: Callable[[str, Any], Awaitable[None]] | None = None
+        self.kept: dict[str, Any] = {}
+        """What ``ctx.once`` has already done in this job, by name."""
+
+    def now(self) -> Live:
+        """The live part of the turn that runs now."""
+        live = self
+        while live.forward is not None:
+            live = live.forward
+        return live
+
+    def emit(self, event: Event) -> None:
+        """Tell whoever listens to the turn that is running now."""
+        now = self.now()
+        if event.kind == "artifact":
+            now.content += 1
+        if now.listener is not None:
+            for each in now.filters:
+                event = each(event)
+            now.listener(event)
+
+
+class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One turn. ``input`` and ``parts`` are always those of the first; ``answers`` adds up, so that replay is possible.
+
+    ``live`` and ``secret`` exist only inside the running process: ``encode`` leaves the first out and refuses the
+    second.
+    """
+
+    id: str
+    principal: Principal
+    agent: str
+    capability: str
+    input: Any = None
+    parts: tuple[Part, ...] = ()
+    entry: Literal["start", "answer", "attach", "cancel"] = "start"
+    job: str | None = None
+    context: str | None = None
+    turn: int = 1
+    answers: dict[str, Answer] = {}
+    questions: tuple[Question, ...] = ()
+    reply: tuple[Part, ...] = ()
+    state: Any = None
+    key: str | None = None
+    timeout: float | None = None
+    retries: int | None = None
+    input_mode: str | None = None
+    routes: tuple[Route, ...] = ()
+    route: Route | None = None
+    attempt: int = 0
+    traceparent: str | None = None
+    meta: dict[str, Any] = {}
+    live: Any = None
+    secret: Any = None
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether doing it twice is as good as once: by its nature, or because the target gets a key."""
+        capability: Capability | None = self.live.capability if self.live is not None else None
+        return capability is not None and (capability.hints.idempotent or capability.hints.read_only)
+
+    def emit(self, event: Event) -> None:
+        """Tell what happens meanwhile. Synchronous: it never waits for a reader."""
+        if self.live is not None:
+            self.live.emit(event)
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Outcome]]
+Step: TypeAlias = Callable[[Handler], Handler]
+
+
+class Connector(Protocol):
+    """A protocol, in three methods. ``call`` obeys the four entries: start, answer, attach, cancel."""
+
+    async def describe(self, address: str) -> Agent:
+        """Read the card, list the tools, load the interface."""
+        ...
+
+    async def call(self, call: Call) -> Outcome:
+        """Do it. Only CancelledError travels as an exception by intent; others are translated by the attempt step."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections, processes and frames."""
+        ...
+
+
+_encoder = msgspec.json.Encoder()
+_call_decoder = msgspec.json.Decoder(Call)
+_outcome_decoder: msgspec.json.Decoder[Outcome] = msgspec.json.Decoder(Done | Failed | Needs | Working)
+
+
+def encode(value: Any) -> bytes:
+    """JSON bytes of any model object; a Call goes without its live part, and a secret is refused."""
+    if isinstance(value, Call):
+        if value.secret is not None:
+            raise TypeError("a sealed call must never be encoded")
+        if value.live is not None:
+            value = msgspec.structs.replace(value, live=None)
+    return _encoder.encode(value)
+
+
+def decode_call(body: bytes) -> Call:
+    """The Call that ``encode`` wrote."""
+    return _call_decoder.decode(body)
+
+
+def decode_outcome(body: bytes) -> Outcome:
+    """The Outcome that ``encode`` wrote."""
+    return _outcome_decoder.decode(body)
+
+
+def text_of(parts: tuple[Part, ...]) -> str:
+    """The text in some parts, data as JSON, for readers that take only text."""
+    pieces = []
+    for part in parts:
+        if part.text is not None:
+            pieces.append(part.text)
+        elif not isinstance(part.data, UnsetType):
+            pieces.append(_encoder.encode(part.data).decode())
+    return "\n".join(pieces)
+
+
+def value_of(parts: tuple[Part, ...]) -> Any:
+    """The plain value of some parts: the one datum or text if there is just one, else a list."""
+    values: list[Any] = []
+    for part in parts:
+        if not isinstance(part.data, UnsetType):
+            values.append(part.data)
+        elif part.text is not None:
+            values.append(part.text)
+        else:
+            values.append(msgspec.to_builtins(part))
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,188 @@
+"""Reading data from a page: one evaluation in the page brings all raw texts, Python makes them typed values.
+
+One evaluation is some fifty times faster than a locator per field. The script below is constant; selectors go in as
+data. What comes out is text of strangers, bounded in number and length, and never more than data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from agent3.definitions import ExtractField
+from agent3.errors import MalformedResponse
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
+
+__all__ = ["amount", "extract_page", "extract_rows", "price", "typed"]
+
+Schema = dict[str, str | ExtractField]
+
+MOST_ROWS = 10_000
+LONGEST_TEXT = 100_000
+
+_SCRIPT = """
+(roots, {plan, most, longest}) => {
+  const cut = text => text == null ? null : String(text).slice(0, longest);
+  const absolute = link => {
+    try { return link == null ? null : new URL(link, document.baseURI).href; } catch { return null; }
+  };
+  const shown = element => cut((element.innerText ?? element.textContent ?? '').trim());
+  const raw = (element, field) => {
+    if (field.fields) return record(element, field.fields);
+    if (field.type === 'html') return cut(element.innerHTML);
+    if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
+    return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
+  };
+  const read = (root, field) => {
+    if (!field.selector) return field.many ? [raw(root, field)] : raw(root, field);
+    if (field.many) return [...root.querySelectorAll(field.selector)].slice(0, most).map(one => raw(one, field));
+    const found = root.querySelector(field.selector);
+    return found ? raw(found, field) : null;
+  };
+  const record = (root, fields) =>
+    Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, read(root, field)]));
+  return roots.slice(0, most).map(root => plan ? record(root, plan) : shown(root));
+}
+"""
+_OF_ALL_MATCHES = f"(roots, task) => ({_SCRIPT.strip()})(roots, task)"
+_OF_THE_PAGE = f"task => ({_SCRIPT.strip()})([document.documentElement], task)[0]"
+
+_AMOUNT = re.compile(r"[-\u2212]?\d+(?:[.,'\u2019\s]\d{3}(?!\d))*(?:[.,]\d+)?")
+_CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR", "₩": "KRW", "₺": "TRY", "₽": "RUB"}
+_CODE = re.compile(r"\b[A-Z]{3}\b")
+_TRUE = frozenset({"true", "yes", "on", "1", "checked", "selected", "sí", "si"})
+
+
+async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
+    """One dict per matching element, or its text without a schema. Fields are CSS selectors inside the element."""
+    rows: list[Any] = await found.evaluate_all(_OF_ALL_MATCHES, _task(schema))
+    return [typed(row, schema) for row in rows] if schema else rows
+
+
+async def extract_page(page: Page, schema: Schema | None) -> Any:
+    """One dict for the whole page, or its text without a schema."""
+    found = await page.evaluate(_OF_THE_PAGE, _task(schema))
+    return typed(found, schema) if schema else found
+
+
+def typed(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """The raw texts of one row as values of their types.
+
+    What cannot be read as its type is None; MalformedResponse if the field is required.
+    """
+    return {name: _value(name, row.get(name), _field(field)) for name, field in schema.items()}
+
+
+def amount(text: str, *, grouped: bool = False) -> float | None:
+    """The first number in a text, in either notation: 1,299.50 and 1.299,50 are the same.
+
+    ``grouped`` decides the one unclear case, 1.299: a price of that form means thousands, another number does not.
+    """
+    found = _AMOUNT.search(text)
+    if found is None:
+        return None
+    digits = re.sub(r"[\s'\u2019]", "", found[0]).replace("\u2212", "-").rstrip(".,")
+    return float(_with_decimal_point(digits, grouped))
+
+
+def price(text: str) -> dict[str, Any] | None:
+    """``{"amount", "currency"}``; the currency is None where the text does not say it."""
+    value = amount(text, grouped=True)
+    if value is None:
+        return None
+    code = _CODE.search(text)
+    symbol = next((code for sign, code in _CURRENCIES.items() if sign in text), None)
+    return {"amount": value, "currency": code[0] if code else symbol}
+
+
+def _task(schema: Schema | None) -> dict[str, Any]:
+    return {"plan": _plan(schema) if schema else None, "most": MOST_ROWS, "longest": LONGEST_TEXT}
+
+
+def _plan(schema: Schema) -> dict[str, Any]:
+    fields = {name: _field(field) for name, field in schema.items()}
+    return {
+        name: {
+            **field.model_dump(include={"selector", "attribute", "type", "many"}),
+            "fields": _plan(field.fields) if field.fields else None,
+        }
+        for name, field in fields.items()
+    }
+
+
+def _field(field: str | ExtractField) -> ExtractField:
+    return ExtractField(selector=field) if isinstance(field, str) else field
+
+
+def _value(name: str, raw: Any, field: ExtractField) -> Any:
+    if field.many:
+        return [_one(item, field) for item in raw or []]
+    value = _one(raw, field)
+    if value is None and field.required:
+        raise MalformedResponse(
+            f"The page has no {field.type} for the required field {name!r} at {field.selector!r}. "
+            "Check the selector against the page, or make the field optional."
+        )
+    return value
+
+
+def _one(raw: Any, field: ExtractField) -> Any:
+    if field.fields:
+        return typed(raw, field.fields) if raw is not None else None
+    if field.type == "boolean":
+        return _boolean(raw, field)
+    return None if raw is None else _READERS[field.type](raw)
+
+
+def _boolean(raw: str | None, field: ExtractField) -> bool:
+    """An attribute is true by being there (``disabled``), a text by saying so."""
+    if raw is None:
+        return False
+    word = raw.strip().lower()
+    return word in _TRUE or (field.attribute is not None and word not in {"false", "no", "off", "0"})
+
+
+def _integer(text: str) -> int | None:
+    value = amount(text, grouped=True)
+    return None if value is None else int(value)
+
+
+def _date(text: str) -> str | None:
+    """ISO 8601 only, given back in its plain form: 03/04/2027 means two days, and a guess would be silent."""
+    for read in (date.fromisoformat, datetime.fromisoformat):
+        try:
+            return read(text.strip()).isoformat()
+        except ValueError:
+            continue
+    return None
+
+
+def _link(text: str) -> str | None:
+    return None if text.lower().startswith("javascript:") else text
+
+
+def _with_decimal_point(digits: str, grouped: bool) -> str:
+    last = max(digits.rfind("."), digits.rfind(","))
+    if last < 0:
+        return digits
+    mark, tail = digits[last], digits[last + 1 :]
+    alone = digits.count(mark) == 1
+    mixed = "." in digits and "," in digits
+    decimal = alone and (mixed or len(tail) != 3 or (mark == "." and not grouped))
+    whole = re.sub(r"[.,]", "", digits[:last])
+    return f"{whole}.{tail}" if decimal else whole + tail
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "html": str,
+    "link": _link,
+    "number": amount,
+    "integer": _integer,
+    "price": price,
+    "date": _date,
+}

@@ -1,0 +1,1 @@
+"""What can be seen from outside: metrics, traces, logs and the documented performance monitors."""

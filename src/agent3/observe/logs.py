@@ -1,0 +1,416 @@
+"""Structured logs on the standard library: JSON lines or readable text, with the ids of the call, without secrets.
+
+A record of agent3 is cleaned where it arises, before any handler sees it, whoever installed that handler: known secret
+strings, values of keys that look secret, bearer tokens, credentials in URLs, and the control characters by which a
+stranger's text could forge a line. It knows no protocol and writes nowhere but to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, Final, Literal, NamedTuple, TextIO
+from urllib.parse import quote
+
+import msgspec
+
+from agent3.errors import SetupError
+
+__all__ = ["REDACTED", "Ids", "bind", "configure", "current", "get", "redact", "reset", "scrub"]
+
+REDACTED: Final = "[redacted]"
+
+_HOUSE = "agent3"
+_LONGEST_READ = 65_536
+_LONGEST_SHOWN = 8_192
+_LONGEST_ID = 128
+_MOST_ITEMS = 100
+_DEEPEST = 6
+_MOST_SECRETS = 1_000
+_SHORTEST_SECRET = 4
+
+
+# The ids of what is going on
+
+
+class Ids(NamedTuple):
+    """What every line of a call carries."""
+
+    call: str | None = None
+    job: str | None = None
+    context: str | None = None
+    trace: str | None = None
+
+
+_NO_IDS = Ids()
+_ids: ContextVar[Ids] = ContextVar("agent3_ids", default=_NO_IDS)
+
+
+def bind(
+    call: str | None = None, job: str | None = None, context: str | None = None, trace: str | None = None
+) -> Token[Ids]:
+    """Put ids on every line that this task logs from here on; what is not given stays. Undo it with ``reset``."""
+    old = _ids.get()
+    if old is _NO_IDS:
+        return _ids.set(Ids(call, job, context, trace))
+    return _ids.set(Ids(call or old.call, job or old.job, context or old.context, trace or old.trace))
+
+
+def reset(token: Token[Ids]) -> None:
+    """Take back what the ``bind`` that gave this token put on."""
+    _ids.reset(token)
+
+
+def current() -> Ids:
+    """The ids that a line logged here would carry."""
+    return _ids.get()
+
+
+# What is secret
+
+_WORDS = (
+    r"authorization|api[_-]?key|(?:access|private|secret|encryption|signing)[_-]?key|pass(?:word|wd|phrase)|pwd|secret"
+    r"|token|cookie|signature|credential|session[_-]?id|jwt|otp"
+)
+_SUFFIX = r"s?(?:[_-]?(?:value|header|raw|hash))?"
+_SECRET_KEY = re.compile(rf"(?:{_WORDS}|auth){_SUFFIX}\Z", re.IGNORECASE)
+# Every part is bounded or disjoint from what follows it, so that no text makes these slow.
+_VALUE = (
+    r"""[bru]{0,2}\\*"(?:[^"\\]|\\.)*"?|[bru]{0,2}\\*'(?:[^'\\]|\\.)*'?"""
+    r"""|[\w.]{0,64}[\[({][^\])}]*[\])}]?|[^\s,;&"'(){}\[\]<>]+"""
+)
+_LINK = r"""\\{0,4}["']?\s{0,4}(?:=>|[:=])\s{0,4}"""
+_PAIR = rf"(?is)(?P<key>(?:{_WORDS}){_SUFFIX})(?P<link>{_LINK})(?P<value>{_VALUE})"
+
+
+def _hide_value(pair: re.Match[str]) -> str:
+    return pair[0] if _is_count(pair["key"], pair["value"]) else f"{pair['key']}{pair['link']}{REDACTED}"
+
+
+class _Shape:
+    """What a secret looks like, what to write instead, and words of which one must be there for it to be looked for.
+
+    The words make the usual line cheap: looking for all shapes in it costs more than all the rest of logging.
+    """
+
+    __slots__ = ("instead", "pattern", "words")
+
+    def __init__(self, words: str, pattern: str, instead: str | Callable[[re.Match[str]], str] = REDACTED):
+        self.words = tuple(words.split())
+        self.pattern = re.compile(pattern)
+        self.instead = instead
+
+
+_SHAPES = (
+    _Shape("-----begin", r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z ]{0,40}KEY-----|\Z)"),
+    _Shape(
+        "cookie authorization",
+        r"(?i)\b((?:set-)?cookie|(?:proxy-)?authorization)(\s?[:=]\s?)[^\r\n\"']+",
+        rf"\1\2{REDACTED}",
+    ),
+    _Shape("bearer", r"(?i)\b(bearer)(?:\s+|%20|\+)[\w.~+/=:-]{4,}", rf"\1 {REDACTED}"),
+    # "basic setup" is prose: what follows must look like base64, by a digit, a sign or a change of case.
+    _Shape(
+        "basic",
+        r"\b([Bb]asic)\s+(?=[A-Za-z]*(?:[\d+/=]|[a-z][A-Z]))[A-Za-z0-9+/=]{6,}",
+        rf"\1 {REDACTED}",
+    ),
+    _Shape("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"),
+    _Shape(
+        "sk- gh glpat- xox akia",
+        r"(?<![\w-])(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|AKIA)[\w-]{10,}",
+    ),
+    _Shape("://", r"(?<=://)[^\s/?#\"'<>]{1,512}@", f"{REDACTED}@"),
+    _Shape("key= sig= code=", r"(?i)([?&](?:key|sig|code)=)[^&\s#\"'<>]+", rf"\1{REDACTED}"),
+    _Shape("auth key pass pwd secret token cookie signature credential session jwt otp", _PAIR, _hide_value),
+)
+_HINTS = tuple(word for shape in _SHAPES for word in shape.words)
+
+
+class _Known:
+    """The secrets this process holds, newest last; past the bound the one that was named longest ago goes.
+
+    Readers take ``forms`` without a lock; it is replaced, never changed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._values: dict[str, set[str]] = {}
+        self.forms: tuple[str, ...] = ()
+
+    def add(self, value: str) -> None:
+        with self._lock:
+            known = self._values.pop(value, None)
+            self._values[value] = known or _forms(value)
+            if known is None:
+                self._renew()
+
+    def _renew(self) -> None:
+        if len(self._values) > _MOST_SECRETS:
+            del self._values[next(iter(self._values))]
+        # Longest first: a secret that begins with another one must not leave its tail behind.
+        self.forms = tuple(sorted(set().union(*self._values.values()), key=len, reverse=True))
+
+
+def _forms(secret: str) -> set[str]:
+    """As it is, as it stands in a URL, and as it stands in JSON and in most of Python's own quoting."""
+    return {secret, quote(secret, safe=""), _encoder.encode(secret).decode()[1:-1]}
+
+
+_encoder = msgspec.json.Encoder()
+_known = _Known()
+
+
+def redact(value: str) -> None:
+    """Remember a secret, so that no line ever shows it. Anything under four characters is not looked for.
+
+    The last thousand distinct values are kept; naming one again keeps it longer.
+    """
+    if len(value) >= _SHORTEST_SECRET:
+        _known.add(value.encode("utf-8", "replace").decode())
+
+
+def scrub(text: str) -> str:
+    """The text without anything that is, or looks like, a secret. Very long text is cut."""
+    # Cut twice: what the first cut may have torn apart, and so hidden from the search, lies beyond the second.
+    text = _hide(text[:_LONGEST_READ])
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+
+
+def _hide(text: str) -> str:
+    for secret in _known.forms:
+        if secret in text:
+            text = text.replace(secret, REDACTED)
+    lower = text.lower()
+    for word in _HINTS:
+        if word in lower:
+            return _hide_shapes(text, lower)
+    return text
+
+
+def _hide_shapes(text: str, lower: str) -> str:
+    for shape in _SHAPES:
+        if any(word in lower for word in shape.words):
+            text = shape.pattern.sub(shape.instead, text)
+    return text
+
+
+def _is_secret(key: str, value: object) -> bool:
+    return value is not None and _SECRET_KEY.search(key) is not None and not _is_count(key, value)
+
+
+def _is_count(key: str, value: object) -> bool:
+    """``tokens`` beside a number is a usage and no secret."""
+    return key.lower().endswith("tokens") and str(value).isdigit()
+
+
+def _one_line(text: str) -> str:
+    """The text with everything that could break or forge a line written out: a newline is shown as ``\\n``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _tidy(value: Any, depth: int = 0) -> Any:
+    """A value as plain data that can be shown: bounded, in one line, without secrets."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    if isinstance(value, str):
+        return _one_line(scrub(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return _tidy_mapping(value, depth)
+    if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+        return [_tidy(one, depth + 1) for one in list(value)[:_MOST_ITEMS]]
+    return _one_line(scrub(_text_of(value)))
+
+
+def _tidy_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    tidy: dict[str, Any] = {}
+    for key, item in list(value.items())[:_MOST_ITEMS]:
+        name = _one_line(scrub(_text_of(key)))
+        tidy[name] = REDACTED if _is_secret(name, item) else _tidy(item, depth + 1)
+    return tidy
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a broken __str__ must not break the caller that logs
+        return f"<{type(value).__name__}: {type(error).__name__} while showing it>"
+
+
+# From record to line
+
+_OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", _HOUSE})
+
+
+class _Clean(NamedTuple):
+    """What a cleaned record carries, as its attribute ``agent3``."""
+
+    ids: Ids = _NO_IDS
+    fields: dict[str, Any] = {}
+
+
+class _Cleaner(logging.Filter):
+    """Cleans each record once, in place, and gives it the ids of its task while it is still there."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _HOUSE not in record.__dict__:
+            record.msg, record.args = _one_line(scrub(_message(record))), None
+            record.__dict__[_HOUSE] = _Clean(_ids.get(), _clean_fields(record))
+            _clean_blocks(record)
+        return True
+
+
+def _clean_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields that the caller added, as ``extra``; they are replaced on the record as well."""
+    given = {name: value for name, value in record.__dict__.items() if name not in _OWN}
+    clean = _tidy_mapping(given, 0)
+    record.__dict__.update({name: clean.get(name, REDACTED) for name in given})
+    return clean
+
+
+def _clean_blocks(record: logging.LogRecord) -> None:
+    if record.exc_info and record.exc_info[0] is not None:
+        record.exc_text = "".join(traceback.format_exception(*record.exc_info))
+    # The exception object goes: its arguments and frames hold what the text no longer does.
+    record.exc_info = None
+    record.exc_text = _block(record.exc_text)
+    record.stack_info = _block(record.stack_info)
+
+
+def _message(record: logging.LogRecord) -> str:
+    record.msg, args = _plain(record.msg), record.args
+    if isinstance(args, Mapping):
+        record.args = {key: REDACTED if _is_secret(str(key), one) else _plain(one) for key, one in args.items()}
+    elif args:
+        record.args = tuple(map(_plain, args))
+    try:
+        return record.getMessage()
+    except Exception as error:  # noqa: BLE001 - a wrong format string must not break the caller that logs
+        return f"{record.msg!r} with {len(args or ())} arguments could not be formatted: {type(error).__name__}"
+
+
+def _plain(arg: object) -> object:
+    """Containers lose their secrets by key while they still have keys; the rest is looked at as text."""
+    return _tidy(arg) if isinstance(arg, Mapping | list | tuple | set | frozenset) else arg
+
+
+def _block(text: str | None) -> str | None:
+    """Several lines, each one clean. The end is kept, because there stands what went wrong."""
+    if not text:
+        return None
+    tail = _hide(text.rstrip()[-_LONGEST_READ:])[-_LONGEST_SHOWN:]
+    return "\n".join(map(_one_line, tail.split("\n")))
+
+
+class _Json(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.msg,
+            **_ids_of(record),
+        }
+        blocks = {"exception": record.exc_text, "stack": record.stack_info}
+        fields = _cleaned(record).fields | {name: block for name, block in blocks.items() if block}
+        line |= {f"{name}_" if name in line else name: value for name, value in fields.items()}
+        return _encoder.encode(line).decode()
+
+
+class _Text(logging.Formatter):
+    """For people: one line, and below it a traceback whose lines are set in, so that none can pose as a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.msecs):03}"
+        line = f"{clock} {record.levelname:<7} {record.name}: {record.msg}"
+        for name, value in (_cleaned(record).fields | _ids_of(record)).items():
+            line += f" {name}={_shown(value)}"
+        for block in filter(None, (record.exc_text, record.stack_info)):
+            line += "".join(f"\n    | {one}" for one in block.split("\n"))
+        return line
+
+
+def _cleaned(record: logging.LogRecord) -> _Clean:
+    clean: _Clean = record.__dict__[_HOUSE]
+    return clean
+
+
+def _ids_of(record: logging.LogRecord) -> dict[str, str]:
+    ids = _cleaned(record).ids._asdict()
+    return {name: _one_line(value[:_LONGEST_ID]) for name, value in ids.items() if value}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str) and value and " " not in value:
+        return value
+    return _encoder.encode(value).decode()
+
+
+# Setting it up
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Looks up stderr anew for each line, as it may be replaced while the process lives."""
+
+    def __init__(self, stream: TextIO | None):
+        self._given = stream
+        super().__init__(stream or sys.stderr)
+        self.addFilter(_Cleaner())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._given is None:
+            self.stream = sys.stderr
+        super().emit(record)
+
+
+def configure(
+    level: str | int = "INFO",
+    format: Literal["text", "json"] = "text",  # noqa: A002 - the word of the setting
+    stream: TextIO | None = None,
+) -> None:
+    """Write the log of this process to stderr, or to ``stream``. Calling it again changes it, and adds nothing twice.
+
+    ``level`` is agent3's own; the libraries below are heard from WARNING on. Their lines are cleaned like ours.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else level
+    if number is None:
+        raise SetupError(f"log level {level!r} does not exist: use DEBUG, INFO, WARNING, ERROR or CRITICAL")
+    if format not in ("text", "json"):
+        raise SetupError(f"log format {format!r} does not exist: use 'text' or 'json'")
+    handler = _Stderr(stream)
+    handler.setFormatter(_Json() if format == "json" else _Text())
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, _Stderr)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(max(number, logging.WARNING))
+    get().setLevel(number)
+
+
+def get(name: str = "") -> logging.Logger:
+    """The logger of that name below ``agent3``. Log through it and nothing secret reaches any handler."""
+    full = name if name == _HOUSE or name.startswith(f"{_HOUSE}.") else f"{_HOUSE}.{name}".rstrip(".")
+    logger = logging.getLogger(full)
+    with _lock:
+        if _cleaner not in logger.filters:
+            logger.addFilter(_cleaner)
+    return logger
+
+
+_lock = Lock()
+_cleaner = _Cleaner()

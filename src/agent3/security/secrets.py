@@ -1,0 +1,168 @@
+"""Secrets: held so that they do not slip out, fetched by reference, and taken out of what comes back.
+
+A ``Secret`` shows itself to nobody who does not say ``reveal``. A route names its credential by reference
+(``env:PIZZA_TOKEN``); a ``Vault`` turns the reference into the secret at the last step before sending. ``redact``
+is the last net below that: a target that echoes its credential does not get it into a ledger.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, Protocol
+from urllib.parse import quote, quote_plus
+
+from msgspec.structs import replace
+
+from agent3.errors import SetupError
+from agent3.model import Needs, Outcome, Part, Working
+from agent3.security.sanitize import rewrite_outcome, rewrite_part, rewrite_value
+
+__all__ = ["EnvironmentVault", "Secret", "Vault", "redact", "redact_outcome"]
+
+MASK = "***"
+# Shorter ones are found in every other word, and where they were cut out would tell what they are.
+_SHORTEST = 4
+_SHORTEST_BASE64 = 8
+
+
+class Secret:
+    """A text that is masked wherever it is shown, cannot be encoded or pickled, and compares in constant time."""
+
+    __slots__ = ("_forms", "_value")
+
+    def __init__(self, value: str):
+        self._value = value
+        self._forms: tuple[str, ...] | None = None
+
+    def reveal(self) -> str:
+        """The secret itself, for the header it goes into and nothing else."""
+        return self._value
+
+    def forms(self) -> tuple[str, ...]:
+        """The spellings under which it may come back, longest first: plain, in JSON, in a URL, in base64."""
+        if self._forms is None:
+            self._forms = _spellings(self._value)
+        return self._forms
+
+    def __repr__(self) -> str:
+        return f"Secret('{MASK}')"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(_bytes(self._value), _bytes(other._value))
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Secret is neither pickled nor copied; pass its reference instead")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")  # as the environment gives bytes that are not UTF-8
+
+
+def _spellings(value: str) -> tuple[str, ...]:
+    if len(value) < _SHORTEST:
+        return ()
+    raw = _bytes(value)
+    quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+    found = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    found |= quoted | {_lower_escapes(one) for one in quoted} | set(_base64_spellings(raw))
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _lower_escapes(quoted: str) -> str:
+    head, *rest = quoted.split("%")
+    return "%".join([head, *(piece[:2].lower() + piece[2:] for piece in rest)])
+
+
+def _base64_spellings(raw: bytes) -> Iterable[str]:
+    """Base64 alone, and the middle of it inside something longer, such as ``user:secret``, at each of three offsets."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        whole = encode(raw).decode()
+        if len(whole) >= _SHORTEST_BASE64:
+            yield whole
+        for offset in range(3):
+            start, end = -(-offset * 8 // 6), (offset + len(raw)) * 8 // 6
+            inner = encode(bytes(offset) + raw).decode()[start:end]
+            if len(inner) >= _SHORTEST_BASE64:
+                yield inner
+
+
+class Vault(Protocol):
+    """Where secrets are kept."""
+
+    async def get(self, reference: str) -> Secret:
+        """The secret of that reference; ``SetupError`` says what is missing and never what is there."""
+        ...
+
+
+class EnvironmentVault:
+    """Secrets from environment variables: ``env:NAME``."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None):
+        self._environment = os.environ if environment is None else environment
+
+    async def get(self, reference: str) -> Secret:
+        scheme, found, name = reference.partition(":")
+        if scheme != "env" or not found or not name:
+            # Not the reference itself: somebody may have put the secret in its place.
+            shown = f"{scheme}:…" if found else "one without a scheme"
+            raise SetupError(f"The credential reference {shown} is not known here; known is env:NAME.")
+        value = self._environment.get(name)
+        if not value:
+            state = "not set" if value is None else "empty"
+            raise SetupError(f"The environment variable {name} is {state}; a route takes its credential from it.")
+        return Secret(value)
+
+
+def redact(text: str, secrets: Iterable[Secret]) -> str:
+    """The text with every spelling of every secret masked; the same object if there was none.
+
+    Secrets of fewer than four characters are not looked for.
+    """
+    for secret in secrets:
+        for form in secret.forms():
+            if form in text:
+                text = text.replace(form, MASK)
+    return text
+
+
+def redact_outcome(outcome: Outcome, secrets: Iterable[Secret]) -> Outcome:
+    """The outcome without the secrets, in its words, its data, its bytes and its state; the same object if clean."""
+    known = tuple(secrets)
+    if not known:
+        return outcome
+
+    def text(one: str) -> str:
+        return redact(one, known)
+
+    def part(one: Part) -> Part:
+        changed = rewrite_part(one, text)
+        raw = None if one.raw is None else _redact_bytes(one.raw, known)
+        return changed if raw is one.raw else replace(changed, raw=raw)
+
+    changed = rewrite_outcome(outcome, text, part)
+    if isinstance(changed, Needs | Working):
+        state: Any = rewrite_value(changed.state, text)
+        return changed if state is changed.state else replace(changed, state=state)
+    return changed
+
+
+def _redact_bytes(raw: bytes, secrets: Iterable[Secret]) -> bytes:
+    for secret in secrets:
+        for form in map(_bytes, secret.forms()):
+            if form in raw:
+                raw = raw.replace(form, MASK.encode())
+    return raw

@@ -1,0 +1,151 @@
+"""The ASGI app: every door at its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agent3._version import __version__
+from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
+from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.model import LOCAL, Principal
+from agent3.observe.logs import get as logger
+from agent3.server.auth import Doorkeeper, is_loopback
+from agent3.server.build import Server
+from agent3.server.rest import error_response, json_response, routes
+from agent3.server.tools import INSTRUCTIONS, GatewayTools
+
+__all__ = ["app", "door"]
+
+log = logger("server")
+
+
+def door(server: Server, tools: GatewayTools, principal: Callable[[Scope], Principal] = lambda scope: LOCAL) -> MCPDoor:
+    """The MCP door of a gateway."""
+    settings = server.settings.server
+    bound = settings.host if ":" not in settings.host else f"[{settings.host}]"
+    hosts = [*LOOPBACK_HOSTS, bound, f"{bound}:*", *settings.allowed_hosts]
+    if not is_loopback(settings.host) and not settings.allowed_hosts:
+        hosts = ["*"]  # bound to the network, every caller shows a key, and nobody told us our names
+    return MCPDoor(
+        tools,
+        instructions=INSTRUCTIONS,
+        principal=principal,
+        allowed_hosts=hosts,
+        allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
+        max_body=settings.max_body,
+        env=server.env,
+    )
+
+
+def app(server: Server) -> ASGIApp:
+    """The doors of a gateway: MCP, REST, health, metrics. Its lifespan must be run."""
+    doorkeeper = Doorkeeper(server.settings, server.metrics)
+    tools = GatewayTools(server.gateway, server.env)
+    mcp = door(server, tools, doorkeeper)
+    house = [
+        Route("/", _home, methods=["GET"]),
+        Route("/mcp", mcp.asgi(), methods=["GET", "POST", "DELETE"]),
+        Route("/healthz", _healthz, methods=["GET"]),
+        Route("/readyz", _ready(server), methods=["GET"]),
+        Route("/metrics", _metrics(server), methods=["GET"]),
+        *routes(server, tools, doorkeeper),
+    ]
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with mcp.running():
+            yield
+
+    handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed, 500: _internal}
+    return _Guard(Starlette(routes=house, lifespan=lifespan, exception_handlers=handlers), server)
+
+
+class _Guard:
+    """What stands before every door but MCP's, which has its own: foreign pages may not call a gateway on loopback."""
+
+    def __init__(self, inner: ASGIApp, server: Server):
+        self._inner = inner
+        self._origins = {*server.settings.server.allowed_origins}
+        names = {"127.0.0.1", "localhost", "[::1]", "testserver", server.settings.server.host}
+        self._hosts = names | set(server.settings.server.allowed_hosts)
+        self._open = not is_loopback(server.settings.server.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/mcp" and (refusal := self._refusal(scope)):
+            await error_response(refusal)(scope, receive, send)
+            return
+        await self._inner(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Agent3Error | None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if not self._open and name not in self._hosts and host not in self._hosts:
+            return SecurityError(f"Host {host[:100]!r} is not this gateway. Add it to server.allowed_hosts.")
+        origin = headers.get(b"origin")
+        if origin is not None and origin not in self._origins and origin.rsplit("://", 1)[-1] != host:
+            return SecurityError(f"Pages of {origin[:100]!r} may not call. Add it to server.allowed_origins.")
+        return None
+
+
+async def _home(request: Request) -> Response:
+    base = str(request.base_url).rstrip("/")
+    lines = [
+        f"agent3 {__version__}: any agent, any tool, any website, one call.",
+        "",
+        f"MCP endpoint   {base}/mcp",
+        f"REST           {base}/openapi.json",
+        f"Health         {base}/healthz, {base}/readyz",
+        f"Metrics        {base}/metrics",
+    ]
+    return PlainTextResponse("\n".join(lines) + "\n")
+
+
+async def _healthz(request: Request) -> Response:
+    return json_response({"status": "ok", "version": __version__})
+
+
+def _ready(server: Server) -> Any:
+    async def readyz(request: Request) -> Response:
+        try:
+            await server.database.one("SELECT 1 AS fine")
+        except Agent3Error as wrong:
+            return json_response({"status": "not ready", "database": wrong.message}, 503)
+        if not server.ready:
+            return json_response({"status": "not ready", "gateway": "starting or stopping"}, 503)
+        return json_response({"status": "ready"})
+
+    return readyz
+
+
+def _metrics(server: Server) -> Any:
+    async def metrics(request: Request) -> Response:
+        body, kind = server.metrics.render()
+        return Response(body, media_type=kind)
+
+    return metrics
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return error_response(NotFound(f"There is nothing at {request.url.path[:200]}. See /openapi.json."))
+
+
+async def _not_allowed(request: Request, wrong: Exception) -> Response:
+    answer = json_response(
+        {"error": MethodNotAllowed(f"{request.method} is not for {request.url.path[:200]}.").to_dict()}, 405
+    )
+    answer.headers.update(getattr(wrong, "headers", None) or {})
+    return answer
+
+
+async def _internal(request: Request, wrong: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=wrong)
+    return error_response(Agent3Error("Internal error. The log of the gateway says more."))

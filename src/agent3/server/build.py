@@ -1,0 +1,109 @@
+"""``build``: the only place that knows the concrete classes, and puts a gateway together from settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent3.calls import House, LocalAgent, LocalConnector
+from agent3.calls.runner import Target
+from agent3.directory import Directory, Reputation
+from agent3.env import REAL, Env
+from agent3.gateway import Gateway
+from agent3.model import Connector
+from agent3.observe import traces
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Metrics
+from agent3.security.secrets import EnvironmentVault
+from agent3.settings import Settings, data_folder
+from agent3.storage import Blobs, Database, open_database
+
+__all__ = ["Server", "build", "database_url"]
+
+log = logger("server")
+
+
+@dataclass(slots=True)
+class Server:
+    """A gateway with all it stands on."""
+
+    settings: Settings
+    database: Database
+    house: House
+    directory: Directory
+    gateway: Gateway
+    metrics: Metrics
+    env: Env
+    ready: bool = False
+
+
+def database_url(settings: Settings) -> str:
+    """Where state lives: as set, else a file in the data folder."""
+    if settings.storage.url:
+        return settings.storage.url
+    folder = data_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / 'agent3.db'}"
+
+
+def _blob_folder(settings: Settings, url: str) -> Path | None:
+    if settings.storage.artifacts:
+        return Path(settings.storage.artifacts)
+    if url.startswith("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///")).parent / "artifacts"
+    return data_folder() / "artifacts" if url.startswith("postgres") else None
+
+
+def _tracer() -> traces.Tracer | None:
+    """OpenTelemetry when the environment asks for it in the standard way."""
+    wanted = any(os.environ.get(f"OTEL_EXPORTER_OTLP{kind}_ENDPOINT") for kind in ("", "_TRACES"))
+    return traces.otel() if wanted else None
+
+
+@asynccontextmanager
+async def build(
+    settings: Settings, agents: Sequence[LocalAgent] = (), *, env: Env = REAL, metrics: Metrics | None = None
+) -> AsyncIterator[Server]:
+    """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end."""
+    metrics = metrics or Metrics()
+    url = database_url(settings)
+    database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
+    try:
+        local = LocalConnector()
+        connectors: dict[str, Connector] = {"local": local}
+        directory = Directory(database, env)
+        for agent in agents:
+            local.add(agent)
+            directory.host(agent.agent)
+        reputation = Reputation(database, env)
+
+        async def lookup(agent_id: str, capability: str) -> Target:
+            return await gateway.lookup(agent_id, capability)
+
+        house = House.build(
+            settings,
+            database,
+            connectors,
+            lookup,
+            blobs=Blobs(_blob_folder(settings, url)),
+            vault=EnvironmentVault(),
+            tracer=_tracer(),
+            env=env,
+            metrics=metrics,
+        )
+        gateway = Gateway(house, directory, reputation)
+        server = Server(settings, database, house, directory, gateway, metrics, env)
+        try:
+            if taken := await house.runner.recover():
+                log.info("%d jobs of an earlier process were taken over", taken)
+            house.runner.keep_house()
+            server.ready = True
+            yield server
+        finally:
+            server.ready = False
+            await house.aclose()
+    finally:
+        await database.aclose()

@@ -1,0 +1,174 @@
+"""The command line's two ways to a gateway: one that runs, over REST, or one of its own, in this process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+from agent3.errors import Agent3Error, SetupError, Unavailable, ValidationError, by_code
+from agent3.settings import Settings, data_folder
+
+__all__ = ["Gateway", "Local", "Remote", "announce", "running"]
+
+_FILE = "gateway.json"
+
+
+class Gateway(Protocol):
+    """What the commands need of a gateway. Every method gives plain JSON and raises Agent3Error."""
+
+    where: str
+
+    def search(self, query: str, limit: int) -> dict[str, Any]: ...
+    def show(self, agent: str) -> dict[str, Any]: ...
+    def card(self, agent: str) -> dict[str, Any]: ...
+    def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+def announce(url: str, folder: Path | None = None) -> Path:
+    """Leave word where the gateway of this machine runs, for commands to find it."""
+    file = (folder or data_folder()) / _FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    return file
+
+
+def running(folder: Path | None = None) -> str | None:
+    """The address of the gateway that runs here, if one does."""
+    try:
+        note = json.loads(((folder or data_folder()) / _FILE).read_text())
+        os.kill(int(note["pid"]), 0)
+        Remote(str(note["url"]), timeout=1.0).get("/healthz")
+    except (OSError, ValueError, KeyError, TypeError, Agent3Error):
+        return None
+    return str(note["url"])
+
+
+class Remote:
+    """A running gateway. ``AGENT3_KEY`` is sent as its key; proxies of the environment are not used."""
+
+    def __init__(self, url: str, timeout: float = 3_600.0):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SetupError(f"--server {url!r} is not an address. Give one such as http://127.0.0.1:8333")
+        self.where = url.rstrip("/")
+        self._parts = parts
+        self._timeout = timeout
+
+    def search(self, query: str, limit: int) -> dict[str, Any]:
+        """Find agents."""
+        return self._post("/v1/search", {"query": query, "limit": limit})
+
+    def show(self, agent: str) -> dict[str, Any]:
+        """One agent in detail."""
+        return self.get(f"/v1/agents/{quote(agent, safe='')}")
+
+    def card(self, agent: str) -> dict[str, Any]:
+        """Its raw card."""
+        return self.get(f"/v1/agents/{quote(agent, safe='')}/card")
+
+    def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Call an agent."""
+        return self._post("/v1/call", arguments)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Read something."""
+        return self._request("GET", path, None)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._request("POST", path, json.dumps(body).encode())
+
+    def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("AGENT3_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+            answer = connection.getresponse()
+            return _read(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as wrong:
+            raise Unavailable(
+                f"No gateway answers at {self.where} ({wrong}). Start one with agent3 serve, or give --server."
+            ) from None
+        finally:
+            connection.close()
+
+
+def _read(status: int, raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        raise Unavailable(f"The server answered {status} without JSON: is it an agent3 gateway?") from None
+    if not isinstance(body, dict):
+        raise Unavailable(f"The server answered {status} with something else than an object.")
+    if isinstance(error := body.get("error"), dict):
+        raise _error(error)
+    return body
+
+
+def _error(error: Mapping[str, Any]) -> Agent3Error:
+    kind = by_code(str(error.get("code")))
+    message = str(error.get("message"))
+    if kind is ValidationError:
+        return ValidationError(message)
+    wrong = kind.__new__(kind)
+    Agent3Error.__init__(wrong, message, data=error.get("data"), retry_after=error.get("retry_after"))
+    return wrong
+
+
+class Local:
+    """A gateway of this process's own on the same database, for when none runs."""
+
+    def __init__(self, settings: Settings, demo: bool):
+        self._settings = settings
+        self._demo = demo
+        self.where = settings.storage.url or "the local database"
+
+    def search(self, query: str, limit: int) -> dict[str, Any]:
+        """Find agents."""
+        return self._run("agent3_search", {"query": query, "limit": limit})
+
+    def show(self, agent: str) -> dict[str, Any]:
+        """One agent in detail."""
+        return self._run("agent3_select", {"agentId": agent})
+
+    def card(self, agent: str) -> dict[str, Any]:
+        """Its raw card."""
+        return self._run("agent3_invoke", {"agentId": agent})
+
+    def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Call an agent."""
+        return self._run("agent3_call", dict(arguments))
+
+    def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return _run(self._verb(verb, arguments))
+
+    async def _verb(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        # The whole gateway is loaded only by the command that needs it: agent3 --help stays light.
+        from agent3.gateway import Caller, response
+        from agent3.model import LOCAL, Done, Failed, value_of
+        from agent3.server.build import build
+        from agent3.server.demo import agents
+        from agent3.server.tools import GatewayTools
+
+        async with build(self._settings, agents() if self._demo else ()) as server:
+            tools = GatewayTools(server.gateway, server.env, "cli")
+            outcome = await tools.run(verb, arguments, Caller(LOCAL, "cli"))
+        if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
+            body = value_of(outcome.parts)
+        else:
+            body = response(outcome, 0.0)
+        assert isinstance(body, dict)
+        return body
+
+
+def _run(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    import asyncio
+
+    return asyncio.run(work)

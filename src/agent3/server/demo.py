@@ -1,0 +1,136 @@
+"""The demo: a few small agents, so that a first call works before anything is registered."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import operator
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal
+
+from agent3.calls import Context, LocalAgent, SyncContext
+from agent3.errors import ValidationError
+from agent3.model import Price
+
+__all__ = ["agents"]
+
+Size = Literal["small", "medium", "large"]
+
+echo = LocalAgent(
+    "Echo", agent_id="echo", description="Says back what it is told. Good for a first try.", tags=("demo",)
+)
+pizza = LocalAgent(
+    "Pizza Palace",
+    agent_id="pizza",
+    description="Takes orders for pizza delivery and asks for what was left unsaid.",
+    tags=("demo", "food", "delivery"),
+)
+calculator = LocalAgent(
+    "Calculator", agent_id="calculator", description="Works out arithmetic exactly.", tags=("demo", "mathematics")
+)
+story = LocalAgent(
+    "Story Teller", agent_id="story", description="Tells a short story, word by word, as a stream.", tags=("demo",)
+)
+
+
+@echo.capability(read_only=True, phrases=("say hello back",))
+async def say(message: str) -> str:
+    """Say the message back."""
+    return message
+
+
+@pizza.capability(replay=True, price=Price(call=0.001), phrases=("I want to order a large pepperoni pizza",))
+async def order(ctx: Context, message: str) -> dict[str, Any]:
+    """Order a pizza in plain words.
+
+    Args:
+        message: What you want, such as "a large pepperoni pizza". What is missing is asked for.
+    """
+    words = message.lower().split()
+    size = next((one for one in ("small", "medium", "large") if one in words), None)
+    size = size or await ctx.ask("Which size: small, medium or large?", Size)
+    topping = next((word for word in words if word.rstrip("s") in _TOPPINGS), None)
+    topping = topping or await ctx.ask("Which topping?", str)
+    ctx.status("Placing the order")
+    number = await ctx.once("order", lambda: f"P-{secrets.token_hex(3).upper()}")
+    return {"orderId": number, "status": "confirmed", "size": size, "topping": topping, "minutes": 35}
+
+
+_TOPPINGS = frozenset({"pepperoni", "margherita", "mushroom", "ham", "cheese", "olive", "onion", "salami", "tuna"})
+
+
+@pizza.capability(read_only=True)
+def menu() -> list[dict[str, Any]]:
+    """Show the menu with prices in dollars."""
+    return [{"topping": topping, "small": 8, "medium": 11, "large": 14} for topping in sorted(_TOPPINGS)]
+
+
+@calculator.capability(read_only=True, phrases=("what is 2 + 2 * 3",))
+def calculate(expression: str) -> float:
+    """Work out an arithmetic expression with + - * / // % ** and parentheses.
+
+    Args:
+        expression: Such as "2 * (3 + 4)".
+    """
+    try:
+        return _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, KeyError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as wrong:
+        raise ValidationError(
+            f"{expression[:100]!r} cannot be worked out: {wrong}. Try something like 2 * (3 + 4)"
+        ) from None
+
+
+_OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+def _value(node: ast.AST) -> float:
+    """Walks the syntax tree; nothing but numbers and operators is ever evaluated."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # type: ignore[return-value]
+    if isinstance(node, ast.UnaryOp):
+        return _OPERATORS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Pow):
+            if abs(right) > 64 or abs(left) > 1e9:
+                raise OverflowError("the power is too large")
+            return float(left**right) if isinstance(left**right, float) else left**right
+        return _OPERATORS[type(node.op)](left, right)
+    raise KeyError(f"{type(node).__name__} is not arithmetic")
+
+
+@story.capability
+async def tell(topic: str) -> AsyncIterator[str]:
+    """Tell a short story about something.
+
+    Args:
+        topic: What it is about.
+    """
+    for word in f"Once upon a time there was {topic}, and it found everything it needed with one call.".split(" "):
+        yield word + " "
+        await asyncio.sleep(0.01)
+
+
+@story.capability(replay=True)
+def guess(ctx: SyncContext) -> str:
+    """Play a short guessing game: it asks until you are right."""
+    number = ctx.once("number", lambda: secrets.randbelow(3) + 1)
+    for turn in range(1, 4):
+        if ctx.ask(f"Guess {turn}: which number from 1 to 3 do I think of?", int) == number:
+            return f"Right, it was {number}. You needed {turn}."
+    return f"It was {number}. Another time."
+
+
+def agents() -> tuple[LocalAgent, ...]:
+    """All demo agents."""
+    return echo, pizza, calculator, story

@@ -1,0 +1,139 @@
+"""The OpenAPI document of the REST door, made from the same schemas that check its requests."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from agent3._version import __version__
+from agent3.server.texts import TOOLS
+
+__all__ = ["document"]
+
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "retryable": {"type": "boolean"},
+                "retry_after": {"type": "number"},
+                "data": {"type": "object"},
+            },
+            "required": ["code", "message", "retryable"],
+        }
+    },
+    "required": ["error"],
+}
+_RESPONSE = {
+    "type": "object",
+    "description": "The result of a call, or the question it asks (status needs), or the job that goes on.",
+    "properties": {
+        "success": {"type": "boolean"},
+        "result": {},
+        "error": {"type": "string"},
+        "errorCode": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "details": {"type": "object"},
+        "job": {"type": "string"},
+        "status": {"enum": ["needs", "working"]},
+        "questions": {"type": "array", "items": {"type": "object"}},
+        "metadata": {
+            "type": "object",
+            "properties": {
+                "responseTime": {"type": "number"},
+                "tokensUsed": {"type": "integer"},
+                "cost": {"type": "number"},
+                "statusCode": {"type": "integer"},
+                "retryCount": {"type": "integer"},
+                "retryAfter": {"type": "number"},
+            },
+        },
+    },
+    "required": ["success", "metadata"],
+}
+_ANSWER = {
+    "type": "object",
+    "properties": {"answers": {"type": "object"}, "message": {"type": "string"}},
+    "additionalProperties": False,
+}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _operation(
+    summary: str, body: dict[str, Any] | None = None, answer: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            "200": {"description": "Done", "content": _json(answer or {"type": "object"})},
+            "default": {"description": "An error", "content": _json({"$ref": "#/components/schemas/Error"})},
+        },
+        **more,
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": _json(body)}
+    return operation
+
+
+def _path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _query(name: str, most: int) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
+
+
+@lru_cache(maxsize=1)
+def document() -> dict[str, Any]:
+    """The whole document."""
+    body = {text.name: text.input_schema for text in TOOLS}
+    agent, job, artifact = [_path("agent_id")], [_path("job_id")], [_path("artifact_id")]
+    words = [{"name": "query", "in": "query", "schema": {"type": "string"}}, _query("limit", 50)]
+    call = {"$ref": "#/components/schemas/CallResponse"}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "agent3",
+            "version": __version__,
+            "description": "Any agent, any tool, any website, one call.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": {
+            "/v1/agents": {"get": _operation("List or search agents", parameters=words)},
+            "/v1/agents/{agent_id}": {"get": _operation("One agent in detail", parameters=agent)},
+            "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
+            "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
+            "/v1/call": {
+                "post": _operation("Call an agent; Prefer: respond-async detaches", body["agent3_call"], call)
+            },
+            "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
+            "/v1/calls/{job_id}/events": {"get": _events([*job, _query("after", 2**53)])},
+            "/v1/calls/{job_id}/answer": {"post": _operation("Answer its question", _ANSWER, call, parameters=job)},
+            "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
+            "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
+            "/v1/artifacts/{artifact_id}": {"get": _bytes(artifact)},
+        },
+        "components": {
+            "schemas": {"Error": _ERROR, "CallResponse": _RESPONSE},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _events(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    operation = _operation("Its events, as a stream; resumes after Last-Event-ID", parameters=parameters)
+    operation["responses"]["200"] = {"description": "A stream", "content": {"text/event-stream": {}}}
+    return operation
+
+
+def _bytes(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    operation = _operation("The bytes of a large result", parameters=parameters)
+    operation["responses"]["200"] = {"description": "The bytes", "content": {"*/*": {}}}
+    return operation

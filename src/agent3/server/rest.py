@@ -1,0 +1,240 @@
+"""The REST door: the five verbs and the jobs behind them, as plain JSON over HTTP.
+
+Bodies are those of the five tools, checked by the same schemas. Every error has one form:
+``{"error": {"code", "message", "retryable", …}}`` with the right status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from agent3 import jsonrpc
+from agent3.calls.jobs import Job
+from agent3.errors import Agent3Error, ParseError, RequestError, ValidationError
+from agent3.gateway import Caller, response
+from agent3.model import Done, Event, Failed, Needs, Outcome, Working, encode, value_of
+from agent3.observe.logs import get as logger
+from agent3.server.auth import Doorkeeper
+from agent3.server.build import Server
+from agent3.server.openapi import document
+from agent3.server.tools import GatewayTools
+
+__all__ = ["error_response", "json_response", "routes"]
+
+log = logger("rest")
+
+View = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Any model object or JSON value as a response."""
+    return Response(encode(body), status, headers, "application/json")
+
+
+def error_response(error: Agent3Error) -> Response:
+    """The one form of an error, with its status and the headers that belong to it."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    return json_response({"error": error.to_dict()}, error.http_status, headers)
+
+
+class Rest:
+    """The views. Each is a small function of a request; ``_guarded`` turns errors into responses around them."""
+
+    def __init__(self, server: Server, tools: GatewayTools, doorkeeper: Doorkeeper):
+        self._server = server
+        self._tools = tools
+        self._doorkeeper = doorkeeper
+
+    def routes(self) -> list[Route]:
+        """Everything below /v1, and the document that describes it."""
+        table: list[tuple[str, str, View]] = [
+            ("/openapi.json", "GET", self._openapi),
+            ("/v1/agents", "GET", self._agents),
+            ("/v1/agents/{agent_id}", "GET", self._agent),
+            ("/v1/agents/{agent_id}/card", "GET", self._card),
+            ("/v1/search", "POST", self._search),
+            ("/v1/call", "POST", self._call),
+            ("/v1/calls/{job_id}", "GET", self._job),
+            ("/v1/calls/{job_id}/events", "GET", self._events),
+            ("/v1/calls/{job_id}/answer", "POST", self._answer),
+            ("/v1/calls/{job_id}/cancel", "POST", self._cancel),
+            ("/v1/feedback", "POST", self._feedback),
+            ("/v1/artifacts/{artifact_id}", "GET", self._artifact),
+        ]
+        return [Route(path, self._guarded(view), methods=[method]) for path, method, view in table]
+
+    def _guarded(self, view: View) -> View:
+        async def guarded(request: Request) -> Response:
+            try:
+                return await view(request)
+            except Agent3Error as error:
+                return error_response(error)
+            except Exception:
+                log.exception("%s %s failed", request.method, request.url.path)
+                return error_response(Agent3Error("Internal error. The log of the gateway says more."))
+
+        return guarded
+
+    def _caller(self, request: Request) -> Caller:
+        trace = request.headers.get("traceparent")
+        return Caller(self._doorkeeper(request.scope), "rest", None, trace)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        settings = self._server.settings.server
+        raw = await jsonrpc.read_body(request.receive, settings.max_body, settings.body_seconds)
+        jsonrpc.check_bytes(raw)
+        try:
+            body = msgspec.json.decode(raw or b"{}")
+        except msgspec.DecodeError as wrong:
+            raise ParseError(f"The body is not JSON: {wrong}. Send a JSON object.") from None
+        if not isinstance(body, dict):
+            raise ValidationError(f"The body must be a JSON object, got {type(body).__name__}.")
+        return body
+
+    # The verbs
+
+    async def _openapi(self, request: Request) -> Response:
+        return json_response(document())
+
+    async def _agents(self, request: Request) -> Response:
+        limit = _whole(request, "limit", 50, 1, 50)
+        query = request.query_params.get("query", "")
+        return json_response(await self._server.gateway.search(self._caller(request), query, limit))
+
+    async def _agent(self, request: Request) -> Response:
+        agent_id = request.path_params["agent_id"]
+        return json_response(await self._server.gateway.select(self._caller(request), agent_id))
+
+    async def _card(self, request: Request) -> Response:
+        agent_id = request.path_params["agent_id"]
+        return json_response(await self._server.gateway.invoke(self._caller(request), agent_id))
+
+    async def _search(self, request: Request) -> Response:
+        return await self._verb("agent3_search", request)
+
+    async def _feedback(self, request: Request) -> Response:
+        return await self._verb("agent3_feedback", request)
+
+    async def _call(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = await self._body(request)
+        if "respond-async" in request.headers.get("prefer", ""):
+            self._tools.check("agent3_call", body)
+            working = await self._server.gateway.call(caller, self._tools.request(body, detach=True))
+            assert isinstance(working, Working)
+            where = {"Location": f"/v1/calls/{working.job}"}
+            return json_response(response(working, 0.0), 202, where)
+        return _told(await self._tools.run("agent3_call", body, caller))
+
+    async def _verb(self, name: str, request: Request) -> Response:
+        caller = self._caller(request)
+        return _told(await self._tools.run(name, await self._body(request), caller))
+
+    # Jobs
+
+    async def _job(self, request: Request) -> Response:
+        principal = self._caller(request).principal
+        seconds = min(float(_whole(request, "wait", 0, 0, 60)), 60.0)
+        job_id = request.path_params["job_id"]
+        if seconds:
+            await self._server.house.runner.wait(principal, job_id, seconds)
+        return json_response(_shown(await self._server.house.runner.get(principal, job_id)))
+
+    async def _events(self, request: Request) -> Response:
+        principal = self._caller(request).principal
+        job_id = request.path_params["job_id"]
+        last = request.headers.get("last-event-id", "")
+        after = int(last) if last.isdigit() else _whole(request, "after", 0, 0, 2**53)
+        await self._server.house.runner.get(principal, job_id)
+        stream = _frames(self._server.house.runner.follow(principal, job_id, after))
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def _answer(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = await self._body(request)
+        if set(body) - {"answers", "message"} or not body:
+            raise ValidationError('Send {"answers": {"q1": …}} by question id, or {"message": "…"} for the first one.')
+        said = body["answers"] if "answers" in body else body["message"]
+        if not isinstance(said, str | dict):
+            raise ValidationError("answers must be an object by question id, message a text.")
+        started = self._server.env.monotonic()
+        outcome = await self._server.gateway.reply(caller, request.path_params["job_id"], said)
+        return _json_outcome(outcome, self._server.env.monotonic() - started)
+
+    async def _cancel(self, request: Request) -> Response:
+        principal = self._caller(request).principal
+        job_id = request.path_params["job_id"]
+        await self._server.house.runner.cancel(principal, job_id, "rest")
+        return json_response(_shown(await self._server.house.runner.get(principal, job_id)))
+
+    async def _artifact(self, request: Request) -> Response:
+        principal = self._caller(request).principal
+        found = await self._server.house.artifacts.get(principal.id, request.path_params["artifact_id"])
+        # What an agent made is never shown as a page of ours.
+        headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
+        return Response(found.body, 200, headers, found.media_type)
+
+
+def routes(server: Server, tools: GatewayTools, doorkeeper: Doorkeeper) -> list[Route]:
+    """The REST door of a gateway."""
+    return Rest(server, tools, doorkeeper).routes()
+
+
+def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or not least <= int(text[:17]) <= most:
+        raise RequestError(f"{name}={text[:40]!r} must be a whole number from {least} to {most}.")
+    return int(text)
+
+
+def _told(outcome: Outcome) -> Response:
+    """What a tool gave: its one datum is the body."""
+    if isinstance(outcome, Done):
+        return json_response(value_of(outcome.parts))
+    return _json_outcome(outcome, 0.0)
+
+
+def _json_outcome(outcome: Outcome, seconds: float) -> Response:
+    if isinstance(outcome, Failed) and outcome.parts:
+        body = value_of(outcome.parts)
+    else:
+        body = response(outcome, seconds)
+    headers: dict[str, str] = {}
+    if isinstance(outcome, Failed) and outcome.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(outcome.retry_after)))
+    return json_response(body, body["metadata"]["statusCode"], headers)
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    """A job as its owner sees it; the connector's own state stays inside."""
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "status": job.status,
+        "turn": job.turn,
+        "agent": job.call.agent,
+        "capability": job.call.capability,
+        "created": job.created,
+        "updated": job.updated,
+        "seq": job.seq,
+    }
+    if isinstance(job.outcome, Needs) and job.status == "needs":
+        shown["questions"] = msgspec.to_builtins(job.questions)
+    elif job.outcome is not None and job.status != "working":
+        shown |= {key: value for key, value in response(job.outcome, 0.0).items() if key != "metadata"}
+    return shown
+
+
+async def _frames(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+    async for event in events:
+        if event.kind != "state":
+            yield jsonrpc.sse(encode(event), id=str(event.seq), event=event.kind)

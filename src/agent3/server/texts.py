@@ -1,0 +1,122 @@
+"""The words that a model reads: names, descriptions and schemas of the five tools. Apart, because they are prose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["INSTRUCTIONS", "TOOLS", "ToolText"]
+
+INSTRUCTIONS = (
+    "agent3 reaches agents, tools and websites for you. Find one with agent3_search, call it with agent3_call in plain "
+    "words, and rate it with agent3_feedback. agent3_select shows what an agent can do in detail; agent3_invoke shows "
+    "its raw card. Credentials, protocols, retries and errors are taken care of."
+)
+
+
+class ToolText(Struct, frozen=True, kw_only=True):
+    """One tool, in words."""
+
+    name: str
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+
+
+def _object(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+_AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id of the agent, from agent3_search"}
+
+_METADATA = {
+    "type": "object",
+    "description": "Options of the call",
+    "properties": {
+        "userAgentId": {"type": "string", "maxLength": 256, "description": "Your own agent id, for reputation"},
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 3_600_000,
+            "default": 30_000,
+            "description": "Milliseconds that the call may take",
+        },
+        "streaming": {"type": "boolean", "default": False, "description": "Tell progress while it runs"},
+        "retries": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 10,
+            "default": 1,
+            "description": "How often a failed attempt may be repeated, where that is safe",
+        },
+        "idempotencyKey": {"type": "string", "maxLength": 256, "description": "The same key never runs twice"},
+        "contextId": {"type": "string", "maxLength": 256, "description": "Groups calls that belong together"},
+        "job": {"type": "string", "maxLength": 256, "description": "Continue the job that asked a question"},
+        "answers": {"type": "object", "description": "Answers to its questions, by question id"},
+    },
+    "additionalProperties": False,
+}
+
+TOOLS: tuple[ToolText, ...] = (
+    ToolText(
+        name="agent3_search",
+        title="Find agents",
+        description="Find agents, tools and websites that can do something: their ids, capabilities and ratings.",
+        input_schema=_object(
+            ["query"],
+            query={"type": "string", "maxLength": 1000, "description": "What you need, in a few words"},
+            limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 10, "description": "At most this many"},
+        ),
+        read_only=True,
+    ),
+    ToolText(
+        name="agent3_select",
+        title="Look at an agent",
+        description="Show an agent's capabilities with their input schemas, examples, prices and ratings.",
+        input_schema=_object(["agentId"], agentId=_AGENT),
+        read_only=True,
+    ),
+    ToolText(
+        name="agent3_invoke",
+        title="Show an agent's card",
+        description="Show an agent's raw card, for debugging. Makes no network call; use agent3_call to call it.",
+        input_schema=_object(["agentId"], agentId=_AGENT),
+        read_only=True,
+    ),
+    ToolText(
+        name="agent3_call",
+        title="Call an agent",
+        description=(
+            "Call an agent, tool or website in plain words and get its result. Give a structured input instead of a "
+            "message when you know its schema."
+        ),
+        input_schema=_object(
+            ["agentId"],
+            agentId=_AGENT,
+            message={"type": "string", "maxLength": 200_000, "description": "The task, in natural language"},
+            inputMode={"type": "string", "default": "text/plain", "description": "Media type of the message"},
+            capability={
+                "type": "string",
+                "maxLength": 256,
+                "description": "Which of its capabilities, if it has several",
+            },
+            input={"type": "object", "description": "Structured input, by the capability's schema"},
+            metadata=_METADATA,
+        ),
+        read_only=False,
+    ),
+    ToolText(
+        name="agent3_feedback",
+        title="Rate an agent",
+        description="Rate an agent from 1 to 5 after a call; the rating helps others to choose.",
+        input_schema=_object(
+            ["agentId", "rating"],
+            agentId=_AGENT,
+            rating={"type": "integer", "minimum": 1, "maximum": 5, "description": "1 is bad, 5 is excellent"},
+            comment={"type": "string", "maxLength": 2000, "description": "Why"},
+        ),
+        read_only=False,
+    ),
+)

@@ -1,0 +1,237 @@
+"""One frozen Settings, from a file and the environment.
+
+``agent3.toml`` holds the tables below; ``AGENT3_<TABLE>_<FIELD>`` in the environment wins over it, as in
+``AGENT3_CALLS_TIMEOUT=5``. An unknown table or field is an error that names it. Secrets do not stand here: a setting
+that needs one holds a reference such as ``env:NAME``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from agent3.errors import SetupError
+
+__all__ = [
+    "Calls",
+    "Client",
+    "Limits",
+    "Logs",
+    "Outbound",
+    "Rule",
+    "Server",
+    "Settings",
+    "Storage",
+    "data_folder",
+    "load",
+]
+
+
+class Server(Struct, frozen=True, forbid_unknown_fields=True):
+    """The doors."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback needs at least one client."""
+    port: int = 8333
+    """The port to listen on; 0 takes a free one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further Host headers to accept, such as ``gateway.example.com``; those of the bound address always are."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call; none by default."""
+    max_body: int = 1_048_576
+    """Bytes of a request body that a stranger may send."""
+    body_seconds: float = 20.0
+    """Seconds within which a request body must have arrived."""
+    shutdown_seconds: float = 10.0
+    """Seconds that running calls get to finish when the gateway stops."""
+
+
+class Storage(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where state lives."""
+
+    url: str = ""
+    """``sqlite:///PATH`` or ``postgresql://…``; empty takes ``agent3.db`` in the data folder."""
+    max_bytes: int = 4_294_967_296
+    """Ceiling of the embedded database: writes beyond it are refused, reads and deletes go on."""
+    artifacts: str = ""
+    """Folder of large results; empty takes ``artifacts`` beside the database."""
+
+
+class Calls(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a call is made."""
+
+    timeout: float = 30.0
+    """Seconds for a whole turn, over all attempts and routes."""
+    attempt_timeout: float = 20.0
+    """Seconds for one attempt, where the capability names none."""
+    retries: int = 1
+    """Further attempts on one route, where the caller names none."""
+    backoff: float = 0.2
+    """Seconds of the first retry's ceiling; it doubles each time, with full jitter."""
+    backoff_max: float = 5.0
+    """Longest pause between two attempts."""
+    breaker_failures: int = 5
+    """Failures in a row after which a route is left alone."""
+    breaker_seconds: float = 30.0
+    """Seconds that it is left alone before one call may try it."""
+    cache_entries: int = 1_000
+    """Results kept for capabilities that allow it."""
+    artifact_bytes: int = 65_536
+    """A part of a result larger than this is stored and replaced by a reference."""
+    result_bytes: int = 8_388_608
+    """A text of a result longer than this is cut, with a note that says so."""
+    parked: int = 10_000
+    """Conversations kept in memory while they wait for an answer."""
+    parked_seconds: float = 3_600.0
+    """Seconds after which a waiting conversation leaves memory; it stays in storage."""
+    job_days: float = 7.0
+    """Days that an ended job can still be read."""
+    ledger: Literal["durable", "batched"] = "durable"
+    """``durable``: the answer waits until its row is on disk. ``batched``: at most 50 ms behind."""
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """How often and how much at once."""
+
+    per_minute: float = 60.0
+    """Calls per minute for each client; 0 for no limit. The local person is not limited."""
+    burst: int = 20
+    """Calls that may come at once before the rate counts."""
+    concurrent: int = 100
+    """Calls that may run at once on one agent."""
+
+
+class Outbound(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the gateway may connect to."""
+
+    allow_hosts: tuple[str, ...] = ()
+    """``host`` or ``host:port`` that may be reached although the address is private or loopback."""
+    allow_private: bool = False
+    """Whether private addresses may be reached at all."""
+    allow_loopback: bool = False
+    """Whether this machine itself may be reached."""
+
+
+class Logs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is shown."""
+    format: Literal["text", "json"] = "text"
+    """For people or for machines."""
+
+
+class Client(Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody who may call over the network."""
+
+    id: str
+    """The name it goes by in rules, limits and the ledger."""
+    key: str
+    """``env:NAME``, or ``sha256:HEX`` of the key that it sends as ``Authorization: Bearer …`` or ``X-API-Key``."""
+    scopes: tuple[str, ...] = ()
+    """Words that rules can ask for."""
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may call what. The first rule that fits decides; where rules exist and none fits, the answer is no."""
+
+    effect: Literal["allow", "deny"]
+    """What it says."""
+    principal: str = "*"
+    """Which callers, by id, with ``*`` and ``?``."""
+    agent: str = "*"
+    """Which agents, likewise."""
+    capability: str = "*"
+    """Which capabilities, likewise."""
+    protocol: str = "*"
+    """Which routes: mcp, a2a, nlweb, local."""
+    scope: str = ""
+    """A scope that the caller must have for the rule to fit."""
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of it."""
+
+    server: Server = Server()
+    storage: Storage = Storage()
+    calls: Calls = Calls()
+    limits: Limits = Limits()
+    outbound: Outbound = Outbound()
+    logs: Logs = Logs()
+    clients: tuple[Client, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+
+_TABLES: dict[str, type[Struct]] = {
+    "server": Server,
+    "storage": Storage,
+    "calls": Calls,
+    "limits": Limits,
+    "outbound": Outbound,
+    "logs": Logs,
+}
+
+
+def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where agent3 keeps its own files: AGENT3_DATA, else the platform's place for them."""
+    if given := environment.get("AGENT3_DATA"):
+        return Path(given).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "agent3"
+    if sys.platform == "win32":
+        return Path(environment.get("LOCALAPPDATA", str(Path.home()))) / "agent3"
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "agent3"
+
+
+def load(
+    path: Path | str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Settings:
+    """Read the file (if any), then the environment, then ``overrides``; later ones win. Errors name the place."""
+    tables = _read(path, environment)
+    for table, kind in _TABLES.items():
+        tables.setdefault(table, {}).update(_from_environment(table, kind, environment))
+    for table, fields in (overrides or {}).items():
+        tables.setdefault(table, {}).update({key: value for key, value in fields.items() if value is not None})
+    try:
+        return msgspec.convert(tables, Settings)
+    except msgspec.ValidationError as wrong:
+        raise SetupError(f"settings: {wrong}. See docs/reference/settings.md for every setting.") from None
+
+
+def _read(path: Path | str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    given = path or environment.get("AGENT3_CONFIG")
+    file = Path(given) if given else Path("agent3.toml")
+    if not given and not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as wrong:
+        raise SetupError(f"settings: cannot read {file}: {wrong.strerror}. Check the path given to --config.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise SetupError(f"settings: {file} is not valid TOML: {wrong}") from None
+
+
+def _from_environment(table: str, kind: type[Struct], environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field, hint in get_type_hints(kind).items():
+        variable = f"AGENT3_{table}_{field}".upper()
+        if (text := environment.get(variable)) is not None:
+            found[field] = _convert(variable, text, hint)
+    return found
+
+
+def _convert(variable: str, text: str, hint: Any) -> Any:
+    wanted: Any = text.split(",") if getattr(hint, "__origin__", None) is tuple else text
+    try:
+        return msgspec.convert(wanted, hint, strict=False)
+    except msgspec.ValidationError as wrong:
+        raise SetupError(f"{variable}={text!r}: {wrong}. See docs/reference/settings.md.") from None

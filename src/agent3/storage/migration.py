@@ -1,0 +1,110 @@
+"""Migrations: numbered SQL files that bring a database to the shape this version of the code expects.
+
+One migration is one transaction together with the row that records it, so a process killed in the middle leaves the
+database as it was. The database behind the transaction keeps two starters apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from agent3.errors import SetupError
+from agent3.storage.database import Dialect, Row, Transaction
+
+__all__ = ["Migration", "apply_next", "shipped"]
+
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_WORDS: dict[Dialect, dict[str, str]] = {
+    "sqlite": {"{blob}": "BLOB", "{serial}": "INTEGER PRIMARY KEY AUTOINCREMENT"},
+    "postgres": {"{blob}": "BYTEA", "{serial}": "BIGSERIAL PRIMARY KEY"},
+}
+_RECORDS = (
+    "CREATE TABLE IF NOT EXISTS schema_migrations"
+    " (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied DOUBLE PRECISION NOT NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file: its number, its name, and its text with tokens."""
+
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        """Of the text with line ends made equal, so that a checkout on another system is the same migration."""
+        return hashlib.sha256(self.text.replace("\r\n", "\n").encode()).hexdigest()
+
+    def statements(self, dialect: Dialect) -> Iterator[str]:
+        """The statements in the database's own words, one by one."""
+        text = self.text
+        for token, word in _WORDS[dialect].items():
+            text = text.replace(token, word)
+        statement = ""
+        for line in text.splitlines():
+            if not statement.strip() and line.lstrip().startswith("--"):
+                continue
+            statement += f"{line}\n"
+            if sqlite3.complete_statement(statement):
+                yield statement.strip()
+                statement = ""
+        if statement.strip():
+            raise SetupError(f"Migration {self.version:04} ({self.name}) ends inside a statement. Add the semicolon.")
+
+
+@cache
+def shipped() -> tuple[Migration, ...]:
+    """The migrations that this version of the code came with, in order."""
+    found = [
+        Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))
+        for entry in (files("agent3.storage") / "migrations").iterdir()
+        if (match := _NAME.fullmatch(entry.name))
+    ]
+    return tuple(sorted(found, key=lambda migration: migration.version))
+
+
+async def apply_next(tx: Transaction, dialect: Dialect, known: Sequence[Migration], now: float) -> Migration | None:
+    """Apply the first migration that the database lacks, and record it; None when it lacks nothing.
+
+    SetupError when the database and the code contradict each other; the database is left as it was.
+    """
+    await tx.run(_RECORDS)
+    applied = await tx.all("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
+    migration = _first_missing(known, applied)
+    if migration is None:
+        return None
+    for statement in migration.statements(dialect):
+        await tx.run(statement)
+    await tx.run(
+        "INSERT INTO schema_migrations (version, name, checksum, applied) VALUES (?, ?, ?, ?)",
+        migration.version,
+        migration.name,
+        migration.checksum,
+        now,
+    )
+    return migration
+
+
+def _first_missing(known: Sequence[Migration], applied: Sequence[Row]) -> Migration | None:
+    ours = {migration.version: migration for migration in known}
+    for row in applied:
+        mine = ours.pop(row["version"], None)
+        if mine is None:
+            raise SetupError(
+                f"The database has migration {row['version']:04} ({row['name']}), which this version of agent3 does"
+                " not know: it was made by a newer one. Install that version, or open another database."
+            )
+        if mine.checksum != row["checksum"]:
+            raise SetupError(
+                f"Migration {mine.version:04} ({mine.name}) is not the one that made this database: its file was"
+                " changed after it had been applied. Restore the file, and put the change into a new migration."
+            )
+    return min(ours.values(), key=lambda migration: migration.version, default=None)

@@ -1,0 +1,62 @@
+"""From an address to an open database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent3.env import REAL, Env
+from agent3.errors import MissingExtra, SetupError
+from agent3.storage.database import Database
+from agent3.storage.sqlite import SqliteDatabase
+
+__all__ = ["open_database", "without_password"]
+
+_MEMORY = ("", "/", "/:memory:")
+
+
+async def open_database(url: str, *, env: Env = REAL, max_bytes: int | None = None) -> Database:
+    """Open the database at ``url`` and bring it to the shape that this version needs.
+
+    ``sqlite:///PATH`` (``sqlite:////PATH`` for an absolute one), ``sqlite://`` or ``:memory:`` for one that is gone
+    when it is closed, or ``postgresql://USER@HOST/NAME``. ``max_bytes`` bounds a SQLite file, 4 GiB if not given.
+    Several processes may open one database at the same time. SetupError when the address is wrong or the database
+    was made by a newer version; MissingExtra when the driver is not installed.
+    """
+    if url == ":memory:":
+        return await SqliteDatabase.open(None, "sqlite://", env=env, max_bytes=max_bytes)
+    if url.startswith("sqlite://"):
+        path = _sqlite_path(url)
+        return await SqliteDatabase.open(path, url if path else "sqlite://", env=env, max_bytes=max_bytes)
+    if url.startswith(("postgresql://", "postgres://")):
+        return await _open_postgres(url, env)
+    raise SetupError(
+        f"{without_password(url)!r} is not the address of a database. Use sqlite:///PATH or postgresql://USER@HOST/NAME."
+    )
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown."""
+    head, mark, rest = url.partition("://")
+    place, question, query = rest.partition("?")
+    account, at, host = place.rpartition("@")
+    shown = "&".join(one for one in query.split("&") if "password" not in one.partition("=")[0].lower())
+    return f"{head}{mark}{account.partition(':')[0]}{at}{host}{question if shown else ''}{shown}"
+
+
+def _sqlite_path(url: str) -> Path | None:
+    rest = url.removeprefix("sqlite://")
+    if rest in _MEMORY:
+        return None
+    if not rest.startswith("/"):
+        raise SetupError(f"{url!r} names a host, which SQLite has not. Use sqlite:///PATH, with three slashes.")
+    return Path(rest[1:]).expanduser().absolute()
+
+
+async def _open_postgres(url: str, env: Env) -> Database:
+    try:
+        from agent3.storage.postgres import PostgresDatabase
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise MissingExtra("PostgreSQL", "postgres") from error
+    return await PostgresDatabase.open(url, without_password(url), env=env)

@@ -1,0 +1,97 @@
+"""Fakes for people who test agents: the ones that agent3 tests itself with.
+
+``call`` runs one capability of a ``LocalAgent`` through all steps in memory, and answers its questions; ``restarting``
+does the same but forgets every frame between two turns, as a restart would, which catches code that only works while
+the process lives. ``SeededEnv`` is a world that repeats itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent3.calls.functions import LocalAgent, LocalConnector
+from agent3.calls.house import House
+from agent3.calls.policy import unknown
+from agent3.calls.runner import Target
+from agent3.env import Env, SeededEnv
+from agent3.model import LOCAL, Answer, Call, Needs, Outcome, Part
+from agent3.observe.metrics import Metrics
+from agent3.settings import Settings
+from agent3.storage import open_database
+
+__all__ = ["Env", "SeededEnv", "call", "restarting"]
+
+
+async def call(
+    agent: LocalAgent,
+    capability: str,
+    given: Mapping[str, Any] | None = None,
+    *,
+    message: str = "",
+    answers: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """The outcome of one conversation: every question is answered from ``answers``, by id or by its text."""
+    return await _converse(agent, capability, given, message, answers or {}, restart=False)
+
+
+async def restarting(
+    agent: LocalAgent,
+    capability: str,
+    given: Mapping[str, Any] | None = None,
+    *,
+    message: str = "",
+    answers: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Likewise, with a restart after every turn."""
+    return await _converse(agent, capability, given, message, answers or {}, restart=True)
+
+
+async def _converse(
+    agent: LocalAgent,
+    capability: str,
+    given: Mapping[str, Any] | None,
+    message: str,
+    answers: Mapping[str, Any],
+    *,
+    restart: bool,
+) -> Outcome:
+    function = agent.functions.get(capability)
+    if function is None:
+        raise unknown(agent.id, capability)
+    target = (agent.agent, function.capability)
+
+    async def lookup(agent_id: str, name: str) -> Target:
+        return target
+
+    connector = LocalConnector()
+    connector.add(agent)
+    database = await open_database(":memory:")
+    house = House.build(Settings(), database, {"local": connector}, lookup, metrics=Metrics())
+    first = Call(
+        id=house.env.id(),
+        principal=LOCAL,
+        agent=agent.id,
+        capability=capability,
+        input=dict(given) if given is not None else None,
+        parts=(Part(text=message),) if message else (),
+    )
+    try:
+        outcome = await house.runner.start(first, target, door="testing")
+        while isinstance(outcome, Needs) and outcome.job is not None and _known(outcome, answers):
+            if restart:
+                await house.park.aclose()
+            outcome = await house.runner.answer(LOCAL, outcome.job, _said(outcome, answers), door="testing")
+        return outcome
+    finally:
+        await house.aclose()
+        await database.aclose()
+
+
+def _known(needs: Needs, answers: Mapping[str, Any]) -> bool:
+    return all(one.id in answers or one.text in answers for one in needs.questions)
+
+
+def _said(needs: Needs, answers: Mapping[str, Any]) -> dict[str, Answer]:
+    said = {one.id: answers.get(one.id, answers.get(one.text)) for one in needs.questions}
+    return {key: value if isinstance(value, Answer) else Answer("accept", value) for key, value in said.items()}

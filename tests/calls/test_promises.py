@@ -1,0 +1,288 @@
+"""The fourteen promises of the order. Each holds in the order as it is, and fails when its steps are moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from agent3.calls.chain import ORDER
+from agent3.errors import Agent3Error
+from agent3.model import (
+    Call,
+    Capability,
+    Done,
+    Event,
+    Failed,
+    Hints,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Question,
+    Route,
+    text_of,
+)
+from agent3.settings import Calls, Limits, Rule, Settings
+from tests.support.rig import CLIENT, DONE, DOWN, QUICK, OneSecret, Script, hang, moved, rig
+
+Order = Sequence[str]
+Promise = Callable[[Order], Coroutine[Any, Any, None]]
+
+IDEMPOTENT = Hints(idempotent=True)
+ONE_CALL = Limits(per_minute=0.001, burst=1)
+
+
+async def denied_is_recorded_but_neither_charged_nor_sent(order: Order) -> None:
+    rules = (Rule("deny", capability="secret"), Rule("allow"))
+    target = Script()
+    async with rig(target, order=order, settings=Settings(calls=QUICK, limits=ONE_CALL, rules=rules)) as it:
+        hidden = Capability(name="secret", routes=it.capability.routes)
+        refused = await it.call(capability=hidden)
+        assert isinstance(refused, Failed)
+        assert not target.calls
+        assert [(row["status"], row["code"]) for row in await it.rows()] == [("denied", "forbidden")]
+        assert isinstance(await it.call(), Done), "the denied call took the caller's only token"
+
+
+async def charged_once(order: Order) -> None:
+    async with rig(Script(DOWN), Script(DOWN, DONE), order=order, hints=IDEMPOTENT, limits=ONE_CALL) as it:
+        assert isinstance(await it.call(), Done)
+
+
+async def authorized_once_and_for_every_route(order: Order) -> None:
+    settings = Settings(calls=QUICK, rules=(Rule("deny", protocol="b"), Rule("allow")))
+    forbidden = Script()
+    async with rig(Script(DOWN), forbidden, order=order, hints=IDEMPOTENT, settings=settings) as it:
+        asked = 0
+        narrow = it.house.access.narrow
+
+        def counted(*given: object) -> tuple[Route, ...]:
+            nonlocal asked
+            asked += 1
+            return narrow(*given)  # type: ignore[arg-type]
+
+        it.house.access.narrow = counted  # type: ignore[assignment, method-assign]
+        outcome = await it.call()
+        assert isinstance(outcome, Failed)
+        assert not forbidden.calls
+        assert asked == 1
+
+
+async def invalid_input_never_arrives(order: Order) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}, "required": ["text"]}
+    target = Script()
+    async with rig(target, order=order, input_schema=schema) as it:
+        too_long = await it.call(input=None, parts=(Part(text="too long for it"),))
+        assert isinstance(too_long, Failed)
+        assert too_long.code == "invalid_input"
+        assert not target.calls
+        assert isinstance(await it.call(input=None, parts=(Part(text="short"),)), Done)
+
+
+async def one_deadline_for_all(order: Order) -> None:
+    def slowly(outcome: Outcome) -> Callable[[Call], Awaitable[Outcome]]:
+        async def answer(call: Call) -> Outcome:
+            await asyncio.sleep(0.15)
+            return outcome
+
+        return answer
+
+    retried = [Script(slowly(DOWN), slowly(DONE))]
+    rerouted = [Script(slowly(DOWN)), Script(slowly(DONE))]
+    for targets, retries in ((retried, 1), (rerouted, 0)):
+        quick = Calls(timeout=0.25, attempt_timeout=2.0, backoff=0.001, retries=retries)
+        async with rig(*targets, order=order, hints=IDEMPOTENT, calls=quick) as it:
+            outcome = await it.call()
+            assert isinstance(outcome, Failed), "two tries took more time than the call had"
+            assert outcome.code == "timeout"
+
+
+async def out_of_time_is_buried_and_a_hop_is_not(order: Order) -> None:
+    async with rig(Script(hang), order=order, calls=Calls(timeout=0.05, attempt_timeout=5.0)) as it:
+        await it.call()
+        assert [row["code"] for row in await it.rows("dead_letters")] == ["timeout"]
+    async with rig(Script(DOWN), Script(DONE), order=order, hints=IDEMPOTENT) as it:
+        assert isinstance(await it.call(), Done)
+        assert await it.rows("dead_letters") == []
+
+
+async def breaker_sees_each_attempt(order: Order) -> None:
+    target = Script(hang)
+    calls = Calls(attempt_timeout=0.03, backoff=0.001, breaker_failures=2, retries=0)
+    async with rig(target, order=order, calls=calls) as it:
+        for _ in range(2):
+            await it.call()
+        refused = await it.call(retries=3)
+        assert isinstance(refused, Failed)
+        assert refused.code == "circuit_open"
+        assert len(target.calls) == 2, "an open circuit was tried again"
+    failing = Script(DOWN)
+    async with rig(failing, order=order, hints=IDEMPOTENT, calls=calls) as it:
+        await it.call(retries=1)
+        assert it.house.breakers.state("a:a.test") == "open", "the breaker did not see both attempts"
+
+
+async def emitted_content_is_final(order: Order) -> None:
+    async def half(call: Call) -> Outcome:
+        call.emit(Event("artifact", artifact="result", parts=(Part(text="half of it"),)))
+        return DOWN
+
+    first, second = Script(half), Script(DONE)
+    async with rig(first, second, order=order, hints=IDEMPOTENT) as it:
+        assert isinstance(await it.call(retries=2), Failed)
+        assert (len(first.calls), len(second.calls)) == (1, 0)
+    silent = Script(DOWN)
+    async with rig(silent, Script(DONE), order=order, hints=IDEMPOTENT) as it:
+        assert isinstance(await it.call(retries=2), Done)
+        assert len(silent.calls) == 3
+
+
+async def only_the_harmless_is_repeated(order: Order) -> None:
+    sent, unsent = DOWN, Failed("unavailable", "It is down.", retryable=True, sent=False)
+    cases = [
+        (sent, Hints(), None, 1),
+        (unsent, Hints(), None, 2),
+        (sent, IDEMPOTENT, None, 2),
+        (sent, Hints(), "key", 2),
+    ]
+    for failure, hints, key, expected in cases:
+        target = Script(failure, DONE)
+        async with rig(target, order=order, hints=hints) as it:
+            await it.call(key=key)
+            assert len(target.calls) == expected, (failure.sent, hints, key)
+
+
+async def validated_then_sanitized_then_stored(order: Order) -> None:
+    deceptive = {"mark": "a\u202eb", "text": "a\u202eb" * 40_000}
+    target = Script(Done((Part(data=deceptive),)))
+    as_it_came = {"type": "object", "properties": {"mark": {"const": "a\u202eb"}}, "required": ["mark"]}
+    async with rig(target, order=order, output_schema=as_it_came) as it:
+        outcome = await it.call()
+        assert isinstance(outcome, Done), outcome
+        (part,) = outcome.parts
+        assert part.artifact is not None
+        stored = await it.house.artifacts.get(CLIENT.id, part.artifact)
+        assert "\u202e" not in stored.body.decode()
+
+
+async def secrets_enter_last(order: Order) -> None:
+    secret = "s3cr3t-pizza-token"
+    seen: list[str] = []
+
+    async def leaky(call: Call) -> Outcome:
+        seen.append(call.secret.reveal() if call.secret is not None else "")
+        call.emit(Event("status", text=f"using {secret}"))
+        return Failed("unavailable", f"refused {secret}")
+
+    async with rig(Script(leaky), order=order, vault=OneSecret(secret)) as it:
+        routes = (Route("a", "a.test", "do", credential="env:TOKEN"),)
+        outcome = await it.call(routes=routes, key="so that it is a job")
+        assert isinstance(outcome, Failed)
+        assert seen == [secret]
+        assert len(await it.rows("dead_letters")) == 1
+        assert secret not in outcome.message
+        assert secret.encode() not in await it.everything_stored()
+
+
+async def written_once_per_turn(order: Order) -> None:
+    async with rig(Script(DOWN), Script(DOWN, DONE), order=order, hints=IDEMPOTENT, price=Price(call=0.5)) as it:
+        assert isinstance(await it.call(), Done)
+        (row,) = await it.rows()
+        assert (row["attempts"], row["hops"], row["cost"]) == (4, 1, 0.5)
+        page = it.metrics.render()[0].decode()
+        assert 'agent3_calls_total{code="",door="test",protocol="b",status="done"} 1.0' in page
+        assert 'agent3_cost_usd_total{agent="target"} 0.5' in page
+
+
+async def durable_before_told(order: Order) -> None:
+    target = Script(DONE)
+    async with rig(target, order=order, hints=IDEMPOTENT, cache_ttl=60.0) as it:
+        written = 0
+        for turn in (1, 2):
+            assert isinstance(await it.call(), Done)
+            written = len(await it.database.all("SELECT id FROM calls"))
+            assert written == turn, "an answer was told that is not in the ledger"
+        assert len(target.calls) == 1
+
+
+async def cancellation_arrives_and_a_pause_is_cancelled_by_a_turn(order: Order) -> None:
+    arrived, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def busy(call: Call) -> Outcome:
+        arrived.set()
+        try:
+            return await hang(call)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with rig(Script(busy), order=order, interactive=True) as it:
+        task = asyncio.create_task(it.call())
+        await asyncio.wait_for(arrived.wait(), 5)
+        task.cancel()
+        await asyncio.wait([task])
+        assert cancelled.is_set()
+
+    async def curious(call: Call) -> Outcome:
+        await call.live.ask(Question("q1", "Which?"))
+        return DONE
+
+    async with rig(Script(curious), order=order, interactive=True) as it:
+        paused = await it.call()
+        assert isinstance(paused, Needs)
+        assert paused.job is not None
+        ended = await it.runner.cancel(CLIENT, paused.job)
+        assert isinstance(ended, Failed)
+        assert ended.code == "canceled"
+        rows = sorted((row["turn"], row["entry"], row["status"]) for row in await it.rows())
+        assert rows == [(1, "start", "needs"), (2, "cancel", "canceled")]
+
+
+PROMISES: dict[int, tuple[Promise, list[Order]]] = {
+    1: (
+        denied_is_recorded_but_neither_charged_nor_sent,
+        [moved("ledger", after="authorize"), moved("limit", before="authorize")],
+    ),
+    2: (charged_once, [moved("limit", after="fallback"), moved("limit", after="retry")]),
+    3: (authorized_once_and_for_every_route, [moved("authorize", after="fallback"), moved("authorize", after="retry")]),
+    4: (invalid_input_never_arrives, [moved("validate", before="resolve")]),
+    5: (one_deadline_for_all, [moved("deadline", after="fallback"), moved("deadline", after="retry")]),
+    6: (
+        out_of_time_is_buried_and_a_hop_is_not,
+        [moved("dead_letter", after="deadline"), moved("dead_letter", after="fallback")],
+    ),
+    7: (breaker_sees_each_attempt, [moved("attempt", before="breaker"), moved("breaker", before="retry")]),
+    8: (emitted_content_is_final, [moved("attempt", before="retry"), moved("attempt", before="fallback")]),
+    9: (only_the_harmless_is_repeated, [moved("attempt", before="retry")]),
+    10: (validated_then_sanitized_then_stored, [moved("artifacts", after="sanitize")]),
+    11: (secrets_enter_last, [moved("sealing", before="ledger"), moved("sealing", before="dead_letter")]),
+    12: (written_once_per_turn, [moved("ledger", after="fallback"), moved("ledger", after="retry")]),
+    13: (durable_before_told, [moved("cache", before="ledger")]),
+    14: (
+        cancellation_arrives_and_a_pause_is_cancelled_by_a_turn,
+        [moved("park", before="ledger")],
+    ),
+}
+BROKEN = [(number, order) for number, (_, orders) in PROMISES.items() for order in orders]
+
+
+@pytest.mark.parametrize("number", PROMISES)
+def test_the_promise_holds(number: int) -> None:
+    asyncio.run(asyncio.wait_for(PROMISES[number][0](ORDER), 30))
+
+
+@pytest.mark.parametrize(("number", "order"), BROKEN, ids=[f"{n}-{i}" for i, (n, _) in enumerate(BROKEN)])
+def test_the_promise_fails_when_its_steps_are_moved(number: int, order: Order) -> None:
+    with pytest.raises((AssertionError, Agent3Error)):
+        asyncio.run(asyncio.wait_for(PROMISES[number][0](order), 30))
+
+
+def test_every_step_stands_in_the_order_once() -> None:
+    assert len(set(ORDER)) == len(ORDER) == 16
+
+
+def test_text_of_parts_is_readable() -> None:
+    assert text_of((Part(text="a"), Part(data={"b": 1}))) == 'a\n{"b":1}'

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent3.observe.metrics import Metrics
+
+ALERTS = Path(__file__).parents[2] / "alerts"
+RULES = ALERTS / "agent3.rules.yml"
+TESTS = ALERTS / "agent3.rules.test.yml"
+
+promtool = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(promtool is None, reason="promtool (Debian's package prometheus) is not on PATH")
+
+
+@needs_promtool
+def test_prometheus_accepts_the_rules() -> None:
+    assert "4 rules found" in _promtool("check", "rules", str(RULES))
+
+
+@needs_promtool
+def test_each_alert_fires_and_keeps_still_on_the_sample_series() -> None:
+    assert "SUCCESS" in _promtool("test", "rules", str(TESTS))
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("ours", "sketch"),
+    [
+        ("increase(nlweb_browser_restarts_total[5m])", "rate(nlweb_browser_restarts_total[5m])"),
+        ("increase(mcp_auth_failures_total[1m])", "rate(mcp_auth_failures_total[1m])"),
+        ("> 5000", "> 50000"),
+        ("histogram_quantile(0.95,", "histogram_quantile(0.5,"),
+        ("sum by (le, operation)", "sum by (le)"),
+    ],
+)
+def test_the_sample_series_notice_a_changed_rule(ours: str, sketch: str, tmp_path: Path) -> None:
+    text = RULES.read_text()
+    assert ours in text
+    (tmp_path / RULES.name).write_text(text.replace(ours, sketch))
+    shutil.copy(TESTS, tmp_path)
+    with pytest.raises(AssertionError, match="FAILED"):
+        _promtool("test", "rules", str(tmp_path / TESTS.name))
+
+
+def test_every_metric_in_the_rules_is_one_that_we_export() -> None:
+    exported = {
+        f"{family.name}{suffix}"
+        for family in Metrics().registry.collect()
+        for suffix in {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+    }
+    expressions = re.findall(r"^\s+expr: (.+)$", RULES.read_text(), re.MULTILINE)
+    used = {name for one in expressions for name in re.findall(r"\b(?:mcp|a2a|nlweb|agent3)_\w+", one)}
+    assert len(expressions) == 4
+    assert used <= exported
+    assert used == {
+        "mcp_operation_latency_seconds_bucket",
+        "a2a_message_queue_depth",
+        "nlweb_browser_restarts_total",
+        "mcp_auth_failures_total",
+    }
+
+
+def test_names_severities_and_messages_are_the_documented_ones() -> None:
+    found = re.findall(
+        r'- alert: (\w+).*?severity: (\w+).*?summary: "([^"]+)"',
+        RULES.read_text(),
+        re.DOTALL,
+    )
+    assert found == [
+        ("MCPHighLatency", "warning", "MCP operations slow (p95 > 2s)"),
+        ("A2AQueueBacklog", "critical", "A2A message queue backlog critical"),
+        ("NLWebFrequentRestarts", "warning", "NLWeb browser restarting too frequently"),
+        ("AuthenticationFailures", "critical", "High rate of authentication failures - possible attack"),
+    ]
+
+
+def _promtool(*arguments: str) -> str:
+    assert promtool is not None
+    run = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    output = run.stdout + run.stderr
+    assert run.returncode == 0, output
+    return output

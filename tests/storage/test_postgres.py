@@ -1,0 +1,108 @@
+"""What only a server can get wrong: lost connections, collisions, and a driver that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from agent3.errors import MissingExtra, SetupError, StorageError
+from agent3.storage import Database, Transaction, open_database
+from tests.support.postgres import new_database_url
+from tests.support.storage import PUT, put, using
+
+pytestmark = pytest.mark.postgres
+END_THE_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name = 'agent3' AND pid <> pg_backend_pid()"
+)
+
+
+async def cut(url: str) -> None:
+    """End every connection that agent3 has to this database, from the server's side."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(END_THE_OTHERS)
+    finally:
+        await connection.close()
+
+
+def test_connections_that_died_while_idle_cost_nobody_anything() -> None:
+    url = new_database_url()
+
+    async def story(database: Database) -> None:
+        await asyncio.gather(*(database.write(put(f"{i}", i)) for i in range(20)))
+        await asyncio.gather(*(database.all("SELECT 1") for _ in range(20)))
+        await cut(url)
+        await asyncio.gather(*(database.write(put(f"later{i}", i)) for i in range(20)))
+        assert len(await database.all("SELECT name FROM counters")) == 40
+
+    using(url, story)
+
+
+def test_a_connection_lost_inside_a_work_is_a_storage_error_and_the_next_use_connects_again() -> None:
+    url = new_database_url()
+
+    async def work(tx: Transaction) -> None:
+        await tx.run(PUT, "a", 1)
+        await cut(url)
+        await tx.run(PUT, "b", 2)
+
+    async def story(database: Database) -> None:
+        with pytest.raises(StorageError) as caught:
+            await database.write(work)
+        assert caught.value.retryable
+        assert await database.all("SELECT name FROM counters") == []
+        await database.many(PUT, [("a", 1)])
+
+    using(url, story)
+
+
+def test_a_deadlock_is_resolved_by_running_one_work_again() -> None:
+    url = new_database_url()
+    runs: list[str] = []
+
+    async def story(database: Database) -> None:
+        await database.many(PUT, [("a", 0), ("b", 0)])
+        both = asyncio.Barrier(2)
+
+        def crossing(first: str, second: str) -> asyncio.Task[None]:
+            async def work(tx: Transaction) -> None:
+                runs.append(first)
+                await tx.run("UPDATE counters SET value = value + 1 WHERE name = ?", first)
+                if runs.count(first) == 1:
+                    await both.wait()
+                await tx.run("UPDATE counters SET value = value + 1 WHERE name = ?", second)
+
+            return asyncio.create_task(database.write(work))
+
+        await asyncio.gather(crossing("a", "b"), crossing("b", "a"))
+        assert [row["value"] for row in await database.all("SELECT value FROM counters")] == [2, 2]
+        assert len(runs) > 2
+
+    using(url, story)
+
+
+def test_the_address_is_shown_without_its_password() -> None:
+    async def story(database: Database) -> None:
+        assert "secret" not in database.url
+        assert database.url.startswith("postgresql://postgres@/postgres?host=")
+        assert "secret" not in str(await database.check())
+
+    using(new_database_url(), story)
+
+
+def test_a_server_that_is_not_there_is_a_setup_error_without_the_password() -> None:
+    with pytest.raises(SetupError, match="cannot be opened") as caught:
+        asyncio.run(open_database("postgresql://me:secret@127.0.0.1:1/none"))
+    assert "secret" not in str(caught.value)
+
+
+def test_without_the_driver_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "agent3.storage.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(MissingExtra, match=r"agent3\[postgres\]"):
+        asyncio.run(open_database("postgresql://localhost/none"))

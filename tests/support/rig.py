@@ -1,0 +1,164 @@
+"""A call core in memory with scripted targets, for tests of the steps and of the Runner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from agent3.calls.chain import ORDER, chain, dispatch
+from agent3.calls.house import House
+from agent3.calls.runner import Runner, Target
+from agent3.env import REAL
+from agent3.model import (
+    Agent,
+    Call,
+    Capability,
+    Done,
+    Failed,
+    Hints,
+    Outcome,
+    Part,
+    Principal,
+    Route,
+)
+from agent3.observe.metrics import Metrics
+from agent3.security.secrets import Secret
+from agent3.settings import Calls, Limits, Settings
+from agent3.storage import Database, open_database
+
+CLIENT = Principal("alice", "client")
+Answer = Outcome | Callable[[Call], Awaitable[Outcome]]
+
+DONE = Done((Part(data={"ok": True}),))
+DOWN = Failed("unavailable", "It is down.", retryable=True)
+
+
+async def hang(call: Call) -> Outcome:
+    """A target that never answers."""
+    await asyncio.sleep(60)
+    return DONE
+
+
+class Script:
+    """A target that answers by a list; the last answer repeats. ``calls`` is what reached it."""
+
+    def __init__(self, *answers: Answer):
+        self.answers = list(answers) or [DONE]
+        self.calls: list[Call] = []
+
+    async def describe(self, address: str) -> Agent:
+        return Agent(id=address, name=address)
+
+    async def call(self, call: Call) -> Outcome:
+        self.calls.append(call)
+        answer = self.answers[min(len(self.calls), len(self.answers)) - 1]
+        return await answer(call) if callable(answer) else answer
+
+    async def aclose(self) -> None:
+        return
+
+
+class OneSecret:
+    """A vault with one secret in it."""
+
+    def __init__(self, value: str):
+        self.secret = Secret(value)
+
+    async def get(self, reference: str) -> Secret:
+        return self.secret
+
+
+def moved(step: str, *, before: str | None = None, after: str | None = None) -> tuple[str, ...]:
+    """The order with one step somewhere else."""
+    rest = [name for name in ORDER if name != step]
+    place = rest.index(before) if before is not None else rest.index(after or "") + 1
+    return (*rest[:place], step, *rest[place:])
+
+
+PLAIN = Hints()
+UNLIMITED = Limits(per_minute=0)
+QUICK = Calls(timeout=5.0, attempt_timeout=2.0, backoff=0.001, backoff_max=0.002)
+
+
+class Rig:
+    """One capability ``do`` of one agent ``target``, reached by routes to scripted targets."""
+
+    def __init__(self, house: House, capability: Capability, runner: Runner, database: Database):
+        self.house = house
+        self.capability = capability
+        self.runner = runner
+        self.database = database
+        self.agent = Agent(id="target", name="Target", capabilities=(capability,))
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.house.metrics
+
+    def a_call(self, **more: Any) -> Call:
+        plain: dict[str, Any] = {
+            "id": REAL.id(),
+            "principal": CLIENT,
+            "agent": "target",
+            "capability": self.capability.name,
+            "input": {},
+            "routes": self.capability.routes,
+        }
+        return Call(**{**plain, **more})
+
+    async def call(self, *, capability: Capability | None = None, **more: Any) -> Outcome:
+        chosen = capability or self.capability
+        given = {"capability": chosen.name, "routes": chosen.routes, **more}
+        return await self.runner.start(self.a_call(**given), (self.agent, chosen), door="test")
+
+    async def rows(self, table: str = "calls") -> list[dict[str, Any]]:
+        await self.house.ledger.flush()
+        found = await self.database.all(f"SELECT * FROM {table}")
+        return [dict(row) for row in found]
+
+    async def everything_stored(self) -> bytes:
+        """Every value of every table, to look for what must not be there."""
+        tables = ("calls", "jobs", "job_events", "dead_letters", "artifacts")
+        return b"\n".join([repr(await self.rows(table)).encode() for table in tables])
+
+
+@asynccontextmanager
+async def rig(
+    *targets: Script,
+    order: Sequence[str] = ORDER,
+    hints: Hints = PLAIN,
+    settings: Settings | None = None,
+    calls: Calls = QUICK,
+    limits: Limits = UNLIMITED,
+    vault: Any = None,
+    url: str = ":memory:",
+    wrap: Callable[[Database], Database] = lambda database: database,
+    **capability: Any,
+) -> AsyncIterator[Rig]:
+    """A rig with one route for each target, in the protocols ``a``, ``b``, ``c``."""
+    database = await open_database(url)
+    connectors = dict(zip("abc", targets, strict=False))
+    routes = tuple(Route(name, f"{name}.test", "do") for name in connectors)
+    chosen = Capability(**{"name": "do", "hints": hints, "routes": routes, **capability})
+    agent = Agent(id="target", name="Target", capabilities=(chosen,))
+
+    async def lookup(agent_id: str, name: str) -> Target:
+        return agent, chosen
+
+    house = House.build(
+        settings or Settings(calls=calls, limits=limits),
+        wrap(database),
+        connectors,
+        lookup,
+        vault=vault,
+        metrics=Metrics(),
+    )
+    handler = chain(house.steps, dispatch(connectors), order)
+    runner = Runner(handler, house.jobs, lookup, REAL, house.metrics)
+    try:
+        yield Rig(house, chosen, runner, database)
+    finally:
+        await runner.aclose(0.1)
+        await house.aclose()
+        await database.aclose()
