@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.harness import (
+    HEALTHY,
     ROOT,
     Options,
     Result,
@@ -39,13 +40,11 @@ from bench.harness import (
     serving,
     uvicorn,
 )
-from bench.load import Request
 
 __all__ = ["LIMITS", "run"]
 
 LIMITS = {"install": 100.0, "packages": 60.0, "start": 2.0, "memory": 120.0, "import": 0.3}
 UNITS = {"install": "MB", "packages": "packages", "start": "s", "memory": "MB", "import": "s", "help": "s"}
-HEALTHY = Request("/healthz", "", method="GET")
 INSTALL_SECONDS = 900
 RUN_SECONDS = 60
 STARTS = 3

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.message import Message
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from bench.load import HOST, Load, Request, apply_load, percentile
 __all__ = [
     "APPS",
     "BENCHES",
+    "HEALTHY",
     "ROOT",
     "Bench",
     "Options",
@@ -37,6 +39,7 @@ __all__ = [
     "Server",
     "Target",
     "answers",
+    "ask",
     "bench",
     "clean_environment",
     "cpu_seconds",
@@ -56,6 +59,8 @@ ROOT = Path(__file__).resolve().parent.parent
 APPS = ROOT / "bench" / "apps"
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
+HEALTHY = Request("/healthz", "", method="GET")
+"""What every server that is measured here must answer with 200 when it is ready."""
 MODULES = ("calls", "footprint", "mcp", "schemas")
 
 T = TypeVar("T")
@@ -184,11 +189,15 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server to load: how to start it (given a free port and an empty folder), and what to ask it."""
+    """A server to load: how to start it (given a free port and an empty folder), and what to ask it.
+
+    ``prepare`` sees the running server first and says what to ask it then, such as the request with a session's id.
+    """
 
     name: str
     command: Callable[[int, Path], Sequence[str]]
     request: Request
+    prepare: Callable[[int, Request], Request] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -206,17 +215,24 @@ def free_port() -> int:
         return port
 
 
-def answers(port: int, request: Request, *, timeout: float = 5.0) -> bool:
-    """Whether the server gives a good answer now."""
+def ask(port: int, request: Request, *, timeout: float = 5.0) -> tuple[int, Message, bytes]:
+    """One request: status, headers and body of its answer. OSError or HTTPException when there is none."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
     try:
-        connection.request(request.method, request.path, request.body, dict(request.headers))
+        connection.request(request.method, request.path, request.body_of(0), dict(request.headers))
         answer = connection.getresponse()
-        return answer.status == 200 and request.expect.encode() in answer.read()
-    except (OSError, http.client.HTTPException):
-        return False
+        return answer.status, answer.headers, answer.read()
     finally:
         connection.close()
+
+
+def answers(port: int, request: Request) -> bool:
+    """Whether the server gives a good answer now."""
+    try:
+        status, _, body = ask(port, request)
+    except (OSError, http.client.HTTPException):
+        return False
+    return status == 200 and request.expect.encode() in body
 
 
 @contextlib.contextmanager
@@ -280,33 +296,42 @@ def side_by_side(targets: Sequence[Target], options: Options) -> list[Row]:
         started = {target.name: _started(stack, target, options) for target in targets}
         for turn in range(options.rounds):
             for target in targets:
-                server = started[target.name]
-                if isinstance(server, Server):
-                    loads[target.name].append(_one_round(server, target, options))
+                running = started[target.name]
+                if not isinstance(running, str):
+                    loads[target.name].append(_one_round(*running, options))
                     say(f"round {turn + 1}/{options.rounds} {target.name}: {loads[target.name][-1][0].rate:,.0f}/s")
     return [_summary(name, loads[name], started[name]) for name in loads]
 
 
-def _started(stack: contextlib.ExitStack, target: Target, options: Options) -> Server | str:
+def _started(stack: contextlib.ExitStack, target: Target, options: Options) -> tuple[Server, Request] | str:
     try:
-        server = stack.enter_context(serving(target.command, target.request, environment=target.environment))
-    except RuntimeError as error:
+        server = stack.enter_context(serving(target.command, HEALTHY, environment=target.environment))
+        request = _prepared(server.port, target)
+    except (RuntimeError, OSError, http.client.HTTPException) as error:
         say(f"{target.name}: {error}")
         return str(error)
-    apply_load(server.port, target.request, seconds=min(1.0, options.seconds), connections=2)  # warm, and not counted
-    return server
+    apply_load(server.port, request, seconds=min(1.0, options.seconds), connections=2)  # warm, and not counted
+    return server, request
 
 
-def _one_round(server: Server, target: Target, options: Options) -> tuple[Load, float | None]:
+def _prepared(port: int, target: Target) -> Request:
+    request = target.prepare(port, target.request) if target.prepare else target.request
+    status, _, body = ask(port, request)
+    if status != 200 or request.expect.encode() not in body:
+        raise RuntimeError(f"the server answered {status} without {request.expect!r}: {body[:300].decode()}")
+    return request
+
+
+def _one_round(server: Server, request: Request, options: Options) -> tuple[Load, float | None]:
     before = cpu_seconds(server.process.pid)
-    load = apply_load(server.port, target.request, seconds=options.seconds, connections=options.connections)
+    load = apply_load(server.port, request, seconds=options.seconds, connections=options.connections)
     after = cpu_seconds(server.process.pid)
     return load, after - before if after is not None and before is not None else None
 
 
-def _summary(name: str, rounds: Sequence[tuple[Load, float | None]], server: Server | str) -> Row:
-    if isinstance(server, str):
-        return Row(name, errors=1, extra={"note": server})
+def _summary(name: str, rounds: Sequence[tuple[Load, float | None]], started: object) -> Row:
+    if isinstance(started, str):
+        return Row(name, errors=1, extra={"note": started})
     loads = [load for load, _ in rounds]
     good = sum(load.good for load in loads)
     busy = [seconds for _, seconds in rounds if seconds is not None]

@@ -27,13 +27,22 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent, and what the answer must contain to count."""
+    """What is sent, and what the answer must contain to count.
+
+    Where a ``tail`` is given, a number stands between the body and it that is new in every request: two requests of one
+    JSON-RPC session that are under way at once must not have the same id.
+    """
 
     path: str
     expect: str
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     method: str = "POST"
+    tail: bytes = b""
+
+    def body_of(self, number: int) -> bytes:
+        """The body of the request with this number."""
+        return b"%b%d%b" % (self.body, number, self.tail) if self.tail else self.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,15 @@ _LUA = """
 wrk.method = {method}
 wrk.body = {body}
 {headers}
-local expect = {expect}
+local expect, head, tail = {expect}, {body}, {tail}
 local threads = {{}}
+local sent = 0
+if tail ~= "" then
+  function request()
+    sent = sent + 1
+    return wrk.format(nil, nil, nil, head .. sent .. tail)
+  end
+end
 good, bad = 0, 0  -- globals: each thread has its own pair, which done() reads
 function setup(thread) table.insert(threads, thread) end
 function response(status, headers, body)
@@ -114,6 +130,7 @@ def _lua(request: Request) -> str:
     return _LUA.format(
         method=_quoted(request.method.encode()),
         body=_quoted(request.body),
+        tail=_quoted(request.tail),
         headers=headers,
         expect=_quoted(request.expect.encode()),
     )
@@ -129,6 +146,7 @@ def _quoted(raw: bytes) -> str:
 
 @dataclass(slots=True)
 class _Tally:
+    sent: int = 0
     good: int = 0
     bad: int = 0
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -161,10 +179,11 @@ async def _caller(port: int, request: Request, until: float, tally: _Tally) -> N
 
 async def _connection(port: int, request: Request, until: float, tally: _Tally) -> None:
     reader, writer = await asyncio.open_connection(HOST, port)
-    sent, expect = _on_the_wire(port, request), request.expect.encode()
+    expect = request.expect.encode()
     try:
         while (began := time.perf_counter()) < until:
-            writer.write(sent)
+            tally.sent += 1
+            writer.write(_on_the_wire(port, request, tally.sent))
             async with asyncio.timeout(ANSWER_SECONDS):
                 status, body = await _answer(reader)
             tally.latencies.append(time.perf_counter() - began)
@@ -176,11 +195,12 @@ async def _connection(port: int, request: Request, until: float, tally: _Tally) 
         writer.close()
 
 
-def _on_the_wire(port: int, request: Request) -> bytes:
+def _on_the_wire(port: int, request: Request, number: int) -> bytes:
+    body = request.body_of(number)
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {HOST}:{port}"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
-    lines += [f"Content-Length: {len(request.body)}", "", ""]
-    return "\r\n".join(lines).encode() + request.body
+    lines += [f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

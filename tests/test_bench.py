@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from bench import __main__ as command_line
 from bench.harness import (
     BENCHES,
+    HEALTHY,
     ROOT,
     Options,
     Result,
@@ -26,6 +28,7 @@ from bench.harness import (
     answers,
     bench,
     cpu_seconds,
+    free_port,
     measure,
     ratio,
     resident_mb,
@@ -34,16 +37,21 @@ from bench.harness import (
     side_by_side,
     uvicorn,
 )
-from bench.load import Load, Request, percentile, with_asyncio, with_wrk
-from bench.mcp import call
+from bench.load import Load, percentile, with_asyncio, with_wrk
+from bench.mcp import call, in_session
 
 ECHO = call("echo", {"message": "hello"}, modern=False)
-HEALTHY = Request("/healthz", "ok", method="GET")
 Loader = Callable[..., Load]
 
 
 def bare(port: int, _: Path) -> list[str]:
     return uvicorn("bare", port)
+
+
+@pytest.fixture(scope="module")
+def echo_port() -> Iterator[int]:
+    with serving(bare, HEALTHY) as server:
+        yield server.port
 
 
 @pytest.fixture(params=["asyncio", "wrk"])
@@ -53,11 +61,9 @@ def loader(request: pytest.FixtureRequest) -> Loader:
     return with_wrk if request.param == "wrk" else with_asyncio
 
 
-def test_only_the_expected_answer_counts_as_good(loader: Loader) -> None:
-    wrong = Request(ECHO.path, "something else", ECHO.body, ECHO.headers)
-    with serving(bare, HEALTHY) as server:
-        right = loader(server.port, ECHO, seconds=0.2, connections=2)
-        other = loader(server.port, wrong, seconds=0.2, connections=2)
+def test_only_the_expected_answer_counts_as_good(loader: Loader, echo_port: int) -> None:
+    right = loader(echo_port, ECHO, seconds=0.2, connections=2)
+    other = loader(echo_port, replace(ECHO, expect="something else"), seconds=0.2, connections=2)
     assert right.good > 0
     assert right.bad == 0
     assert 0 < right.p50_ms <= right.p99_ms
@@ -66,18 +72,14 @@ def test_only_the_expected_answer_counts_as_good(loader: Loader) -> None:
     assert other.bad > 0
 
 
-def test_a_failing_server_is_never_a_fast_one() -> None:
-    refused = Request(ECHO.path, "", b"{", ECHO.headers)
-    with serving(bare, HEALTHY) as server:
-        load = with_asyncio(server.port, refused, seconds=0.1, connections=2)
+def test_a_failing_server_is_never_a_fast_one(echo_port: int) -> None:
+    load = with_asyncio(echo_port, replace(ECHO, expect="", tail=b"{"), seconds=0.1, connections=2)
     assert load.good == 0
     assert load.bad > 0
 
 
 def test_a_server_that_is_gone_is_all_errors() -> None:
-    with serving(bare, HEALTHY) as server:
-        port = server.port
-    load = with_asyncio(port, ECHO, seconds=0.1, connections=2)
+    load = with_asyncio(free_port(), ECHO, seconds=0.1, connections=2)
     assert load.good == 0
     assert load.bad > 0
 
@@ -228,9 +230,18 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
     assert percentile([float(n) for n in range(100)], 0.99) == 99.0
 
 
-def test_the_sdk_answers_the_request_of_each_era() -> None:
-    with serving(lambda port, _: uvicorn("sdk", port), HEALTHY) as server:
-        for modern in (True, False):
-            request = call("echo", {"message": "hello"}, modern=modern)
-            assert answers(server.port, request)
-            assert not answers(server.port, Request(request.path, "good-bye", request.body, request.headers))
+def test_a_server_with_sessions_is_loaded_within_one_by_all_connections_at_once() -> None:
+    command, environment = (lambda port, _: uvicorn("sdk", port)), {"BENCH_SESSIONS": "1"}
+    with serving(command, HEALTHY, environment=environment) as server:
+        assert answers(server.port, call("echo", {"message": "hello"}, modern=True))
+        assert not answers(server.port, ECHO)
+        load = with_asyncio(server.port, in_session(server.port, ECHO), seconds=0.3, connections=4)
+    assert load.good > 0
+    assert load.bad == 0  # requests with one id would take each other's answers, and the others wait in vain
+
+
+def test_a_server_that_gives_a_wrong_answer_is_not_loaded() -> None:
+    other = replace(ECHO, expect="good-bye")
+    (row,) = side_by_side([Target("wrong", bare, other)], Options(0.1, 1, 1))
+    assert row.rate is None
+    assert "answered 200 without 'good-bye'" in row.extra["note"]

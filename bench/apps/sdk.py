@@ -1,11 +1,13 @@
-"""The official MCP SDK at its best: the low-level server with one echo tool, JSON answers, stateless.
+"""The official MCP SDK at its best: the low-level server with one echo tool and JSON answers.
 
-``get_tool_input_schema`` is given, because without it the SDK lists the tools again inside every call. Also answers
-GET /healthz, so that its start can be timed like ours.
+Stateless, unless BENCH_SESSIONS is set: then its legacy era hands out sessions. ``get_tool_input_schema`` is given,
+because without it the SDK lists the tools again inside every call. Also answers GET /healthz, so that its start can be
+timed like ours.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import mcp_types as types
@@ -34,5 +36,7 @@ server = Server(
     "echo", version="1", on_list_tools=_list, on_call_tool=_call, get_tool_input_schema={"echo": SCHEMA}.get
 )
 app = server.streamable_http_app(
-    json_response=True, stateless_http=True, custom_starlette_routes=[Route("/healthz", _healthy)]
+    json_response=True,
+    stateless_http="BENCH_SESSIONS" not in os.environ,
+    custom_starlette_routes=[Route("/healthz", _healthy)],
 )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from agent3.errors import Agent3Error, SecurityError, ValidationError
     from agent3.mcp.library import MCPClient, MCPServer
+    from agent3.mcp.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
     from agent3.nlweb.executor import NLWebExecutor
     from agent3.nlweb.sandbox import NLWebSandbox
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
@@ -42,7 +43,10 @@ __all__ = [
     "Context",
     "LocalAgent",
     "MCPClient",
+    "MCPInputValidator",
     "MCPPerformanceMonitor",
+    "MCPRateLimiter",
+    "MCPSecurityManager",
     "MCPServer",
     "MessageType",
     "NLWebAction",
@@ -75,6 +79,7 @@ _HOMES = {
     ),
     "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
     "agent3.mcp.library": ("MCPClient", "MCPServer"),
+    "agent3.mcp.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
     "agent3.nlweb.executor": ("NLWebExecutor",),
     "agent3.nlweb.sandbox": ("NLWebSandbox",),
     "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+_MOST = 50
+
 app = App(
     name="agent3",
     help="Any agent, any tool, any website, one call.",
     version=__version__,
+    default_parameter=Parameter(negative=(), show_default=False),
     help_epilogue=(
         "Exit codes: 0 done, 1 the call failed, 2 wrong input or settings, 3 a question waits for an answer, "
         "4 not found or not allowed, 5 cannot be reached."
@@ -54,11 +58,11 @@ class Where:
     server: str | None = None
     "Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any."
     db: str | None = None
-    "Use this database directly: sqlite:///PATH or postgresql://…"
+    "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
     config: Path | None = None
     "Settings file; agent3.toml in this folder by default."
     demo: bool = False
-    "With --db or without a running gateway: include the demo agents."
+    "Use the demo agents in this process, without a running gateway."
     json: bool = False
     "Print JSON."
 
@@ -116,7 +120,7 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
 
 
 @app.command
-def search(text: str, *, limit: int = 10, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def search(text: tuple[str, ...], *, limit: int = 10, where: Where = Where()) -> None:  # noqa: B008 - frozen
     """Find agents by what they do.
 
     Parameters
@@ -124,16 +128,16 @@ def search(text: str, *, limit: int = 10, where: Where = Where()) -> None:  # no
     text:
         What you need, in a few words.
     limit:
-        At most this many.
+        At most this many, up to 50 [default: 10].
     """
-    found = _gateway(where).search(text, limit)
+    found = _gateway(where).search(" ".join(text), limit)
     _print(found, where, _agents)
 
 
 @app.command(name="list")
 def list_agents(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
     """List all agents."""
-    _print(_gateway(where).search("", 50), where, _agents)
+    _print(_gateway(where).search("", _MOST), where, _agents)
 
 
 @app.command
@@ -154,7 +158,7 @@ def show(agent: str, *, card: bool = False, where: Where = Where()) -> None:  # 
 @app.command
 def call(
     agent: str,
-    message: str = "",
+    message: tuple[str, ...] = (),
     *,
     capability: str | None = None,
     input: Annotated[str | None, Parameter(name="--input")] = None,  # noqa: A002 - the option is called so
@@ -170,7 +174,7 @@ def call(
     agent:
         Its id, as agent3 search prints it.
     message:
-        What it should do; with --job, the answer to its question.
+        What it should do; with --job, the answer to its question. Put -- before one that begins with a hyphen.
     capability:
         Which of its capabilities, if it has several.
     input:
@@ -184,11 +188,12 @@ def call(
     """
     gateway = _gateway(where)
     metadata = {"timeout": timeout * 1000 if timeout is not None else None, "retries": retries, "job": job}
-    arguments: dict[str, Any] = {"agentId": agent, "message": message, "capability": capability, "input": _json(input)}
+    task = " ".join(message)
+    arguments: dict[str, Any] = {"agentId": agent, "message": task, "capability": capability, "input": _json(input)}
     answer = gateway.call(_given(arguments) | {"metadata": _given(metadata)})
-    while answer.get("status") == "needs" and _at_terminal(where):
-        answer = gateway.call({"agentId": agent, "metadata": {"job": answer["job"], "answers": _ask(answer)}})
-    _print(answer, where, lambda body: _answered(body, agent))
+    while answer.get("status") == "needs" and _at_terminal(where) and (said := _ask(answer)) is not None:
+        answer = gateway.call({"agentId": agent, "metadata": {"job": answer["job"], "answers": said}})
+    _print(answer, where, lambda body: _answered(body, agent, where))
     if not answer["success"]:
         sys.exit(3 if answer.get("status") == "needs" else 0 if answer.get("status") == "working" else _failure(answer))
 
@@ -207,7 +212,7 @@ def doctor(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
 def main() -> None:
     """The ``agent3`` command. An error is one sentence on standard error, never a stack."""
     try:
-        app()
+        app(sys.argv[1:])
     except Agent3Error as wrong:
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": wrong.to_dict()}) + "\n")
@@ -247,9 +252,12 @@ def _gateway(where: Where) -> Gateway:
     """The running one, unless a database or another address is named."""
     from agent3.server.client import Local, Remote, running
 
-    address = where.server or os.environ.get("AGENT3_SERVER")
-    if address is None and where.db is None and not where.demo:
-        address = running()
+    own = where.db is not None or where.demo
+    if where.server is not None and own:
+        raise SetupError(
+            "--server names a running gateway; --db and --demo make one in this process. Give one or other."
+        )
+    address = where.server or (None if own else os.environ.get("AGENT3_SERVER") or running())
     return Remote(address) if address is not None else Local(_settings(where.config, where.db), where.demo)
 
 
@@ -270,24 +278,20 @@ def _at_terminal(where: Where) -> bool:
     return not where.json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _ask(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Put its questions to the person at the terminal."""
+def _ask(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Put its questions to the person at the terminal; None when the person leaves them open (Ctrl-D)."""
     said: dict[str, Any] = {}
     for question in answer["questions"]:
-        schema = question.get("schema") or {}
-        if choices := schema.get("enum"):
+        if url := question.get("url"):
+            print(f"  To be done at {url}, then press Enter.")
+        if choices := (question.get("schema") or {}).get("enum"):
             print(f"  ({' / '.join(map(str, choices))})")
-        text = input(f"{question['text']} ")
-        numeric = schema.get("type") in ("integer", "number", "boolean", "array", "object")
-        said[question["id"]] = _loose(text) if numeric else text
+        try:
+            said[question["id"]] = input(f"{question['text']} ")
+        except EOFError:
+            print()
+            return None
     return said
-
-
-def _loose(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _print(body: Mapping[str, Any], where: Where, pretty: Callable[[Mapping[str, Any]], None]) -> None:
@@ -302,31 +306,43 @@ def _agents(found: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     if not found["agents"]:
-        print("No agent found. Start the gateway with agent3 serve --demo to have some to try.")
+        asked = f" for {found['query']!r}" if found["query"] else ""
+        print(f"No agent found{asked}. Start the gateway with agent3 serve --demo to have some to try.")
         return
     table = Table("agent", "what it does", "capabilities", "rating", box=None, pad_edge=False)
     for one in found["agents"]:
         names = ", ".join(capability["name"] for capability in one["capabilities"])
         table.add_row(one["id"], one["description"], names, str(one["rating"] or "-"))
-    Console().print(table)
+    # What agents say of themselves is text, never markup; a pipe gets one line for each, for tools that read lines.
+    Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 1_000).print(table)
+    if len(found["agents"]) == _MOST:
+        print(f"These are the first {_MOST}. Use agent3 search to find others.")
 
 
 def _pretty(body: Mapping[str, Any]) -> None:
     print(json.dumps(body, indent=2, ensure_ascii=False))
 
 
-def _answered(answer: Mapping[str, Any], agent: str) -> None:
+def _answered(answer: Mapping[str, Any], agent: str, where: Where) -> None:
     if answer.get("status") == "needs":
         for question in answer["questions"]:
             print(f"{question['text']}")
-        print(f"It waits for your answer: agent3 call {agent} ANSWER --job {answer['job']}", file=sys.stderr)
+        print(f"It waits for your answer: {_go_on(agent, 'ANSWER', answer, where)}", file=sys.stderr)
     elif answer.get("status") == "working":
-        print(f"It goes on as job {answer['job']}.")
+        print(f"It goes on. To look at it: {_go_on(agent, '', answer, where)}", file=sys.stderr)
     elif not answer["success"]:
         print(f"agent3: {answer['error']}", file=sys.stderr)
     else:
         result = answer.get("result")
         print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
+
+
+def _go_on(agent: str, said: str, answer: Mapping[str, Any], where: Where) -> str:
+    """The command that goes on with a job, at the same gateway."""
+    same = {"--server": where.server, "--db": where.db, "--config": where.config}
+    options = [word for name, value in same.items() if value is not None for word in (name, str(value))]
+    words = ["agent3", "call", agent, said, "--job", answer["job"], *options, "--demo" if where.demo else ""]
+    return " ".join(quote(word) for word in words if word)
 
 
 def _checks(report: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from agent3.errors import Agent3Error, MethodNotFound, ParseError, RequestError, TooLarge
+from agent3.errors import Agent3Error, MethodNotFound, ParseError, RequestError, TooLarge, TooSlow
 
 __all__ = [
     "INTERNAL_ERROR",
@@ -28,7 +28,6 @@ __all__ = [
     "LIMITS",
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
-    "BodyTimeout",
     "Dispatcher",
     "Frame",
     "Hangup",
@@ -484,15 +483,8 @@ class SSEParser:
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class BodyTimeout(RequestError):
-    """The body did not arrive in time."""
-
-    code = "body_timeout"
-    http_status = 408
-
-
 async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float = 30.0) -> bytes:
-    """The whole body of a request. Raises TooLarge at ``limit`` bytes, BodyTimeout after ``timeout`` seconds in all.
+    """The whole body of a request. Raises TooLarge at ``limit`` bytes, TooSlow after ``timeout`` seconds in all.
 
     Raises ConnectionResetError when the client leaves in the middle.
     """
@@ -500,7 +492,7 @@ async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float =
         async with asyncio.timeout(timeout):
             return await _read(receive, limit)
     except TimeoutError:
-        raise BodyTimeout(f"The body did not arrive within {timeout:g} s; send it faster, or less of it") from None
+        raise TooSlow(f"The body did not arrive within {timeout:g} s; send it faster, or less of it") from None
 
 
 async def _read(receive: Receive, limit: int) -> bytes:

@@ -284,6 +284,7 @@ class Live:
         "attempts",
         "cached",
         "capability",
+        "charged",
         "content",
         "denied",
         "door",
@@ -317,6 +318,8 @@ class Live:
         self.content = 0
         """Pieces of the result that the caller has already seen."""
         self.cached = False
+        self.charged = False
+        """The caller paid for this call already, before a restart."""
         self.denied: str | None = None
         self.route: Route | None = None
         self.expires: float | None = None

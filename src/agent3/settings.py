@@ -133,10 +133,14 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     """The name it goes by in rules, limits and the ledger."""
-    key: str
+    key: str = ""
     """``env:NAME``, or ``sha256:HEX`` of the key that it sends as ``Authorization: Bearer …`` or ``X-API-Key``."""
     scopes: tuple[str, ...] = ()
     """Words that rules can ask for."""
+    signing: str = ""
+    """``env:NAME`` of the secret with which it signs its requests, instead of a key or beside it."""
+    require_signature: bool = False
+    """Whether its key alone is not enough: every request must be signed."""
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -198,7 +202,9 @@ def load(
     """Read the file (if any), then the environment, then ``overrides``; later ones win. Errors name the place."""
     tables = _read(path, environment)
     for table, kind in _TABLES.items():
-        tables.setdefault(table, {}).update(_from_environment(table, kind, environment))
+        if not isinstance(tables.setdefault(table, {}), dict):
+            raise SetupError(f"settings: {table} is a table: write [{table}], and its fields below it.")
+        tables[table].update(_from_environment(table, kind, environment))
     for table, fields in (overrides or {}).items():
         tables.setdefault(table, {}).update({key: value for key, value in fields.items() if value is not None})
     try:
@@ -230,7 +236,8 @@ def _from_environment(table: str, kind: type[Struct], environment: Mapping[str, 
 
 
 def _convert(variable: str, text: str, hint: Any) -> Any:
-    wanted: Any = text.split(",") if getattr(hint, "__origin__", None) is tuple else text
+    several = getattr(hint, "__origin__", None) is tuple
+    wanted: Any = [one.strip() for one in text.split(",") if one.strip()] if several else text
     try:
         return msgspec.convert(wanted, hint, strict=False)
     except msgspec.ValidationError as wrong:

@@ -31,7 +31,10 @@ async def call(
     message: str = "",
     answers: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """The outcome of one conversation: every question is answered from ``answers``, by id or by its text."""
+    """The outcome of one conversation: every question is answered from ``answers``, by id or by its text.
+
+    It ends at a question without an answer, and at one whose answer was not taken: the outcome is then ``Needs``.
+    """
     return await _converse(agent, capability, given, message, answers or {}, restart=False)
 
 
@@ -78,7 +81,11 @@ async def _converse(
     )
     try:
         outcome = await house.runner.start(first, target, door="testing")
+        told: set[str] = set()
         while isinstance(outcome, Needs) and outcome.job is not None and _known(outcome, answers):
+            if not told.isdisjoint(one.id for one in outcome.questions):
+                return outcome
+            told.update(one.id for one in outcome.questions)
             if restart:
                 await house.park.aclose()
             outcome = await house.runner.answer(LOCAL, outcome.job, _said(outcome, answers), door="testing")

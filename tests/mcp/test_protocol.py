@@ -6,7 +6,6 @@ import asyncio
 import base64
 import itertools
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,22 +15,20 @@ from typing import Any, Literal
 import aiohttp
 import mcp_types as wire
 import pytest
-import uvicorn
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
-from starlette.applications import Starlette
-from starlette.routing import Route
 from starlette.types import Scope
 
 from agent3.env import SeededEnv
 from agent3.errors import AccessError, Unauthenticated
-from agent3.mcp.protocol import MCPDoor, Tool, _result
+from agent3.mcp.protocol import MCPDoor, Tool
+from agent3.mcp.results import result as result_of
 from agent3.model import Done, Part, Principal
+from tests.support.mcp_serving import MODERN, served
 from tests.support.mcp_toy import PARTS, SECRET, Toys
 
 TOY = Path(__file__).parents[1] / "support" / "mcp_toy.py"
-MODERN = "2026-07-28"
 Way = tuple[Literal["http", "stdio"], str]
 WAYS: list[Way] = [("http", MODERN), ("http", "legacy"), ("stdio", MODERN), ("stdio", "legacy")]
 HTTP: list[Way] = WAYS[:2]
@@ -45,28 +42,6 @@ def run(story: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait_for(story, 40)
 
     asyncio.run(bounded())
-
-
-@asynccontextmanager
-async def served(door: MCPDoor) -> AsyncIterator[str]:
-    """The door behind a real server on loopback; gives the address of its endpoint."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with door.running():
-            yield
-
-    app = Starlette(routes=[Route("/mcp", endpoint=door.asgi())], lifespan=lifespan)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-    finally:
-        server.should_exit = True
-        await asyncio.wait_for(serving, 15)
-        listener.close()
 
 
 @asynccontextmanager
@@ -413,7 +388,7 @@ def test_each_kind_of_part_has_its_kind_of_content(way: Way) -> None:
 
 
 def test_the_oldest_clients_get_links_and_sound_in_the_forms_they_know() -> None:
-    result = _result(Done(PARTS), "2024-11-05")
+    result = result_of(Done(PARTS), "2024-11-05")
     wire.methods.validate_server_result("tools/call", "2024-11-05", result.model_dump(by_alias=True, exclude_none=True))
     assert [type(block).__name__ for block in result.content[2:]] == [
         "EmbeddedResource",
@@ -761,4 +736,4 @@ def test_a_modern_client_that_hangs_up_cancels_the_call() -> None:
 
 
 def test_text_alone_has_no_structured_content() -> None:
-    assert _result(Done((Part(text="x"),)), MODERN).structured_content is None
+    assert result_of(Done((Part(text="x"),)), MODERN).structured_content is None

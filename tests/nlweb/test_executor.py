@@ -95,7 +95,7 @@ def perform(executor: NLWebExecutor, *steps: NLWebAction, **parameters: Any) -> 
 
 
 @pytest.mark.browser
-@pytest.mark.requirement("RF-013-41", "RF-013-42", "RF-013-44")
+@pytest.mark.requirement("RF-013-41", "RF-013-42")
 def test_the_six_steps_of_a_flight_search_give_the_flights(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     search = [
@@ -134,7 +134,6 @@ def test_a_certificate_of_unknown_hand_is_not_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.requirement("RF-013-44")
 def test_extraction_gives_typed_and_nested_values(executor: NLWebExecutor, site: Site) -> None:
     leg = ExtractField(
         selector=".leg",
@@ -268,7 +267,6 @@ def test_a_default_of_the_schema_fills_what_was_not_given(executor: NLWebExecuto
 
 
 @pytest.mark.browser
-@pytest.mark.requirement("RF-013-49")
 def test_a_step_that_takes_too_long_names_itself_and_its_selector(executor: NLWebExecutor) -> None:
     steps = [step(A.NAVIGATE, value="/things"), step(A.CLICK, "#missing", timeout=0.1)]
     with pytest.raises(CallTimeout, match=r"Step 2 of 'act' \(click '#missing'\) was not done within 0\.1 s") as caught:
@@ -332,6 +330,7 @@ def test_without_a_browser_the_remedy_is_named() -> None:
     executor.stop_browser()
 
 
+@pytest.mark.browser
 def test_a_browser_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT3_BROWSER", "/bin/true")
     before = _descendants(os.getpid())
@@ -452,7 +451,6 @@ def test_a_browser_that_was_killed_is_reported_and_replaced(site: Site) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.requirement("RF-013-47")
 def test_an_old_browser_is_renewed_between_actions_and_keeps_its_cookies(site: Site) -> None:
     website = interface(site.url, visit=[step(A.NAVIGATE, value="/things")])
     with NLWebExecutor(website) as executor:

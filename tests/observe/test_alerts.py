@@ -23,6 +23,7 @@ def test_prometheus_accepts_the_rules() -> None:
 
 
 @needs_promtool
+@pytest.mark.requirement("RT-014-O04", "RT-014-O05", "RT-014-O06", "RT-014-O07")
 def test_each_alert_fires_and_keeps_still_on_the_sample_series() -> None:
     assert "SUCCESS" in _promtool("test", "rules", str(TESTS))
 
@@ -65,6 +66,7 @@ def test_every_metric_in_the_rules_is_one_that_we_export() -> None:
     }
 
 
+@pytest.mark.requirement("RT-014-O04", "RT-014-O05", "RT-014-O06", "RT-014-O07")
 def test_names_severities_and_messages_are_the_documented_ones() -> None:
     found = re.findall(
         r'- alert: (\w+).*?severity: (\w+).*?summary: "([^"]+)"',

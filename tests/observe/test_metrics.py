@@ -38,6 +38,7 @@ OURS = {
 }
 
 
+@pytest.mark.requirement("RT-014-O01", "RT-014-O02", "RT-014-O03")
 def test_the_page_shows_exactly_the_documented_names_types_and_labels() -> None:
     metrics = Metrics()
     _touch_all(metrics)

@@ -11,7 +11,6 @@ from agent3.definitions import ActionType, NLWebAction
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
 
-pytestmark = pytest.mark.requirement("RT-014-M01", "RT-014-M03")
 
 
 def test_the_targets_are_the_documented_ones() -> None:
@@ -23,6 +22,7 @@ def test_the_targets_are_the_documented_ones() -> None:
     }
 
 
+@pytest.mark.requirement("RT-014-M01")
 def test_the_documented_usage_under_a_cache_measures_the_first_call_only() -> None:
     before = len(MCPPerformanceMonitor.latencies("list_tools"))
 
@@ -269,6 +269,7 @@ def test_the_latencies_behave_like_the_documented_list_and_stay_bounded() -> Non
     assert monitor.action_latencies[-1] == 119.9
 
 
+@pytest.mark.requirement("RT-014-M03")
 def test_a_browser_is_to_be_restarted_after_its_lifetime() -> None:
     monitor = NLWebPerformanceMonitor()
     assert monitor.MAX_BROWSER_LIFETIME == 300

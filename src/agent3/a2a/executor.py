@@ -6,6 +6,7 @@ at once; others wait in the outbox, which is bounded and refuses rather than for
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from agent3.calls.functions import LocalAgent
 from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import A2AMessage, AgentCard, MessageType
 from agent3.errors import CallTimeout, RateLimited
-from agent3.model import Capability, Done, Failed, Outcome, Principal, value_of
+from agent3.model import Capability, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
 from agent3.schema import nearest
@@ -95,7 +96,11 @@ class AgentExecutor:
         return bridge.run(self._handle(message))
 
     def wait_for_response(self, message: A2AMessage, timeout: float = 30.0) -> A2AMessage:
-        """The answer to a message that was sent; CallTimeout when it does not come in time. A late one is kept."""
+        """The answer to a message that was sent; CallTimeout when it does not come in time. A late one is kept.
+
+        Not for an async capability, whose loop would wait for itself: there it is a SetupError.
+        """
+        _may_wait()
         with self._arrived:
             if not self._arrived.wait_for(lambda: message.message_id in self._replies, timeout):
                 raise CallTimeout(
@@ -172,6 +177,19 @@ class AgentExecutor:
         return function.capability if function is not None else None
 
 
+def _may_wait() -> None:
+    """Let the bridge judge, where a loop runs in this thread at all: from inside its own it refuses to wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    bridge.run(_nothing())
+
+
+async def _nothing() -> None:
+    return
+
+
 def _error(code: str, message: str) -> dict[str, Any]:
     return {"status": "error", "error": {"code": code, "message": message}}
 
@@ -181,4 +199,6 @@ def _content(outcome: Outcome) -> dict[str, Any]:
         return {"status": "success", "result": value_of(outcome.parts)}
     if isinstance(outcome, Failed):
         return _error(outcome.code, outcome.message)
+    if isinstance(outcome, Needs):
+        return {"status": "needs", "job": outcome.job, "questions": [one.text for one in outcome.questions]}
     return {"status": "working", "job": outcome.job}

@@ -13,7 +13,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, overload
 
@@ -38,6 +38,7 @@ from agent3.model import (
     Question,
     Route,
     Working,
+    encode,
 )
 from agent3.schema.kinds import of_type, to_type
 
@@ -45,6 +46,8 @@ __all__ = ["Context", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_PATIENCE = 60.0
+"""Seconds that a thread waits for storage before it gives up."""
 
 
 class _Asked(BaseException):
@@ -60,6 +63,7 @@ class _Base:
     def __init__(self, call: Call):
         self._call = call
         self._count = 0
+        self._sent = 0
 
     @property
     def principal(self) -> Principal:
@@ -136,7 +140,8 @@ class Context(_Base):
 
     def send(self, value: Any) -> None:
         """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
-        self._call.emit(_chunk(value))
+        self._sent += 1
+        self._call.emit(_chunk(value, self._sent))
 
 
 class SyncContext(_Base):
@@ -145,7 +150,14 @@ class SyncContext(_Base):
     def __init__(self, call: Call, loop: asyncio.AbstractEventLoop):
         super().__init__(call)
         self._loop = loop
+        self._sent_before = call.state.get("chunks", 0) if isinstance(call.state, dict) else 0
         self.cancelled = False
+
+    @property
+    def state(self) -> Any:
+        """What the next run must know of this one: how many pieces were handed over."""
+        sent = max(self._sent, self._sent_before)
+        return {"chunks": sent} if sent else None
 
     def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
         """Ask the caller. The run ends here, and the answer runs the function again from the top."""
@@ -164,7 +176,7 @@ class SyncContext(_Base):
             return live.kept[name]  # type: ignore[no-any-return]
         value = _plain(do(), f"ctx.once({name!r})")
         if live.keep is not None:
-            asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result()
+            asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
         live.kept[name] = value
         return value  # type: ignore[no-any-return]
 
@@ -177,29 +189,40 @@ class SyncContext(_Base):
         self._emit(Event("status", text=text))
 
     def send(self, value: Any) -> None:
-        """Hand over a piece of the result already."""
-        self._emit(_chunk(value))
+        """Hand over a piece of the result already. A run after an answer does not hand over again what an earlier did.
+
+        After this the call is never repeated behind the caller's back.
+        """
+        self._go_on()
+        self._sent += 1
+        if self._sent > self._sent_before:
+            self._emit(_chunk(value, self._sent))
 
     def _emit(self, event: Event) -> None:
         self._go_on()
-        self._loop.call_soon_threadsafe(self._call.emit, event)
+        self._loop.call_soon_threadsafe(self._deliver, event)
+
+    def _deliver(self, event: Event) -> None:
+        if not self.cancelled:
+            self._call.emit(event)
 
     def _go_on(self) -> None:
         if self.cancelled:
             raise Canceled("The caller no longer waits for this.")
 
 
-def _chunk(value: Any) -> Event:
-    return Event("artifact", artifact="result", parts=parts_of(value), append=True)
+def _chunk(value: Any, number: int) -> Event:
+    """A piece of the result. The first begins it anew: a replay after a restart replaces what the first run sent."""
+    return Event("artifact", artifact="result", parts=parts_of(value), append=number > 1)
 
 
 def _plain(value: Any, what: str) -> Any:
-    """The value in JSON's types; pydantic models, dataclasses and structs included."""
-    if value is None or isinstance(value, str | int | float | bool):
+    """The value in JSON's types, as it comes back from storage; pydantic models, dataclasses and structs included."""
+    if value is None or isinstance(value, (str, int, float)):
         return value
     try:
-        return msgspec.to_builtins(value, enc_hook=_encode_foreign)
-    except (TypeError, ValueError) as wrong:
+        return msgspec.json.decode(_encoder.encode(value))
+    except (TypeError, ValueError, RecursionError) as wrong:
         raise TargetError(f"{what} gave something that is not JSON: {wrong}") from None
 
 
@@ -208,6 +231,9 @@ def _encode_foreign(value: Any) -> Any:
     if callable(dump):
         return dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
 def parts_of(value: Any) -> tuple[Part, ...]:
@@ -226,9 +252,13 @@ def parts_of(value: Any) -> tuple[Part, ...]:
 
 
 def _outcome_of(value: Any) -> Outcome:
-    if isinstance(value, Done | Failed | Needs | Working):
-        return value
-    return Done(parts_of(value))
+    if not isinstance(value, Done | Failed | Needs | Working):
+        return Done(parts_of(value))
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise TargetError(f"the function returned an outcome that is not JSON: {wrong}") from None
+    return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -243,74 +273,68 @@ class _Function:
     async def run(self, call: Call, threads: Callable[[], ThreadPoolExecutor]) -> Outcome:
         """Run it for a turn, in the way its form asks for."""
         given = schema.arguments(self.signature, call.input if isinstance(call.input, dict) else {})
-        if inspect.isasyncgenfunction(self.fn):
-            return await _drain(self.fn(*self._context(call), **given), call)
-        if inspect.iscoroutinefunction(self.fn):
-            return _outcome_of(await self.fn(*self._context(call), **given))
+        if self.signature.is_async:
+            return await self._in_loop(call, given)
         if self.inline:
             return _outcome_of(self.fn(**given))
         return await self._in_thread(call, given, threads())
 
-    def _context(self, call: Call) -> tuple[Context, ...]:
-        return (Context(call),) if self.signature.takes_context else ()
+    async def _in_loop(self, call: Call, given: dict[str, Any]) -> Outcome:
+        context = Context(call)
+        if self.signature.context is not None:
+            given[self.signature.context] = context
+        value = self.fn(**given)
+        return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
 
     async def _in_thread(self, call: Call, given: dict[str, Any], threads: ThreadPoolExecutor) -> Outcome:
         loop = asyncio.get_running_loop()
         context = SyncContext(call, loop)
-        leading = (context,) if self.signature.takes_context else ()
-        bound = functools.partial(self.fn, *leading, **given)
-        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context, call)
+        if self.signature.context is not None:
+            given[self.signature.context] = context
+        bound = functools.partial(self.fn, **given)
+        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context)
         try:
             return await loop.run_in_executor(threads, work)
         finally:
             context.cancelled = True
 
 
-def _sync_run(bound: Callable[[], Any], context: SyncContext, call: Call) -> Outcome:
+def _sync_run(bound: Callable[[], Any], context: SyncContext) -> Outcome:
     """The whole run of a plain function or generator, in its thread."""
     try:
         value = bound()
-        if inspect.isgenerator(value):
-            return _drain_sync(value, context, call)
-        return _outcome_of(value)
+        return _drain_sync(value, context) if inspect.isgenerator(value) else _outcome_of(value)
     except _Asked as asked:
-        return Needs((asked.question,), state=call.state)
+        return Needs((asked.question,), state=context.state)
 
 
-def _drain_sync(generator: Iterator[Any], context: SyncContext, call: Call) -> Outcome:
-    """Send out what a generator yields; a question it yields ends the run, and is answered when it is run again.
-
-    The chunks before a question were sent by an earlier turn, which left their number in the state.
-    """
-    skip = call.state.get("chunks", 0) if isinstance(call.state, dict) else 0
+def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Outcome:
+    """Send out what a generator yields; a question it yields ends the run, and is answered when it is run again."""
     chunks: list[Part] = []
     answer: Any = None
     try:
         while True:
-            value = generator.send(answer) if hasattr(generator, "send") else next(generator)
+            value = generator.send(answer)
             answer = None
             if isinstance(value, Question):
-                answer = context.ask(value.text, value.schema or str)
-                continue
-            chunks.extend(parts_of(value))
-            if len(chunks) > skip:
+                answer = context.ask(value.text, value.schema or str, url=value.url)
+            else:
+                chunks.extend(parts_of(value))
                 context.send(value)
     except StopIteration as end:
         return Done(_folded(chunks) + parts_of(end.value))
-    except _Asked as asked:
-        return Needs((asked.question,), state={"chunks": len(chunks)})
+    finally:
+        generator.close()
 
 
-async def _drain(generator: AsyncIterator[Any], call: Call) -> Outcome:
+async def _drain(generator: AsyncGenerator[Any, Any], context: Context) -> Outcome:
     chunks: list[Part] = []
     try:
         async for value in generator:
-            call.emit(_chunk(value))
+            context.send(value)
             chunks.extend(parts_of(value))
     finally:
-        close = getattr(generator, "aclose", None)
-        if close is not None:
-            await close()
+        await generator.aclose()
     return Done(_folded(chunks))
 
 
@@ -414,16 +438,17 @@ class LocalAgent:
     ) -> Capability:
         """Offer a function under a name, with schemas of its own where they are given."""
         signature = schema.from_function(fn)
-        if inline and (signature.takes_context or inspect.iscoroutinefunction(fn)):
-            raise SetupError(f"{fn.__name__}: inline is for plain functions without ctx that never block.")
+        called = name or fn.__name__
+        if inline and (signature.takes_context or signature.is_async or signature.streams):
+            raise SetupError(f"{called}: inline is for plain functions without ctx that never block.")
         capability = Capability(
-            name=name or fn.__name__,
+            name=called,
             description=signature.description if description is None else description,
             input_schema=signature.input if input_schema is None else input_schema,
             output_schema=output_schema,
             hints=Hints(read_only, idempotent, consequential, replay),
-            interactive=signature.takes_context and inspect.iscoroutinefunction(fn),
-            routes=(Route("local", self.id, name or fn.__name__),),
+            interactive=signature.takes_context and signature.is_async,
+            routes=(Route("local", self.id, called),),
             **rest,
         )
         self.functions[capability.name] = _Function(fn, signature, capability, inline)
@@ -470,6 +495,7 @@ class LocalConnector:
         """Let the threads go; a function that still runs in one is not waited for."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
 
     def _agent(self, address: str) -> LocalAgent:
         agent = self.agents.get(address)

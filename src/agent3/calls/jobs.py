@@ -10,14 +10,16 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from agent3.calls.outcomes import REFUSALS
 from agent3.env import Env
-from agent3.errors import Conflict, JobNotFound, TurnTaken
+from agent3.errors import Conflict, JobNotFound, TurnTaken, ValidationError
 from agent3.model import (
     Answer,
     Call,
@@ -40,11 +42,14 @@ __all__ = ["Job", "Jobs", "Status", "node_name"]
 Status = Literal["working", "needs", "done", "failed", "canceled"]
 LEASE = 30.0
 """Seconds after which a silent process has lost its jobs."""
+_GAP = 10_000
+"""Numbers left out when a job is taken over: its old process may have told events that it no longer wrote down."""
 
 _answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
 _questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
 _route: msgspec.json.Decoder[Route] = msgspec.json.Decoder(Route)
 _event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_sorted = msgspec.json.Encoder(order="deterministic")
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -81,8 +86,12 @@ def node_name(env: Env) -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{env.id()[:16]}"
 
 
+_here: weakref.WeakValueDictionary[str, Jobs] = weakref.WeakValueDictionary()
+"""The nodes of this very process that have not left."""
+
+
 def _dead(node: str | None, me: str) -> bool:
-    """Whether a node is certainly gone: another process of this machine whose number is free."""
+    """Whether a node is certainly gone: it left, or was another process of this machine whose number is free."""
     if node is None:
         return True
     host, _, rest = node.partition("/")
@@ -95,7 +104,7 @@ def _dead(node: str | None, me: str) -> bool:
         return True
     except PermissionError:
         return False
-    return pid == str(os.getpid())
+    return pid == str(os.getpid()) and node not in _here
 
 
 class Jobs:
@@ -107,13 +116,14 @@ class Jobs:
         self._keep = keep_days * 86_400.0
         self.node = node_name(env)
         self._changed: dict[str, set[asyncio.Event]] = {}
+        _here[self.node] = self
 
     async def open(self, call: Call) -> tuple[Job, bool]:
         """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
 
         One key with another body is a Conflict.
         """
-        digest = _digest(call) if call.key is not None else None
+        digest = _digest(call)
 
         async def work(tx: Transaction) -> tuple[Job, bool]:
             row = await self._insert(tx, call, digest)
@@ -187,12 +197,14 @@ class Jobs:
         return claimed
 
     async def seize(self, job: Job) -> Job | None:
-        """Take over a job whose process is gone; None when somebody else was faster."""
+        """Take over a job whose process is gone, or enter one's own again; None when somebody else was faster."""
 
         async def work(tx: Transaction) -> Job | None:
             row = await tx.one(
-                "UPDATE jobs SET generation = generation + 1, node = ?, lease = ?, updated = ? "
-                "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+                "UPDATE jobs SET generation = generation + 1, seq = CASE WHEN node = ? THEN seq ELSE seq + ? END, "
+                "node = ?, lease = ?, updated = ? WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+                self.node,
+                _GAP,
                 self.node,
                 self._env.now() + LEASE,
                 self._env.now(),
@@ -274,7 +286,8 @@ class Jobs:
                 batch = await self.events(job.id, after)
                 for event in batch:
                     after = event.seq
-                    yield event
+                    if event.kind != "state":
+                        yield event
                 if not batch and job.status != "working":
                     return
                 if not batch:
@@ -303,11 +316,10 @@ class Jobs:
                 del self._changed[job.id]
 
     async def abandoned(self) -> list[Job]:
-        """Working jobs whose process is gone or silent."""
+        """Working jobs whose process is gone or silent; also this one's own, if it forgot them."""
         rows = await self._database.all("SELECT * FROM jobs WHERE status = 'working' ORDER BY updated LIMIT 1000")
         now = self._env.now()
-        jobs = [_job(row) for row in rows if row["node"] != self.node]
-        return [job for job in jobs if (job.lease or 0.0) < now or _dead(job.node, self.node)]
+        return [_job(row) for row in rows if (row["lease"] or 0.0) < now or _dead(row["node"], self.node)]
 
     async def heartbeat(self, jobs: Sequence[str]) -> None:
         """Say that this process still works on its jobs."""
@@ -317,16 +329,20 @@ class Jobs:
             [(until, job, self.node) for job in jobs],
         )
 
+    async def leave(self) -> None:
+        """Give up this process's jobs, so that the next may take them over at once."""
+        _here.pop(self.node, None)
+        await self._database.many("UPDATE jobs SET lease = 0 WHERE node = ? AND status = 'working'", [(self.node,)])
+
     async def expire(self) -> int:
-        """Remove ended jobs past their time, with their events."""
+        """Remove jobs past their time that nobody works on, with their events and aliases."""
         now = self._env.now()
 
         async def work(tx: Transaction) -> int:
-            await tx.run(
-                "DELETE FROM job_events WHERE job IN (SELECT id FROM jobs WHERE expires < ? AND status <> 'working')",
-                now,
-            )
-            return await tx.run("DELETE FROM jobs WHERE expires < ? AND status <> 'working'", now)
+            old = "FROM jobs WHERE expires < ? AND status <> 'working'"
+            for table in ("job_events", "job_aliases"):
+                await tx.run(f"DELETE FROM {table} WHERE job IN (SELECT id {old})", now)
+            return await tx.run(f"DELETE {old}", now)
 
         return await self._database.write(work)
 
@@ -345,7 +361,7 @@ class Jobs:
             call.principal.id,
             call.key,
             digest,
-            encode(call),
+            _kept(encode, call),
             self.node,
             now + LEASE,
             now,
@@ -367,7 +383,8 @@ class Jobs:
         seq = max(job.seq, written, *(event.seq for event in events)) + 1
         row = await tx.one(
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
-            "updated = ?, expires = ?, lease = ? WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+            "key = CASE WHEN ? = 1 THEN NULL ELSE key END, updated = ?, expires = ?, lease = ? "
+            "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
             _status(outcome),
             encode(outcome),
             encode(route) if route is not None else None,
@@ -375,6 +392,7 @@ class Jobs:
             encode(outcome.questions) if isinstance(outcome, Needs) else None,
             encode(dict(job.answers if answers is None else answers)),
             seq,
+            int(_never_ran(outcome)),
             self._env.now(),
             self._env.now() + self._keep,
             self._env.now() + LEASE if isinstance(outcome, Working) else None,
@@ -383,11 +401,15 @@ class Jobs:
         )
         if row is None:
             raise TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
-        last = Event("turn", data=msgspec.to_builtins(outcome), seq=seq, turn=job.turn)
-        await self._log(tx, job.id, [*events, last])
+        # Asked again, a target that goes on working elsewhere has no news.
+        news = not isinstance(outcome, Working) or outcome != job.outcome
+        last = [Event("turn", data=_shown(outcome), seq=seq, turn=job.turn)] if news else []
+        await self._log(tx, job.id, [*events, *last])
         return _job(row)
 
     async def _log(self, tx: Transaction, job_id: str, events: Sequence[Event]) -> None:
+        if not events:
+            return
         now = self._env.now()
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -408,9 +430,32 @@ async def _ring(bell: asyncio.Event, seconds: float) -> None:
         return
 
 
-def _digest(call: Call) -> str:
-    asked = msgspec.json.encode((call.agent, call.capability, call.input, call.parts), order="deterministic")
-    return hashlib.sha256(asked).hexdigest()
+def _digest(call: Call) -> str | None:
+    """What a key stands for; None without a key."""
+    if call.key is None:
+        return None
+    asked = (call.agent, call.capability, call.input, call.parts)
+    return hashlib.sha256(_kept(_sorted.encode, asked)).hexdigest()
+
+
+def _kept(write: Callable[[Any], bytes], what: Any) -> bytes:
+    """The bytes that a call is kept as; what has no JSON form cannot be kept."""
+    try:
+        return write(what)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise ValidationError(f"The input cannot be kept: {wrong}. Give JSON values only.") from None
+
+
+def _never_ran(outcome: Outcome) -> bool:
+    """Whether the call was refused or certainly not sent: its key then stands for nothing and may be used again."""
+    return isinstance(outcome, Failed) and (not outcome.sent or outcome.code in REFUSALS)
+
+
+def _shown(outcome: Outcome) -> Any:
+    """An outcome for readers of the log: without the connector's own state."""
+    if isinstance(outcome, Needs | Working) and outcome.state is not None:
+        outcome = msgspec.structs.replace(outcome, state=None)
+    return msgspec.to_builtins(outcome)
 
 
 def _status(outcome: Outcome) -> Status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent3.errors import Agent3Error, ValidationError, by_code
+from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
 from agent3.model import Failed
 
 __all__ = ["REFUSALS", "error_of", "failed_by", "failed_by_any"]
@@ -44,7 +44,8 @@ def failed_by_any(error: Exception, agent: str) -> Failed:
     if isinstance(error, Agent3Error):
         return failed_by(error)
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failed("target_failed", f"{agent} failed: {words[:2000]}")
+    kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
+    return failed_by(kind(f"{agent} failed: {words[:2000]}"))
 
 
 def error_of(failed: Failed) -> Agent3Error:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from agent3.calls.outcomes import failed_by
 from agent3.env import Env
@@ -23,52 +24,63 @@ __all__ = ["Park"]
 
 log = logger("park")
 
+_PATIENCE = 10.0
+"""Seconds that a cancelled handler gets to clean up."""
+
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """A handler in the middle of its work."""
+    """A handler in the middle of its work, and the questions it waits for."""
 
     live: Live
     task: asyncio.Task[Outcome] | None = None
-    signal: asyncio.Future[Question | None] | None = None
-    answer: asyncio.Future[Answer] | None = None
-    question: Question | None = None
+    signal: asyncio.Future[None] | None = None
+    asked: dict[str, tuple[Question, asyncio.Future[Answer]]] = field(default_factory=dict)
     since: float = 0.0
 
     async def ask(self, question: Question) -> Answer:
         """Called from inside the handler: end this turn with a question and wait for the next."""
-        loop = asyncio.get_running_loop()
-        self.answer = loop.create_future()
-        self.question = question
-        if self.signal is not None and not self.signal.done():
-            self.signal.set_result(question)
-        return await self.answer
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.asked[question.id] = question, answer
+        self._wake()
+        return await answer
+
+    def hear(self, answers: Mapping[str, Answer]) -> None:
+        """Give the handler its answers; what was asked and not answered counts as cancelled."""
+        asked, self.asked = self.asked, {}
+        for name, (_, answer) in asked.items():
+            if not answer.done():
+                answer.set_result(answers.get(name, Answer("cancel")))
 
     def finished(self, task: asyncio.Task[Outcome]) -> None:
         """The handler returned, raised or was cancelled."""
-        if self.signal is not None and not self.signal.done():
-            self.signal.set_result(None)
-        elif not task.cancelled():
-            task.exception()  # retrieved, so that a frame cancelled while parked does not complain at exit
+        self._wake()
+        if not task.cancelled():
+            task.exception()  # retrieved, so that a frame that ends while parked does not complain at exit
 
     async def turn(self) -> Outcome:
         """Run until the handler asks or ends. A cancelled turn cancels the handler and waits for it."""
         assert self.task is not None
         self.signal = asyncio.get_running_loop().create_future()
-        if self.task.done():
-            return self.task.result()
         try:
-            question = await self.signal
+            if not self.task.done():
+                await self.signal
         except asyncio.CancelledError:
             await self.stop()
             raise
-        return self.task.result() if question is None else Needs((question,))
+        if self.task.done():
+            return self.task.result()
+        return Needs(tuple(question for question, _ in self.asked.values()))
 
     async def stop(self) -> None:
-        """Cancel the handler, and wait until it has cleaned up."""
+        """Cancel the handler, and wait a while for it to clean up."""
         assert self.task is not None
         self.task.cancel()
-        await asyncio.wait([self.task])
+        await asyncio.wait([self.task], timeout=_PATIENCE)
+
+    def _wake(self) -> None:
+        if self.signal is not None and not self.signal.done():
+            self.signal.set_result(None)
 
 
 class Park:
@@ -80,6 +92,7 @@ class Park:
         self._most = most
         self._seconds = seconds
         self._frames: OrderedDict[str, _Frame] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -94,7 +107,7 @@ class Park:
             if call.entry == "cancel" and frame is not None:
                 await frame.stop()
                 return failed_by(Canceled("The job was cancelled while it waited for an answer."))
-            if call.entry == "answer" and frame is not None and frame.question is not None:
+            if call.entry == "answer" and frame is not None:
                 return await self._resume(frame, call, job)
             if frame is not None:
                 await frame.stop()
@@ -106,8 +119,10 @@ class Park:
         """Let every frame go; their jobs stay in storage."""
         frames = list(self._frames.values())
         self._frames.clear()
-        for frame in frames:
-            await frame.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await asyncio.gather(*(frame.stop() for frame in frames))
 
     async def _begin(self, inner: Handler, call: Call, job: str) -> Outcome:
         frame = _Frame(call.live)
@@ -117,12 +132,8 @@ class Park:
         return await self._run(frame, job)
 
     async def _resume(self, frame: _Frame, call: Call, job: str) -> Outcome:
-        assert frame.question is not None
-        assert frame.answer is not None
         frame.live.forward = call.live
-        answer = call.answers.get(frame.question.id, Answer("cancel"))
-        if not frame.answer.done():
-            frame.answer.set_result(answer)
+        frame.hear(call.answers)
         return await self._run(frame, job)
 
     async def _run(self, frame: _Frame, job: str) -> Outcome:
@@ -132,21 +143,28 @@ class Park:
             # Held on to, the turn that ended would chain its whole live part to every later one.
             frame.live.forward = None
             self._frames[job] = frame
-            await self._evict()
-            self._show()
+            self._evict()
         return outcome
 
-    async def _evict(self) -> None:
-        """Let go of the oldest frames beyond the bound, and of those that waited too long."""
+    def _evict(self) -> None:
+        """Let go of the oldest frames beyond the bound, and of those that waited too long; nobody waits for them."""
         oldest = self._env.monotonic() - self._seconds
         while self._frames:
             job, frame = next(iter(self._frames.items()))
             if len(self._frames) <= self._most and frame.since > oldest:
-                return
+                break
             del self._frames[job]
             self._metrics.events_dropped.inc(("parked frame let go",))
             log.info("job %s: its frame left memory; an answer will replay it or find it interrupted", job)
-            await frame.stop()
+            if frame.task is not None:
+                frame.task.cancel()
+        if self._frames and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(max(self._seconds, 0.01), self._look_again)
+        self._show()
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._evict()
 
     def _show(self) -> None:
         self._metrics.parked.set((), len(self._frames))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3 import schema
+from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
 from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
@@ -32,11 +33,14 @@ def authorize(access: Access) -> Step:
         async def authorized(call: Call) -> Outcome:
             if call.entry == "cancel":
                 return await inner(call)
-            routes = access.narrow(call.principal, call.agent, call.capability, call.routes)
-            if not routes and call.routes:
+            # A conversation stays on its route, so that one is what it needs to be allowed.
+            begun = call.route if call.entry != "start" else None
+            wanted = call.routes if begun is None else (begun,)
+            routes = access.narrow(call.principal, call.agent, call.capability, wanted)
+            if not routes and wanted:
                 call.live.denied = "forbidden"
                 return failed_by(unknown(call.agent, call.capability))
-            return await inner(call if routes is call.routes else replace(call, routes=routes))
+            return await inner(call if routes is wanted else replace(call, routes=routes))
 
         return authorized
 
@@ -48,7 +52,7 @@ def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
 
     def step(inner: Handler) -> Handler:
         async def limited(call: Call) -> Outcome:
-            if call.entry != "start":
+            if call.entry != "start" or call.live.charged:
                 return await inner(call)
             if call.principal.kind != "local" and (wait := limiter.take(call.principal.id)):
                 return failed_by(_too_often(call, wait))
@@ -78,12 +82,12 @@ def resolve() -> Step:
     """Make structured input of what the caller gave. Structured input is taken as it is.
 
     A message becomes input when that can be done without guessing: it is JSON and says so, or the capability takes
-    nothing but one text.
+    nothing but one text. A later turn is resolved anew, for a job keeps what its caller said, and a replay needs it.
     """
 
     def step(inner: Handler) -> Handler:
         async def resolved(call: Call) -> Outcome:
-            if call.input is not None or call.entry != "start":
+            if call.input is not None or call.entry == "cancel":
                 return await inner(call)
             try:
                 given = _from_message(call, call.live.capability)
@@ -101,7 +105,7 @@ def _from_message(call: Call, capability: Capability) -> Any:
     if call.input_mode == "application/json":
         try:
             return msgspec.json.decode(message)
-        except msgspec.DecodeError as wrong:
+        except (msgspec.DecodeError, RecursionError) as wrong:
             raise ValidationError(f"The message claims to be application/json but is not: {wrong}") from None
     name = _text_parameter(capability.input_schema)
     return {name: message} if name and message else {}
@@ -141,13 +145,20 @@ def validate() -> Step:
 def _check_input(call: Call) -> Failed | None:
     definition = call.live.capability.input_schema
     try:
-        if definition:
-            schema.compile(definition).check(call.input)
-        else:
-            schema.check_shape(call.input)
+        compiled(definition).check(call.input)
+        if not definition:
+            _check_json(call.input)
     except Agent3Error as wrong:
         return failed_by(wrong)
     return None
+
+
+def _check_json(value: Any) -> None:
+    """An empty schema takes anything, but it must be JSON: what is not cannot be sent, kept or shown."""
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError) as wrong:
+        raise ValidationError(f"Input must be JSON: {wrong}") from None
 
 
 def _check_answers(call: Call) -> Needs | None:

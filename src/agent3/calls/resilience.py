@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by, failed_by_any
+from agent3.calls.timeouts import Timeout, Timeouts
 from agent3.env import Env
-from agent3.errors import CallTimeout, CircuitOpen, Unavailable
+from agent3.errors import CallTimeout, CircuitOpen, StorageError, Unavailable
 from agent3.model import Call, Failed, Handler, Outcome, Route, Step, Working
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
@@ -41,7 +42,7 @@ def dead_letter(bury: Callable[[Call, Failed], Awaitable[None]], metrics: Metric
             outcome = await inner(call)
             if isinstance(outcome, Failed) and outcome.code in UNDELIVERED and call.entry in ("start", "answer"):
                 metrics.dead_letters.inc((outcome.code,))
-                await bury(call, outcome)
+                await _buried(call, outcome, bury)
             return outcome
 
         return kept
@@ -49,17 +50,28 @@ def dead_letter(bury: Callable[[Call, Failed], Awaitable[None]], metrics: Metric
     return step
 
 
+async def _buried(call: Call, outcome: Failed, bury: Callable[[Call, Failed], Awaitable[None]]) -> None:
+    try:
+        await bury(call, outcome)
+    except StorageError as wrong:  # what became of the call matters more to its caller than that it was not kept
+        log.error("%s/%s: its dead letter is lost: %s", call.agent, call.capability, wrong)
+
+
 def deadline(settings: Calls, env: Env) -> Step:
     """Bound all attempts and routes of a turn together."""
+    timeouts = Timeouts()
 
     def step(inner: Handler) -> Handler:
         async def bounded(call: Call) -> Outcome:
             seconds = call.timeout if call.timeout is not None else settings.timeout
             call.live.expires = env.monotonic() + seconds
+            limit = timeouts.after(seconds)
             try:
-                async with asyncio.timeout(seconds):
+                with limit:
                     return await inner(call)
             except TimeoutError:
+                if not limit.expired:
+                    raise
                 return failed_by(_late(call, seconds))
 
         return bounded
@@ -89,7 +101,7 @@ def fallback(metrics: Metrics) -> Step:
 
 
 async def _try_routes(inner: Handler, call: Call, metrics: Metrics) -> Outcome:
-    outcome: Outcome = failed_by(_no_route(call))
+    outcome: Outcome | None = None
     before: Route | None = None
     for route in call.routes:
         if before is not None:
@@ -100,7 +112,7 @@ async def _try_routes(inner: Handler, call: Call, metrics: Metrics) -> Outcome:
         outcome = await inner(replace(call, route=route))
         if not _may_hop(outcome, call):
             break
-    return outcome
+    return failed_by(_no_route(call)) if outcome is None else outcome
 
 
 def _no_route(call: Call) -> Unavailable:
@@ -148,7 +160,7 @@ def _pause(outcome: Failed, number: int, settings: Calls, env: Env) -> float:
 class _Circuit:
     failures: int = 0
     open_until: float = 0.0
-    probing: bool = False
+    probe: str | None = None
 
 
 class Breakers:
@@ -168,7 +180,7 @@ class Breakers:
             return "closed"
         return "open" if self._env.monotonic() < circuit.open_until else "half-open"
 
-    def refuse(self, key: str) -> float | None:
+    def refuse(self, key: str, call: str = "") -> float | None:
         """Seconds to wait when the circuit takes no call now, else None; in half-open it takes one as its probe."""
         circuit = self._circuits.get(key)
         if circuit is None or circuit.failures < self._settings.breaker_failures:
@@ -176,9 +188,9 @@ class Breakers:
         left = circuit.open_until - self._env.monotonic()
         if left > 0:
             return left
-        if circuit.probing:
+        if circuit.probe is not None:
             return 1.0
-        circuit.probing = True
+        circuit.probe = call
         self._show(key, 1, "half-open")
         return None
 
@@ -186,7 +198,7 @@ class Breakers:
         """One more failure; at the threshold, and after a failed probe, the circuit opens."""
         circuit = self._circuit(key)
         circuit.failures += 1
-        circuit.probing = False
+        circuit.probe = None
         if circuit.failures >= self._settings.breaker_failures:
             circuit.open_until = self._env.monotonic() + self._settings.breaker_seconds
             self._show(key, 2, "open")
@@ -197,10 +209,11 @@ class Breakers:
         if circuit is not None and circuit.failures >= self._settings.breaker_failures:
             self._show(key, 0, "closed")
 
-    def abandoned(self, key: str) -> None:
-        """A call ended without a verdict, so a probe it was is free again."""
-        if (circuit := self._circuits.get(key)) is not None:
-            circuit.probing = False
+    def abandoned(self, key: str, call: str = "") -> None:
+        """A call ended without a verdict; if it was the probe, another may be."""
+        circuit = self._circuits.get(key)
+        if circuit is not None and circuit.probe == call:
+            circuit.probe = None
 
     def _circuit(self, key: str) -> _Circuit:
         if key not in self._circuits and len(self._circuits) >= self._most:
@@ -219,12 +232,12 @@ def breaker(circuits: Breakers) -> Step:
     def step(inner: Handler) -> Handler:
         async def guarded(call: Call) -> Outcome:
             key = call.route.key if call.route is not None else ""
-            if (wait := circuits.refuse(key)) is not None:
+            if (wait := circuits.refuse(key, call.id)) is not None:
                 return _open(call, wait)
             try:
                 outcome = await inner(call)
             except asyncio.CancelledError:
-                circuits.abandoned(key)
+                circuits.abandoned(key, call.id)
                 raise
             if isinstance(outcome, Failed) and outcome.code in _BREAKS:
                 circuits.failed(key)
@@ -247,13 +260,15 @@ def _open(call: Call, wait: float) -> Failed:
 
 def attempt(settings: Calls, metrics: Metrics) -> Step:
     """One try: its own time, every exception turned into an outcome, and the verdict whether it may be repeated."""
+    timeouts = Timeouts()
 
     def step(inner: Handler) -> Handler:
         async def once(call: Call) -> Outcome:
             live = call.live
             live.attempts += 1
             seen = live.content
-            outcome = await _tried(inner, call, settings)
+            seconds = live.capability.timeout or settings.attempt_timeout
+            outcome = await _tried(inner, call, seconds, timeouts.after(seconds))
             if isinstance(outcome, Failed):
                 outcome = replace(outcome, repeatable=live.content == seen and _harmless(outcome, call))
             metrics.attempts.inc((call.route.protocol if call.route else "", _word(outcome)))
@@ -264,18 +279,25 @@ def attempt(settings: Calls, metrics: Metrics) -> Step:
     return step
 
 
-async def _tried(inner: Handler, call: Call, settings: Calls) -> Outcome:
-    seconds = call.live.capability.timeout or settings.attempt_timeout
+async def _tried(inner: Handler, call: Call, seconds: float, limit: Timeout) -> Outcome:
     try:
-        async with asyncio.timeout(seconds):
+        with limit:
             return await inner(call)
-    except TimeoutError as late:
-        if isinstance(late, CallTimeout):
-            return failed_by(late)
-        return failed_by(_late(call, seconds))
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        return Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
     except Exception as wrong:
+        if limit.expired and isinstance(wrong, TimeoutError):
+            return failed_by(_late(call, seconds))
         log.debug("attempt at %s failed", call.agent, exc_info=True)
         return failed_by_any(wrong, call.agent)
+
+
+def _is_cancelled() -> bool:
+    """Whether it is this task that is being cancelled, and not just something that the target waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _harmless(outcome: Failed, call: Call) -> bool:

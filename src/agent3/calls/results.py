@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from agent3 import schema
+from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, MalformedResponse
@@ -56,9 +56,14 @@ class ResultCache:
 _sorted = msgspec.json.Encoder(order="deterministic")
 
 
-def _cache_key(call: Call, capability: Capability) -> bytes:
-    asked = (call.principal.id, call.agent, call.capability, capability.version, call.input, call.parts)
-    return hashlib.blake2b(_sorted.encode(asked), digest_size=24).digest()
+def _cache_key(call: Call, capability: Capability) -> bytes | None:
+    """What a result is kept under; None for input that is not JSON, which the next steps refuse."""
+    who_and_what = (call.principal.id, call.agent, call.capability, capability.version)
+    asked = (who_and_what, call.input, call.parts, call.input_mode)
+    try:
+        return hashlib.blake2b(_sorted.encode(asked), digest_size=24).digest()
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def cache(results: ResultCache, metrics: Metrics) -> Step:
@@ -70,6 +75,8 @@ def cache(results: ResultCache, metrics: Metrics) -> Step:
             if not capability.cache_ttl or call.entry != "start" or not call.idempotent:
                 return await inner(call)
             key = _cache_key(call, capability)
+            if key is None:
+                return await inner(call)
             if (hit := results.get(key)) is not None:
                 metrics.cache.inc(("hit",))
                 call.live.cached = True
@@ -95,7 +102,7 @@ def artifacts(store: Store, limit: int) -> Step:
     def step(inner: Handler) -> Handler:
         async def referring(call: Call) -> Outcome:
             outcome = await inner(call)
-            if isinstance(outcome, Done | Failed) and _has_large(outcome, limit):
+            if isinstance(outcome, (Done, Failed)) and _has_large(outcome, limit):
                 return await _refer(outcome, call, store, limit)
             return outcome
 
@@ -108,20 +115,21 @@ def _size(part: Part) -> int:
     if part.raw is not None:
         return len(part.raw)
     if part.text is not None:
-        return len(part.text)
-    return 0 if part.data is UNSET or isinstance(part.data, int | float | bool | None) else _json_size(part.data)
+        return len(part.text) if part.text.isascii() else len(part.text.encode())
+    return 0 if part.data is UNSET else _json_size(part.data)
 
 
 def _json_size(data: Any) -> int:
-    if isinstance(data, str):
-        return len(data)
-    return 0 if isinstance(data, dict | list) and not data else len(msgspec.json.encode(data))
+    if isinstance(data, (str, dict, list, tuple)) and data:
+        return len(msgspec.json.encode(data))
+    return 0
 
 
 def _has_large(outcome: Done | Failed, limit: int) -> bool:
-    return any(_size(part) > limit for part in outcome.parts) or any(
-        _size(part) > limit for artifact in outcome.artifacts for part in artifact.parts
-    )
+    for part in outcome.parts:
+        if _size(part) > limit:
+            return True
+    return any(_size(part) > limit for artifact in outcome.artifacts for part in artifact.parts)
 
 
 async def _refer(outcome: Done | Failed, call: Call, store: Store, limit: int) -> Outcome:
@@ -183,7 +191,7 @@ def _malformed(outcome: Outcome, capability: Capability) -> Failed | None:
     if capability.output_schema is None or not isinstance(outcome, Done):
         return None
     try:
-        schema.compile(capability.output_schema).check(value_of(outcome.parts), what="result")
+        compiled(capability.output_schema).check(value_of(outcome.parts), what="result")
     except Agent3Error as wrong:
         text = f"{capability.name} answered with something that breaks its own schema: {wrong.message}"
         return failed_by(MalformedResponse(text, data=wrong.data))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from agent3.errors import Agent3Error, TargetError
-from agent3.model import Call, Event, Handler, Outcome, Step
+from agent3.errors import Agent3Error, CallTimeout, TargetError
+from agent3.model import Call, Done, Event, Handler, Outcome, Step
+from agent3.security.sanitize import rewrite_value
 from agent3.security.secrets import Secret, Vault, redact, redact_outcome
 
 __all__ = ["sealing"]
@@ -38,17 +39,24 @@ async def _with(secret: Secret, call: Call, inner: Handler) -> Outcome:
     except Agent3Error as wrong:
         wrong.message = redact(wrong.message, [secret])
         wrong.args = (wrong.message,)
-        raise
+        wrong.data = rewrite_value(wrong.data, lambda text: redact(text, [secret]))
+        raise wrong from None
     except Exception as wrong:  # noqa: BLE001 - whatever a target raises may quote the secret
-        raise TargetError(redact(f"{call.agent} failed: {type(wrong).__name__}: {wrong}", [secret])) from None
+        kind = CallTimeout if isinstance(wrong, TimeoutError) else TargetError
+        raise kind(redact(f"{call.agent} failed: {type(wrong).__name__}: {wrong}", [secret])) from None
     finally:
         live.filters = before
 
 
 def _redacting(secret: Secret) -> Callable[[Event], Event]:
     def clean(event: Event) -> Event:
-        text = redact(event.text, [secret]) if event.text else event.text
-        parts = tuple(replace(one, text=redact(one.text, [secret])) if one.text else one for one in event.parts)
-        return replace(event, text=text, parts=parts)
+        inside = redact_outcome(Done(event.parts), [secret])
+        return replace(
+            event,
+            text=redact(event.text, [secret]) if event.text else event.text,
+            name=redact(event.name, [secret]) if event.name else event.name,
+            data=rewrite_value(event.data, lambda text: redact(text, [secret])),
+            parts=inside.parts if isinstance(inside, Done) else event.parts,
+        )
 
     return clean

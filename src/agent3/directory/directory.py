@@ -42,6 +42,7 @@ class Directory:
         self._stored: dict[str, Agent] = {}
         self._version = -1
         self._checked = float("-inf")
+        self._writes = 0
         self._index: Index | None = None
         self._lock = asyncio.Lock()
 
@@ -66,7 +67,7 @@ class Directory:
             await _next_version(tx)
 
         await self._database.write(work)
-        self._checked = float("-inf")
+        self._look_again()
 
     async def remove(self, agent_id: str) -> None:
         """Forget a stored agent; AgentNotFound when there is none."""
@@ -77,8 +78,8 @@ class Directory:
             return gone
 
         if not await self._database.write(work):
-            raise AgentNotFound(f"There is no stored agent {agent_id!r} to remove.")
-        self._checked = float("-inf")
+            raise AgentNotFound(f"There is no stored agent {agent_id[:100]!r} to remove.")
+        self._look_again()
 
     async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
         """The agent of that id; AgentNotFound names the nearest one that the caller may see."""
@@ -121,6 +122,9 @@ class Directory:
         if self._env.monotonic() - self._checked < _FRESH:
             return
         async with self._lock:
+            if self._env.monotonic() - self._checked < _FRESH:
+                return
+            writes = self._writes
             row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
             version = row["value"] if row is not None else 0
             if version != self._version:
@@ -128,7 +132,12 @@ class Directory:
                 stored = (_decoder.decode(bytes(row["body"])) for row in rows)
                 self._stored = {agent.id: agent for agent in stored}
                 self._version, self._index = version, None
-            self._checked = self._env.monotonic()
+            if writes == self._writes:  # else what this process wrote meanwhile would be seen half a second later
+                self._checked = self._env.monotonic()
+
+    def _look_again(self) -> None:
+        self._writes += 1
+        self._checked = float("-inf")
 
 
 async def _next_version(tx: Transaction) -> None:

@@ -27,7 +27,7 @@ class Reputation:
 
     async def rate(self, agent: str, principal: str, rating: int, comment: str = "", call: str | None = None) -> None:
         """Record what a caller thinks."""
-        if isinstance(rating, bool) or not 1 <= rating <= 5:
+        if type(rating) is not int or not 1 <= rating <= 5:
             raise ValidationError(f"rating must be a whole number from 1 to 5, got {rating!r}")
         await self._database.many(
             "INSERT INTO feedback (id, at, agent, principal, call, rating, comment) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -45,7 +45,7 @@ class Reputation:
             marks = ", ".join("?" * len(agents))
             sql = (
                 "SELECT agent, COUNT(*) AS voices, AVG(rating) AS mean FROM (SELECT agent, rating, "
-                "ROW_NUMBER() OVER (PARTITION BY agent, principal ORDER BY id DESC) AS age FROM feedback "
+                "ROW_NUMBER() OVER (PARTITION BY agent, principal ORDER BY at DESC, id DESC) AS age FROM feedback "
                 f"WHERE agent IN ({marks})) AS latest WHERE age = 1 GROUP BY agent"
             )
             rows = await self._database.all(sql, *agents)

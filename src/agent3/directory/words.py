@@ -17,13 +17,14 @@ __all__ = ["Index", "words"]
 
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ACCENT = re.compile("[\u0300-\u036f]")
 _K1, _B = 1.2, 0.6
 _COMMON = frozenset("a an and are as at be by for from i in is it me my of on or the to want with you your".split())
 
 
 def words(text: str) -> list[str]:
     """The words of a text for matching: without case, accents, plural s or camel case."""
-    plain = unicodedata.normalize("NFKD", _CAMEL.sub(" ", text)).encode("ascii", "ignore").decode().lower()
+    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", _CAMEL.sub(" ", text))).casefold()
     return [_stem(word) for word in _WORD.findall(plain)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from agent3.model import Agent, Capability
@@ -9,9 +10,12 @@ from agent3.model import Agent, Capability
 __all__ = ["card_of"]
 
 
-def card_of(agent: Agent) -> dict[str, Any]:
-    """The card the agent came with, or one made from what the directory knows. Credentials are never in it."""
-    if agent.card:
+def card_of(agent: Agent, offered: Sequence[Capability]) -> dict[str, Any]:
+    """The card the agent came with, or one made from what the directory knows. Credentials are never in it.
+
+    A caller who may call only some of its capabilities gets a card of those.
+    """
+    if agent.card and len(offered) == len(agent.capabilities):
         return agent.card
     return {
         "id": agent.id,
@@ -21,7 +25,7 @@ def card_of(agent: Agent) -> dict[str, Any]:
         "provider": {"organization": agent.provider} if agent.provider else None,
         "status": agent.status,
         "tags": list(agent.tags),
-        "skills": [_skill(one) for one in agent.capabilities],
+        "skills": [_skill(one) for one in offered],
     }
 
 

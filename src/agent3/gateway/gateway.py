@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agent3 import schema
 from agent3.calls.house import House
+from agent3.calls.jobs import Job
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Listener, Target
 from agent3.directory import Directory, Hit, Rating, Reputation
 from agent3.directory.words import Index
-from agent3.errors import Agent3Error, AgentNotFound, ValidationError, by_code
+from agent3.errors import Agent3Error, AgentNotFound, CapabilityNotFound, JobNotFound, ValidationError, by_code
 from agent3.gateway.cards import card_of
 from agent3.model import (
     Agent,
@@ -31,6 +33,7 @@ from agent3.model import (
     Part,
     Principal,
     Question,
+    Working,
     text_of,
     value_of,
 )
@@ -101,7 +104,7 @@ class Gateway:
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """The agent's raw card. No network is touched and no credential is in it."""
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
-        return card_of(agent)
+        return card_of(agent, self._callable(agent, caller.principal))
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
@@ -136,15 +139,24 @@ class Gateway:
             caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door
         )
 
-    async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any]) -> Outcome:
-        """Likewise for a caller that says it in plain words: a text answers the first question, a mapping by id."""
+    async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
+        """Likewise for a caller that says it in plain words: a text answers the first question, a mapping by id.
+
+        With ``agent``, only a job of that agent is answered.
+        """
         waiting = await self.house.runner.get(caller.principal, job)
+        _same_agent(waiting, agent)
         if isinstance(said, str):
             given: Mapping[str, Any] = {waiting.questions[0].id: said} if waiting.questions else {}
         else:
             given = said
         answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
         return await self.answer(caller, job, answers)
+
+    async def wait(self, caller: Caller, job: str, seconds: float, agent: str | None = None) -> Outcome:
+        """How a job stands when it pauses or ends, or that it still works when the time is over."""
+        _same_agent(await self.house.runner.get(caller.principal, job), agent)
+        return await self.house.runner.wait(caller.principal, job, seconds)
 
     async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
         """Rate an agent from 1 to 5; the latest word of each caller counts."""
@@ -187,6 +199,8 @@ class Gateway:
             return self._named(agent, request.capability, names)
         if len(offered) == 1:
             return offered[0]
+        if not offered:
+            raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
         if best := _best(offered, request.message):
             return best
         raise ValidationError(
@@ -250,6 +264,11 @@ def _bounded(name: str, value: Any, least: float, most: float) -> Any:
     return value
 
 
+def _same_agent(job: Job, agent: str | None) -> None:
+    if agent is not None and job.call.agent != agent:
+        raise JobNotFound(f"Agent {agent[:100]!r} has no job {job.id}. Give the agent that asked.")
+
+
 def _answer(given: Mapping[str, Any], question: Question) -> Answer:
     said = given[question.id]
     if (
@@ -258,7 +277,26 @@ def _answer(given: Mapping[str, Any], question: Question) -> Answer:
         and said.get("action") in ("accept", "decline", "cancel")
     ):
         return Answer(said["action"], said.get("data"))
-    return Answer("accept", said)
+    return Answer("accept", _typed(said, question) if isinstance(said, str) else said)
+
+
+def _typed(text: str, question: Question) -> Any:
+    """A text for a question that wants something else, such as a number, is read as JSON where that fits."""
+    if question.schema is None or _fits(text, question.schema):
+        return text
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return value if _fits(value, question.schema) else text
+
+
+def _fits(value: Any, definition: dict[str, Any]) -> bool:
+    try:
+        schema.compile(definition).check(value, what="answer")
+    except Agent3Error:
+        return False
+    return True
 
 
 def _best(offered: list[Capability], message: str) -> Capability | None:
@@ -276,7 +314,7 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "responseTime": round(seconds * 1000, 3),
         "tokensUsed": usage.tokens if usage is not None else None,
         "cost": round(usage.cost, 6) if usage is not None else None,
-        "statusCode": by_code(outcome.code).http_status if isinstance(outcome, Failed) else 200,
+        "statusCode": _status(outcome),
         "retryCount": usage.retries if usage is not None else 0,
     }
     body: dict[str, Any] = {"success": isinstance(outcome, Done)}
@@ -295,8 +333,16 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
         if outcome.parts:
             body["result"] = text_of(outcome.parts)
     else:
-        body |= {"job": outcome.job, "status": "working", "text": outcome.text}
+        body |= {"job": outcome.job, "status": "working"}
+        if outcome.text:
+            body["text"] = outcome.text
     return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def _status(outcome: Outcome) -> int:
+    if isinstance(outcome, Failed):
+        return by_code(outcome.code).http_status
+    return 202 if isinstance(outcome, Working) else 200
 
 
 def _result(outcome: Done | Failed) -> Any:

@@ -92,6 +92,7 @@ class MCPServer:
     def close(self) -> None:
         """Forget the server and its tools."""
         self._core.drop(self._agent)
+        self._agent.functions.clear()
         self._definitions.clear()
 
     def _capability(self, name: str) -> Capability:

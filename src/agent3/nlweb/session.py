@@ -10,6 +10,7 @@ import asyncio
 import math
 import os
 import re
+import shutil
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _LAUNCH_SECONDS = 30.0
 _CLOSE_SECONDS = 10.0
 # Beyond a step's own time, for what Playwright does without a limit of its own, such as an evaluation.
 _MARGIN = 2.0
+_SWEEPS = 20
+_PROFILE = re.compile(r"--user-data-dir=(/.*?/playwright_\w+-\w+)")
 _LOST = re.compile(r"has been closed|[Cc]rashed|Connection closed|Browser closed")
 _MOVED = re.compile(r"Execution context was destroyed|because of a navigation")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
@@ -125,10 +128,13 @@ class Session:
         async with AsyncExitStack() as stack:
             server = await self.proxy.start()
             stack.push_async_callback(self.proxy.aclose)
+            profiles: list[Path] = []
+            stack.push_async_callback(_sweep, profiles)
             driver = await playwright().async_playwright().start()
             stack.push_async_callback(_bounded, driver.stop)
             self._browser = await self._launch(driver, server, headless)
             stack.push_async_callback(_bounded, self._browser.close)
+            profiles += await _profile(self._browser)
             context = await self._browser.new_context(
                 accept_downloads=False, service_workers="block", storage_state=state
             )
@@ -258,6 +264,29 @@ async def _bounded(close: Any) -> None:
             await close()
     except (TimeoutError, playwright().Error):
         pass  # the driver ends its browsers when it ends, and it ends with us
+
+
+async def _profile(browser: Browser) -> list[Path]:
+    """The folder that Playwright made for this browser; only the browser itself tells, if it does."""
+    talk = await browser.new_browser_cdp_session()
+    command = (await talk.send("SystemInfo.getInfo"))["commandLine"]
+    await talk.detach()
+    return [Path(found) for found in _PROFILE.findall(command)]
+
+
+async def _sweep(profiles: list[Path]) -> None:
+    """Remove what is left of a profile. The driver does so too, but a helper of a dying browser may write once more."""
+    for profile in profiles:
+        for _ in range(_SWEEPS):
+            if _removed(profile):
+                break
+            await asyncio.sleep(0.05)
+
+
+def _removed(profile: Path) -> bool:
+    # Here and not in a thread: at the exit of the interpreter there are no more threads to be had.
+    shutil.rmtree(profile, ignore_errors=True)
+    return not profile.exists()
 
 
 def _is_root() -> bool:

@@ -415,7 +415,8 @@ class _Expansion:
 
     def weight(self) -> int:
         """The work per node of a value; raises TooLarge for a bomb."""
-        expanded, in_place = self._count(())
+        expanded, _ = self._count(())
+        in_place = max(count for _, count in self.known.values())
         if expanded > self.limits.expanded:
             raise _bomb(expanded, self.limits.expanded)
         if self.looped and in_place > _LOOPED_IN_PLACE:

@@ -95,6 +95,9 @@ def clean_part(part: Part, max_text: int = MAX_TEXT) -> Part:
     """A part with its text cleaned, as HTML if it is HTML, and cut with a note beyond ``max_text`` characters."""
     text = _bounded(max_text)
     if part.media_type is None:
+        if part.text is not None and _only_text(part):
+            new = text(part.text)
+            return part if new is part.text else Part(text=new)
         return rewrite_part(part, text)
     media = part.media_type.partition(";")[0].strip().lower()
     body = partial(_bounded_html, max_text) if media in _HTML else text
@@ -105,6 +108,11 @@ def clean_part(part: Part, max_text: int = MAX_TEXT) -> Part:
 
 
 _HTML = ("text/html", "application/xhtml+xml")
+
+
+def _only_text(part: Part) -> bool:
+    """The usual part, which is not worth a walk over all its fields."""
+    return part.data is UNSET and part.raw is None and not (part.url or part.name or part.artifact or part.meta)
 
 
 def _clean_raw(raw: bytes, clean: Rewrite) -> bytes:
@@ -147,6 +155,9 @@ def rewrite_outcome(outcome: Outcome, text: Rewrite, part: Callable[[Part], Part
     """The outcome with ``text`` applied to its own words and ``part`` to its parts; the same object if none changed."""
     match outcome:
         case Done():
+            if not outcome.artifacts and not outcome.meta:
+                parts = _each(part, outcome.parts)
+                return outcome if parts is outcome.parts else msgspec.structs.replace(outcome, parts=parts)
             return _with(
                 outcome,
                 parts=_each(part, outcome.parts),
@@ -272,8 +283,13 @@ def _maybe(text: Rewrite, value: str | None) -> str | None:
 
 
 def _each(change: Callable[[T], T], items: tuple[T, ...]) -> tuple[T, ...]:
+    if not items:
+        return items
     changed = tuple(map(change, items))
-    return items if all(new is old for new, old in zip(changed, items, strict=True)) else changed
+    for new, old in zip(changed, items, strict=True):
+        if new is not old:
+            return changed
+    return items
 
 
 def _with(struct: S, **fields: Any) -> S:

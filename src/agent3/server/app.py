@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -17,7 +19,7 @@ from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
-from agent3.server.auth import Doorkeeper, is_loopback
+from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
 from agent3.server.build import Server
 from agent3.server.rest import error_response, json_response, routes
 from agent3.server.tools import INSTRUCTIONS, GatewayTools
@@ -65,7 +67,30 @@ def app(server: Server) -> ASGIApp:
             yield
 
     handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed, 500: _internal}
-    return _Guard(Starlette(routes=house, lifespan=lifespan, exception_handlers=handlers), server)
+    inner = Starlette(
+        routes=house, middleware=_signed(server, doorkeeper), lifespan=lifespan, exception_handlers=handlers
+    )
+    return _Guard(_for_pages(inner, server.settings.server.allowed_origins), server)
+
+
+def _signed(server: Server, doorkeeper: Doorkeeper) -> list[Middleware]:
+    """What judges signed requests; nothing where no client can sign."""
+    if not doorkeeper.signing:
+        return []
+    return [Middleware(SignedRequests, doorkeeper, server.database, server.settings.server, server.env)]
+
+
+def _for_pages(inner: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Browsers ask first whether a page of another origin may call; those that were named may."""
+    if not origins:
+        return inner
+    return CORSMiddleware(
+        inner,
+        allow_origins=origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id"],
+    )
 
 
 class _Guard:
@@ -74,7 +99,7 @@ class _Guard:
     def __init__(self, inner: ASGIApp, server: Server):
         self._inner = inner
         self._origins = {*server.settings.server.allowed_origins}
-        names = {"127.0.0.1", "localhost", "[::1]", "testserver", server.settings.server.host}
+        names = {"127.0.0.1", "localhost", "[::1]", server.settings.server.host}
         self._hosts = names | set(server.settings.server.allowed_hosts)
         self._open = not is_loopback(server.settings.server.host)
 
@@ -86,7 +111,7 @@ class _Guard:
 
     def _refusal(self, scope: Scope) -> Agent3Error | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "")
+        host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if not self._open and name not in self._hosts and host not in self._hosts:
             return SecurityError(f"Host {host[:100]!r} is not this gateway. Add it to server.allowed_hosts.")

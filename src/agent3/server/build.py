@@ -12,11 +12,12 @@ from agent3.calls import House, LocalAgent, LocalConnector
 from agent3.calls.runner import Target
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
+from agent3.errors import SetupError
 from agent3.gateway import Gateway
 from agent3.model import Connector
 from agent3.observe import traces
 from agent3.observe.logs import get as logger
-from agent3.observe.metrics import Metrics
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
@@ -45,15 +46,18 @@ def database_url(settings: Settings) -> str:
     if settings.storage.url:
         return settings.storage.url
     folder = data_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the ledger is nobody else's business
+    except OSError as wrong:
+        raise SetupError(f"Cannot use the data folder {folder}: {wrong.strerror}. Set AGENT3_DATA or --db.") from None
     return f"sqlite:///{folder / 'agent3.db'}"
 
 
 def _blob_folder(settings: Settings, url: str) -> Path | None:
     if settings.storage.artifacts:
         return Path(settings.storage.artifacts)
-    if url.startswith("sqlite:///"):
-        return Path(url.removeprefix("sqlite:///")).parent / "artifacts"
+    if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
+        return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
     return data_folder() / "artifacts" if url.startswith("postgres") else None
 
 
@@ -63,12 +67,27 @@ def _tracer() -> traces.Tracer | None:
     return traces.otel() if wanted else None
 
 
+async def _take_over(house: House) -> None:
+    if taken := await house.runner.recover():
+        log.info("%d jobs of an earlier process were taken over", taken)
+    house.runner.keep_house()
+
+
 @asynccontextmanager
 async def build(
-    settings: Settings, agents: Sequence[LocalAgent] = (), *, env: Env = REAL, metrics: Metrics | None = None
+    settings: Settings,
+    agents: Sequence[LocalAgent] = (),
+    *,
+    env: Env = REAL,
+    metrics: Metrics | None = None,
+    take_over: bool = True,
 ) -> AsyncIterator[Server]:
-    """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end."""
-    metrics = metrics or Metrics()
+    """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end.
+
+    Without ``take_over`` lost jobs are left alone: a passing command does not have their agents, and could only fail
+    them.
+    """
+    metrics = METRICS if metrics is None else metrics
     url = database_url(settings)
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
@@ -97,9 +116,8 @@ async def build(
         gateway = Gateway(house, directory, reputation)
         server = Server(settings, database, house, directory, gateway, metrics, env)
         try:
-            if taken := await house.runner.recover():
-                log.info("%d jobs of an earlier process were taken over", taken)
-            house.runner.keep_house()
+            if take_over:
+                await _take_over(house)
             server.ready = True
             yield server
         finally:

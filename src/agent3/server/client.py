@@ -8,9 +8,9 @@ import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
-from agent3.errors import Agent3Error, SetupError, Unavailable, ValidationError, by_code
+from agent3.errors import Agent3Error, SetupError, Unauthenticated, Unavailable, ValidationError, by_code
 from agent3.settings import Settings, data_folder
 
 __all__ = ["Gateway", "Local", "Remote", "announce", "running"]
@@ -52,11 +52,8 @@ class Remote:
     """A running gateway. ``AGENT3_KEY`` is sent as its key; proxies of the environment are not used."""
 
     def __init__(self, url: str, timeout: float = 3_600.0):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SetupError(f"--server {url!r} is not an address. Give one such as http://127.0.0.1:8333")
         self.where = url.rstrip("/")
-        self._parts = parts
+        self._parts = _address(url)
         self._timeout = timeout
 
     def search(self, query: str, limit: int) -> dict[str, Any]:
@@ -94,10 +91,20 @@ class Remote:
             return _read(answer.status, answer.read())
         except (OSError, http.client.HTTPException) as wrong:
             raise Unavailable(
-                f"No gateway answers at {self.where} ({wrong}). Start one with agent3 serve, or give --server."
+                f"No gateway answers at {self.where} ({wrong}). Start one with agent3 serve, or name another address."
             ) from None
         finally:
             connection.close()
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass  # a port that is none, a bracket that is not closed: told below with the rest
+    raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
 
 
 def _read(status: int, raw: bytes) -> dict[str, Any]:
@@ -116,7 +123,9 @@ def _error(error: Mapping[str, Any]) -> Agent3Error:
     kind = by_code(str(error.get("code")))
     message = str(error.get("message"))
     if kind is ValidationError:
-        return ValidationError(message)
+        return ValidationError(message, data=error.get("data"))
+    if kind is Unauthenticated:
+        message = message.partition(". ")[0] + ". Set AGENT3_KEY to the key of a client of that gateway."
     wrong = kind.__new__(kind)
     Agent3Error.__init__(wrong, message, data=error.get("data"), retry_after=error.get("retry_after"))
     return wrong
@@ -157,13 +166,15 @@ class Local:
         from agent3.server.demo import agents
         from agent3.server.tools import GatewayTools
 
-        async with build(self._settings, agents() if self._demo else ()) as server:
+        async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
             tools = GatewayTools(server.gateway, server.env, "cli")
+            started = server.env.monotonic()
             outcome = await tools.run(verb, arguments, Caller(LOCAL, "cli"))
+            seconds = server.env.monotonic() - started
         if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
             body = value_of(outcome.parts)
         else:
-            body = response(outcome, 0.0)
+            body = response(outcome, seconds)
         assert isinstance(body, dict)
         return body
 

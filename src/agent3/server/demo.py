@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import math
 import operator
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from agent3.calls import Context, LocalAgent, SyncContext
 from agent3.errors import ValidationError
@@ -74,11 +75,25 @@ def calculate(expression: str) -> float:
         expression: Such as "2 * (3 + 4)".
     """
     try:
-        return _value(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, KeyError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as wrong:
+        value = _value(ast.parse(expression.strip(), mode="eval").body)
+        if not math.isfinite(value):
+            raise OverflowError("the result is too large")
+    except SyntaxError:
+        raise ValidationError(f"{expression[:100]!r} is not arithmetic. Try something like 2 * (3 + 4)") from None
+    except (ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as wrong:
         raise ValidationError(
             f"{expression[:100]!r} cannot be worked out: {wrong}. Try something like 2 * (3 + 4)"
         ) from None
+    return value
+
+
+def _power(left: float, right: float) -> float:
+    """Bounded, for a tower of powers would keep the machine busy for ever."""
+    if abs(right) > 64 or abs(left) > 1e9:
+        raise OverflowError("the power is too large")
+    if left < 0 and right != int(right):
+        raise ValueError("the root of a negative number is not a real one")
+    return cast("float", left**right)
 
 
 _OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
@@ -88,6 +103,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: _power,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
@@ -98,15 +114,16 @@ def _value(node: ast.AST) -> float:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.UnaryOp):
-        return _OPERATORS[type(node.op)](_value(node.operand))
+        return _operator(node.op)(_value(node.operand))
     if isinstance(node, ast.BinOp):
-        left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Pow):
-            if abs(right) > 64 or abs(left) > 1e9:
-                raise OverflowError("the power is too large")
-            return float(left**right) if isinstance(left**right, float) else left**right
-        return _OPERATORS[type(node.op)](left, right)
-    raise KeyError(f"{type(node).__name__} is not arithmetic")
+        return _operator(node.op)(_value(node.left), _value(node.right))
+    raise ValueError(f"{type(node).__name__} is not arithmetic")
+
+
+def _operator(kind: ast.AST) -> Callable[..., float]:
+    if type(kind) not in _OPERATORS:
+        raise ValueError(f"{type(kind).__name__} is not known here")
+    return _OPERATORS[type(kind)]
 
 
 @story.capability

@@ -6,13 +6,12 @@ import asyncio
 import shutil
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 from agent3.errors import Agent3Error
 from agent3.server.build import database_url
 from agent3.server.client import running
-from agent3.settings import Settings
+from agent3.settings import Settings, data_folder
 from agent3.storage import open_database
 
 __all__ = ["examine"]
@@ -25,7 +24,7 @@ def examine(settings: Settings) -> list[Check]:
     return [
         _python(),
         asyncio.run(_database(settings)),
-        _disk(settings),
+        _disk(),
         _port(settings),
         _browser(),
         *_extras(),
@@ -56,9 +55,9 @@ async def _database(settings: Settings) -> Check:
     return _check("database", bool(report.get("ok", True)), words)
 
 
-def _disk(settings: Settings) -> Check:
-    url = database_url(settings)
-    folder = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path.cwd()
+def _disk() -> Check:
+    """Where agent3 keeps its files, or would."""
+    folder = next(one for one in (data_folder().absolute(), *data_folder().absolute().parents) if one.is_dir())
     free = shutil.disk_usage(folder).free
     return _check("disk", free > 256 << 20, f"{free / (1 << 30):.1f} GiB free (at least 0.25 are needed)")
 
@@ -71,10 +70,8 @@ def _port(settings: Settings) -> Check:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as wrong:
-            return _check(
-                "gateway", False, f"{host}:{port} cannot be used: {wrong.strerror}. Choose another with --port."
-            )
+        except (OSError, OverflowError) as wrong:
+            return _check("gateway", False, f"{host}:{port} cannot be used: {wrong}. Choose another with --port.")
     return _check("gateway", True, f"not running; {host}:{port} is free")
 
 

@@ -38,6 +38,7 @@ _RESPONSE = {
         "retryable": {"type": "boolean"},
         "details": {"type": "object"},
         "job": {"type": "string"},
+        "text": {"type": "string"},
         "status": {"enum": ["needs", "working"]},
         "questions": {"type": "array", "items": {"type": "object"}},
         "metadata": {
@@ -89,13 +90,16 @@ def _query(name: str, most: int) -> dict[str, Any]:
     return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
 
 
+def _header(name: str, example: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "schema": {"type": "string"}, "example": example}
+
+
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
     """The whole document."""
     body = {text.name: text.input_schema for text in TOOLS}
     agent, job, artifact = [_path("agent_id")], [_path("job_id")], [_path("artifact_id")]
     words = [{"name": "query", "in": "query", "schema": {"type": "string"}}, _query("limit", 50)]
-    call = {"$ref": "#/components/schemas/CallResponse"}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -109,12 +113,12 @@ def document() -> dict[str, Any]:
             "/v1/agents/{agent_id}": {"get": _operation("One agent in detail", parameters=agent)},
             "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
-            "/v1/call": {
-                "post": _operation("Call an agent; Prefer: respond-async detaches", body["agent3_call"], call)
-            },
+            "/v1/call": {"post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")])},
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
-            "/v1/calls/{job_id}/events": {"get": _events([*job, _query("after", 2**53)])},
-            "/v1/calls/{job_id}/answer": {"post": _operation("Answer its question", _ANSWER, call, parameters=job)},
+            "/v1/calls/{job_id}/events": {
+                "get": _events([*job, _query("after", 2**53), _header("Last-Event-ID", "7")])
+            },
+            "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
             "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
             "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
             "/v1/artifacts/{artifact_id}": {"get": _bytes(artifact)},
@@ -125,6 +129,17 @@ def document() -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
     }
+
+
+def _call(summary: str, body: dict[str, Any], parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    """A turn of a call: done, asking, going on (202), or failed with the status of what went wrong."""
+    told = {"$ref": "#/components/schemas/CallResponse"}
+    refused = {"$ref": "#/components/schemas/Error"}
+    operation = _operation(summary, body, told, parameters=parameters)
+    where = {"Location": {"description": "The job", "schema": {"type": "string"}}}
+    operation["responses"]["202"] = {"description": "It goes on as a job", "headers": where, "content": _json(told)}
+    operation["responses"]["default"]["content"] = _json({"anyOf": [refused, told]})
+    return operation
 
 
 def _events(parameters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The REST door: the five verbs and the jobs behind them, as plain JSON over HTTP.
 
-Bodies are those of the five tools, checked by the same schemas. Every error has one form:
-``{"error": {"code", "message", "retryable", …}}`` with the right status.
+Bodies are those of the five tools, checked by the same schemas. Every refused request has one form:
+``{"error": {"code", "message", "retryable", …}}`` with the right status. A call that was made and failed is told in
+the form of every call, ``{"success": false, "error": "…", "metadata": {…}}``, with the status of what went wrong.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from starlette.routing import Route
 
 from agent3 import jsonrpc
 from agent3.calls.jobs import Job
-from agent3.errors import Agent3Error, ParseError, RequestError, ValidationError
+from agent3.errors import Agent3Error, RequestError, ValidationError
 from agent3.gateway import Caller, response
-from agent3.model import Done, Event, Failed, Needs, Outcome, Working, encode, value_of
+from agent3.model import Done, Event, Failed, Needs, Outcome, encode, value_of
 from agent3.observe.logs import get as logger
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server
@@ -52,6 +53,7 @@ class Rest:
         self._server = server
         self._tools = tools
         self._doorkeeper = doorkeeper
+        self._limits = jsonrpc.Limits(body=server.settings.server.max_body)
 
     def routes(self) -> list[Route]:
         """Everything below /v1, and the document that describes it."""
@@ -90,11 +92,7 @@ class Rest:
     async def _body(self, request: Request) -> dict[str, Any]:
         settings = self._server.settings.server
         raw = await jsonrpc.read_body(request.receive, settings.max_body, settings.body_seconds)
-        jsonrpc.check_bytes(raw)
-        try:
-            body = msgspec.json.decode(raw or b"{}")
-        except msgspec.DecodeError as wrong:
-            raise ParseError(f"The body is not JSON: {wrong}. Send a JSON object.") from None
+        body = jsonrpc.decode(raw or b"{}", self._limits)
         if not isinstance(body, dict):
             raise ValidationError(f"The body must be a JSON object, got {type(body).__name__}.")
         return body
@@ -126,23 +124,24 @@ class Rest:
     async def _call(self, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        if "respond-async" in request.headers.get("prefer", ""):
-            self._tools.check("agent3_call", body)
-            working = await self._server.gateway.call(caller, self._tools.request(body, detach=True))
-            assert isinstance(working, Working)
-            where = {"Location": f"/v1/calls/{working.job}"}
-            return json_response(response(working, 0.0), 202, where)
-        return _told(await self._tools.run("agent3_call", body, caller))
+        started = self._server.env.monotonic()
+        self._tools.check("agent3_call", body)
+        if "respond-async" in request.headers.get("prefer", "").lower() and not _continues(body):
+            detached = await self._server.gateway.call(caller, self._tools.request(body, detach=True))
+            return _json_outcome(detached, self._server.env.monotonic() - started)
+        outcome = await self._tools.run("agent3_call", body, caller)
+        return _told(outcome, self._server.env.monotonic() - started)
 
     async def _verb(self, name: str, request: Request) -> Response:
         caller = self._caller(request)
-        return _told(await self._tools.run(name, await self._body(request), caller))
+        body = await self._body(request)
+        return _told(await self._tools.run(name, body, caller), 0.0)
 
     # Jobs
 
     async def _job(self, request: Request) -> Response:
         principal = self._caller(request).principal
-        seconds = min(float(_whole(request, "wait", 0, 0, 60)), 60.0)
+        seconds = float(_whole(request, "wait", 0, 0, 60))
         job_id = request.path_params["job_id"]
         if seconds:
             await self._server.house.runner.wait(principal, job_id, seconds)
@@ -151,8 +150,8 @@ class Rest:
     async def _events(self, request: Request) -> Response:
         principal = self._caller(request).principal
         job_id = request.path_params["job_id"]
-        last = request.headers.get("last-event-id", "")
-        after = int(last) if last.isdigit() else _whole(request, "after", 0, 0, 2**53)
+        last = request.headers.get("last-event-id")
+        after = _number("Last-Event-ID", last, 0, 2**53) if last else _whole(request, "after", 0, 0, 2**53)
         await self._server.house.runner.get(principal, job_id)
         stream = _frames(self._server.house.runner.follow(principal, job_id, after))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -160,11 +159,12 @@ class Rest:
     async def _answer(self, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        if set(body) - {"answers", "message"} or not body:
-            raise ValidationError('Send {"answers": {"q1": …}} by question id, or {"message": "…"} for the first one.')
-        said = body["answers"] if "answers" in body else body["message"]
-        if not isinstance(said, str | dict):
-            raise ValidationError("answers must be an object by question id, message a text.")
+        said: str | dict[str, Any]
+        match body:
+            case {"answers": dict(said), **rest} | {"message": str(said), **rest} if not rest:
+                pass
+            case _:
+                raise ValidationError('Send {"answers": {"q1": …}} by question id, or {"message": "…"} for the first.')
         started = self._server.env.monotonic()
         outcome = await self._server.gateway.reply(caller, request.path_params["job_id"], said)
         return _json_outcome(outcome, self._server.env.monotonic() - started)
@@ -190,29 +190,43 @@ def routes(server: Server, tools: GatewayTools, doorkeeper: Doorkeeper) -> list[
 
 def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not text.isdigit() or not least <= int(text[:17]) <= most:
-        raise RequestError(f"{name}={text[:40]!r} must be a whole number from {least} to {most}.")
+    return default if text is None else _number(name, text, least, most)
+
+
+def _number(name: str, text: str, least: int, most: int) -> int:
+    # Python reads digits of every script, and refuses some thousands of them with an error of its own.
+    if not (text.isascii() and text.isdigit() and len(text) <= 17 and least <= int(text) <= most):
+        raise RequestError(f"{name} must be a whole number from {least} to {most}, got {text[:40]!r}.")
     return int(text)
 
 
-def _told(outcome: Outcome) -> Response:
+def _continues(body: dict[str, Any]) -> bool:
+    """Whether a body goes on with a job; that is answered in place, for a preference may be left aside."""
+    return bool((body.get("metadata") or {}).get("job"))
+
+
+def _told(outcome: Outcome, seconds: float) -> Response:
     """What a tool gave: its one datum is the body."""
     if isinstance(outcome, Done):
-        return json_response(value_of(outcome.parts))
-    return _json_outcome(outcome, 0.0)
+        return _json_body(value_of(outcome.parts))
+    return _json_outcome(outcome, seconds)
 
 
 def _json_outcome(outcome: Outcome, seconds: float) -> Response:
     if isinstance(outcome, Failed) and outcome.parts:
-        body = value_of(outcome.parts)
-    else:
-        body = response(outcome, seconds)
+        return _json_body(value_of(outcome.parts))
+    return _json_body(response(outcome, seconds))
+
+
+def _json_body(body: dict[str, Any]) -> Response:
+    """A body with the status and headers that its own metadata name."""
+    metadata = body.get("metadata", {})
     headers: dict[str, str] = {}
-    if isinstance(outcome, Failed) and outcome.retry_after is not None:
-        headers["Retry-After"] = str(max(1, round(outcome.retry_after)))
-    return json_response(body, body["metadata"]["statusCode"], headers)
+    if "retryAfter" in metadata:
+        headers["Retry-After"] = str(max(1, round(metadata["retryAfter"])))
+    if body.get("status") == "working":
+        headers["Location"] = f"/v1/calls/{body['job']}"
+    return json_response(body, metadata.get("statusCode", 200), headers)
 
 
 def _shown(job: Job) -> dict[str, Any]:
@@ -230,7 +244,7 @@ def _shown(job: Job) -> dict[str, Any]:
     if isinstance(job.outcome, Needs) and job.status == "needs":
         shown["questions"] = msgspec.to_builtins(job.questions)
     elif job.outcome is not None and job.status != "working":
-        shown |= {key: value for key, value in response(job.outcome, 0.0).items() if key != "metadata"}
+        shown |= response(job.outcome, job.updated - job.created)
     return shown
 
 

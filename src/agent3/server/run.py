@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import uvicorn
@@ -24,6 +30,7 @@ from agent3.server.build import build, database_url
 from agent3.server.client import announce
 from agent3.server.tools import GatewayTools
 from agent3.settings import Settings
+from agent3.storage.opening import without_password
 
 __all__ = ["serve_forever", "serve_stdio"]
 
@@ -41,7 +48,10 @@ def serve_forever(settings: Settings, agent: str | None = None, *, demo: bool = 
 def serve_stdio(settings: Settings, agent: str | None = None, *, demo: bool = False) -> None:
     """Serve one host. Standard output belongs to the protocol; logs go to standard error."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
-    _run(_stdio(settings, _agents(agent, demo)))
+    agents = _agents(agent, demo)
+    if sys.stdin.isatty():
+        sys.stderr.write(_for_hosts())
+    _run(_stdio(settings, agents))
 
 
 def _run(work: Any) -> None:
@@ -70,9 +80,22 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
         # What start-up made lives as long as the process; the collector need not look at it again.
         gc.freeze()
         try:
-            await uvicorn.Server(config).serve(sockets=[listener])
+            await _Uvicorn(config).serve(sockets=[listener])
         finally:
             _forget(note)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Stops on a signal and returns. The original raises the signal again, and would die of it before we are closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
 
 async def _stdio(settings: Settings, agents: Sequence[LocalAgent]) -> None:
@@ -92,12 +115,20 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2_048)
-    except OSError as wrong:
+    except (OSError, OverflowError) as wrong:
         listener.close()
-        raise SetupError(
-            f"Cannot listen on {host}:{port}: {wrong.strerror}. Is a gateway running already? Try --port 0."
-        ) from None
+        raise SetupError(f"Cannot listen on {host}:{port}: {_why(wrong)}") from None
     return listener
+
+
+def _why(wrong: OSError | OverflowError) -> str:
+    if isinstance(wrong, OverflowError):
+        return "a port is a number from 0 to 65535."
+    if wrong.errno == errno.EADDRINUSE:
+        return (
+            "another program does already, perhaps a gateway. Choose another with --port, or --port 0 for a free one."
+        )
+    return f"{wrong.strerror}. Choose an address of this machine with --host, and a port above 1023 with --port."
 
 
 def _url(listener: socket.socket) -> str:
@@ -121,44 +152,72 @@ def _agents(reference: str | None, demo: bool) -> list[LocalAgent]:
         found.extend(agents())
     if reference is not None:
         found.extend(_import(reference))
+    ids = Counter(one.id for one in found)
+    if twice := [one for one, count in ids.items() if count > 1]:
+        raise SetupError(
+            f"Two agents have the id {twice[0]!r}. Give one of them another agent_id, or leave out --demo."
+        )
     return found
 
 
 def _import(reference: str) -> list[LocalAgent]:
     """The agent, or the list of agents, that MODULE:NAME names; the current folder is searched first."""
     module, _, name = reference.partition(":")
-    if not name:
-        raise SetupError(f"{reference!r} must be MODULE:NAME, such as travel:agent.")
+    if not name or not module or module.endswith(".py") or "/" in module:
+        raise SetupError(f"{reference!r} must be MODULE:NAME, such as travel:agent for agent in travel.py.")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        value = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as wrong:
-        raise SetupError(f"{reference}: {wrong}. Run it from the folder of the module.") from None
-    except AttributeError:
-        raise SetupError(f"{reference}: module {module!r} has no {name!r}.") from None
-    many = list(value) if isinstance(value, list | tuple) else [value]
+        loaded = importlib.import_module(module)
+    except Exception as wrong:
+        raise SetupError(_not_loaded(reference, module, wrong)) from wrong
+    value = getattr(loaded, name, None)
+    many: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
     if not many or not all(isinstance(one, LocalAgent) for one in many):
-        raise SetupError(f"{reference} is not a LocalAgent, nor a list of them.")
+        what = f"is a {type(value).__name__}" if hasattr(loaded, name) else "is not there"
+        raise SetupError(f"{reference}: {name!r} in {module!r} {what}. It must be a LocalAgent, or a list of them.")
     return many
+
+
+def _not_loaded(reference: str, module: str, wrong: Exception) -> str:
+    """Where the author has to look: the line of the module at which it broke."""
+    if isinstance(wrong, ModuleNotFoundError) and wrong.name in (module, module.partition(".")[0]):
+        return f"{reference}: there is no module {module!r} here. Run it from the folder of the module."
+    frames = [one for one in traceback.extract_tb(wrong.__traceback__) if "importlib" not in one.filename]
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
+    return f"{reference} could not be loaded: {type(wrong).__name__}: {wrong}{place}"
 
 
 def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     """Where it is, what to paste into a client, and one command to try."""
-    config = {"mcpServers": {"agent3": {"type": "http", "url": f"{url}/mcp"}}}
+    entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
+    if settings.clients:
+        entry["headers"] = {"Authorization": "Bearer KEY"}
+    config = {"mcpServers": {"agent3": entry}}
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
         f"  REST     {url}/v1  ({url}/openapi.json)",
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
-        f"  State    {_shown(database_url(settings))}",
+        f"  State    {without_password(database_url(settings))}",
         "",
         "Add it to an MCP client:",
         *(f"  {line}" for line in json.dumps(config, indent=2).splitlines()),
-        "  or, for Claude Code:  claude mcp add --transport http agent3 " + f"{url}/mcp",
+        f"  or, for Claude Code:  claude mcp add --transport http agent3 {url}/mcp"
+        + (' --header "Authorization: Bearer KEY"' if settings.clients else ""),
     ]
     if agents:
-        lines += ["", "Try it in another terminal:", f"  {_command()} call {_example(agents)}"]
+        key = "AGENT3_KEY=KEY " if settings.clients else ""
+        lines += ["", "Try it in another terminal:", f"  {key}{_command()} {_example(agents)}"]
+    if settings.clients:
+        lines += ["", f"KEY is the key of a client: {', '.join(client.id for client in settings.clients)}."]
     print("\n".join(lines), flush=True)  # noqa: T201 - this is what the command is for
+
+
+def _for_hosts() -> str:
+    """What a person who starts the stdio server by hand should know: it is for a program at the other end."""
+    entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
+    config = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
+    return f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\nCtrl-D ends it.\n"
 
 
 def _command() -> str:
@@ -173,10 +232,6 @@ def _command() -> str:
 
 
 def _example(agents: Sequence[LocalAgent]) -> str:
-    return 'pizza "I want a pepperoni pizza"' if any(one.id == "pizza" for one in agents) else f'{agents[0].id} "hello"'
-
-
-def _shown(url: str) -> str:
-    """Without the password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rsplit('@', 1)[-1]}" if "@" in rest else url
+    if any(one.id == "pizza" for one in agents):
+        return 'call pizza "I want a pepperoni pizza"'
+    return f"show {quote(agents[0].id)}"

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3 import schema
+from agent3.calls.outcomes import failed_by
 from agent3.env import Env
-from agent3.errors import CapabilityNotFound
+from agent3.errors import Agent3Error, CapabilityNotFound
 from agent3.gateway import Caller, CallRequest, Gateway, response
 from agent3.mcp.protocol import Caller as MCPCaller
 from agent3.mcp.protocol import Tool
@@ -40,9 +41,29 @@ class GatewayTools:
         """The same five for everybody; what they find depends on the caller."""
         return self._tools
 
+    def fingerprint(self, principal: Principal) -> str:
+        """The list never changes while the process lives."""
+        return "five"
+
     async def call(self, name: str, arguments: dict[str, Any], caller: MCPCaller) -> Outcome:
-        """Run one of the five for a caller at the MCP door."""
-        return await self.run(name, arguments, self._caller(caller))
+        """Run one of the five for a caller at the MCP door. A refused agent3_call has the form of a failed one."""
+        started = self._env.monotonic()
+        status = "error"
+        try:
+            outcome = await self.run(name, arguments, self._caller(caller))
+            status = "error" if isinstance(outcome, Failed) else "success"
+            return outcome
+        except Agent3Error as refusal:
+            if name != "agent3_call":
+                raise
+            return self._told(failed_by(refusal), started)
+        finally:
+            self._count(name, status, self._env.monotonic() - started)
+
+    def _count(self, name: str, status: str, seconds: float) -> None:
+        metrics = self._gateway.house.metrics
+        metrics.mcp_tool_invocations.inc((name if name in self._verbs else "unknown", status))
+        metrics.mcp_latency.observe(("invoke_tool",), seconds)
 
     async def run(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """Run one of the five for any caller."""
@@ -58,7 +79,10 @@ class GatewayTools:
     async def answer(self, state: str, answers: dict[str, Answer], caller: MCPCaller) -> Outcome:
         """The next turn of a call that asked; ``state`` is the job."""
         started = self._env.monotonic()
-        outcome = await self._gateway.answer(self._caller(caller), state, answers)
+        try:
+            outcome = await self._gateway.answer(self._caller(caller), state, answers)
+        except Agent3Error as refusal:
+            outcome = failed_by(refusal)
         return self._told(outcome, started)
 
     def _caller(self, caller: MCPCaller) -> Caller:
@@ -81,9 +105,16 @@ class GatewayTools:
         started = self._env.monotonic()
         metadata: Mapping[str, Any] = given.get("metadata") or {}
         if job := metadata.get("job"):
-            said = metadata.get("answers") or given.get("message", "")
-            return self._told(await self._gateway.reply(caller, job, said), started)
+            return self._told(await self._go_on(caller, given, job), started)
         return self._told(await self._gateway.call(caller, self.request(given)), started)
+
+    async def _go_on(self, caller: Caller, given: Mapping[str, Any], job: str) -> Outcome:
+        """The next turn of a job; where nothing is said, how it stands."""
+        metadata = given["metadata"]
+        agent = given["agentId"]
+        if said := metadata.get("answers") or given.get("message"):
+            return await self._gateway.reply(caller, job, said, agent)
+        return await self._gateway.wait(caller, job, metadata.get("timeout", 30_000) / 1000, agent)
 
     def request(self, given: Mapping[str, Any], *, detach: bool = False) -> CallRequest:
         """What the arguments of ``agent3_call`` ask for, in the gateway's words."""

@@ -1,0 +1,1 @@
+"""The protocols' own conformance suites, run against agent3."""

@@ -1,0 +1,53 @@
+"""The port to a language model: two light adapters, and the loop that lets a model call tools.
+
+``OpenAICompatible`` and ``Anthropic`` speak to a vendor, ``Scripted`` to nobody; all three are an ``LLM``. ``run``
+gives tools to one and runs what it asks for. Nothing here knows where tools come from or how they are guarded: that
+is the business of the ``invoke`` it is given. Nothing is sent on import, and no HTTP client is loaded until it is.
+"""
+
+from __future__ import annotations
+
+from agent3.llm.anthropic import Anthropic
+from agent3.llm.loop import Conversation, LoopEvent, run, run_sync
+from agent3.llm.openai import OpenAICompatible
+from agent3.llm.port import (
+    LLM,
+    Assistant,
+    Image,
+    Message,
+    Price,
+    Reply,
+    System,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Usage,
+    User,
+    complete_sync,
+)
+from agent3.llm.scripted import Scripted
+
+__all__ = [
+    "LLM",
+    "Anthropic",
+    "Assistant",
+    "Conversation",
+    "Image",
+    "LoopEvent",
+    "Message",
+    "OpenAICompatible",
+    "Price",
+    "Reply",
+    "Scripted",
+    "System",
+    "Text",
+    "Tool",
+    "ToolCall",
+    "ToolResult",
+    "Usage",
+    "User",
+    "complete_sync",
+    "run",
+    "run_sync",
+]

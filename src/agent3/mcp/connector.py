@@ -1,0 +1,307 @@
+"""The connector of protocol ``mcp``: any MCP server becomes an Agent, its tools capabilities, a call a ``tools/call``.
+
+Speaks to servers of both eras over HTTP and as programs (upstream.py); turns calls into requests and answers into
+outcomes (answers.py). A route's address is a URL or ``stdio:`` and a command in JSON, its target the tool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from msgspec.structs import replace
+
+from agent3.calls.outcomes import failed_by
+from agent3.env import REAL, Env
+from agent3.errors import Agent3Error, Interrupted, ValidationError
+from agent3.mcp.answers import (
+    error_of,
+    event_of,
+    outcome_of,
+    question_of,
+    response_of,
+    responses_of,
+    task_of,
+    url_needs,
+)
+from agent3.mcp.channels import Exchange, Refused
+from agent3.mcp.processes import PREFIX
+from agent3.mcp.upstream import OnChange, Session, Upstream, Upstreams, place_of
+from agent3.model import Agent, Answer, Call, Capability, Failed, Hints, Outcome, Route
+from agent3.observe.logs import get as logger
+from agent3.security.network import Policy
+from agent3.security.secrets import Secret
+
+__all__ = ["MCPConnector"]
+
+log = logger("mcp")
+
+KEY_META = "io.agent3/idempotency-key"
+"""Under which a call's key is told to the server, so that it can recognise a repetition."""
+
+
+class MCPConnector:
+    """Reaches MCP servers. One for each gateway; it belongs to the event loop it is used in.
+
+    A call may be silent for ``idle`` seconds (longer if its caller gave it more time), and each word of progress
+    starts that clock anew, up to ``ceiling`` seconds. Connections and programs that nobody used for ``unused`` seconds
+    are ended, and come back on demand. ``on_change`` hears the address of a server that says that its lists changed.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        idle: float = 20.0,
+        ceiling: float = 300.0,
+        unused: float = 600.0,
+        on_change: OnChange | None = None,
+        env: Env = REAL,
+    ):
+        self.upstreams = Upstreams(policy, idle=unused, on_change=on_change, env=env)
+        self._idle = idle
+        self._ceiling = ceiling
+        self._headed: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
+
+    async def describe(
+        self, address: str, *, secret: Secret | None = None, route: Route | None = None, registered: bool = False
+    ) -> Agent:
+        """The server as an agent, every tool a capability. An error if it cannot be reached, never an empty list.
+
+        ``registered`` is the operator's word for the address. ``route`` is the pattern for the routes of its tools,
+        where they need a credential.
+        """
+        pattern = route or Route("mcp", address)
+        if registered:
+            pattern = replace(pattern, meta={**pattern.meta, "registered": True})
+        upstream = self.upstreams.get(address, secret, pattern.meta)
+        session = await self._reach(upstream)
+        tools = await self._list(upstream) if "tools" in session.capabilities or not session.capabilities else []
+        found = [one for tool in tools if (one := _capability(tool, pattern, session, self._ceiling)) is not None]
+        return _agent(address, session, tuple(found))
+
+    async def call(self, call: Call) -> Outcome:
+        """One turn of a tool. Cancelling it cancels the tool."""
+        assert call.route is not None
+        try:
+            return await self._turn(call, call.route)
+        except Refused as refused:
+            return url_needs(refused) or failed_by(error_of(refused, call.agent))
+        except Agent3Error as wrong:
+            return failed_by(wrong)
+
+    async def request(
+        self, route: Route, method: str, params: Mapping[str, Any], *, secret: Secret | None = None, **listening: Any
+    ) -> dict[str, Any]:
+        """Any other request to the server of a route, such as ``prompts/get``; errors of ours for those of the server.
+
+        ``hear`` and ``ask`` are who listens and who is asked meanwhile.
+        """
+        upstream = self.upstreams.get(route.address, secret, route.meta)
+        name = params.get("name") or params.get("uri")
+        try:
+            return await upstream.request(
+                method,
+                params,
+                lambda: Exchange(idle=self._idle, ceiling=self._ceiling, **listening),
+                name=encode_header_value(name) if isinstance(name, str) else None,
+                harmless=True,
+            )
+        except Refused as refused:
+            raise error_of(refused, place_of(route.address)) from None
+
+    async def items(self, route: Route, method: str, key: str, *, secret: Secret | None = None) -> list[dict[str, Any]]:
+        """A whole list of the server of a route, such as ``prompts/list`` by ``prompts``, cached as it allows."""
+        try:
+            return await self.upstreams.get(route.address, secret, route.meta).items(method, key)
+        except Refused as refused:
+            raise error_of(refused, place_of(route.address)) from None
+
+    async def aclose(self) -> None:
+        """End all connections and programs."""
+        await self.upstreams.aclose()
+
+    # Inside
+
+    async def _reach(self, upstream: Upstream) -> Session:
+        return await upstream.session()
+
+    async def _list(self, upstream: Upstream) -> list[dict[str, Any]]:
+        try:
+            return await upstream.items("tools/list", "tools", fresh=True)
+        except Refused as refused:
+            raise error_of(refused, place_of(upstream.address)) from None
+
+    async def _turn(self, call: Call, route: Route) -> Outcome:
+        upstream = self.upstreams.get(route.address, call.secret, route.meta)
+        state = call.state if isinstance(call.state, dict) else {}
+        if state.get("task"):
+            return await self._task(call, upstream, state["task"])
+        if call.entry == "cancel":
+            return Failed("canceled", "The job was cancelled.")
+        if call.entry == "attach":
+            raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
+        if call.entry == "answer" and not state and not _may_replay(call):
+            raise Interrupted(
+                f"{call.agent}/{call.capability} was interrupted while it waited for an answer, and may not be "
+                "repeated unasked. Call it again."
+            )
+        return await self._tool(call, route, upstream, state)
+
+    async def _tool(self, call: Call, route: Route, upstream: Upstream, state: Mapping[str, Any]) -> Outcome:
+        if call.input is not None and not isinstance(call.input, dict):
+            raise ValidationError(f"{call.agent}/{call.capability} takes an object, got {type(call.input).__name__}.")
+        name = route.target or call.capability
+        params: dict[str, Any] = {"name": name, "arguments": call.input or {}, "_meta": _meta(call)}
+        if state.get("mcp") == "input":
+            params["inputResponses"] = responses_of(call)
+            if state.get("state") is not None:
+                params["requestState"] = state["state"]
+        result = await upstream.request(
+            "tools/call",
+            params,
+            lambda: self._exchange(call),
+            name=encode_header_value(name),
+            headers=self._param_headers(call, route, params["arguments"]),
+            harmless=call.idempotent or call.key is not None,
+        )
+        return outcome_of(result, call)
+
+    async def _task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
+        """The next step with a task that runs at the server."""
+
+        async def ask(method: str, **more: Any) -> dict[str, Any]:
+            return await upstream.request(
+                method, {"taskId": task, **more}, lambda: self._exchange(call), name=encode_header_value(task)
+            )
+
+        if call.entry == "cancel":
+            await ask("tasks/cancel")
+            return Failed("canceled", "The task was cancelled.")
+        if call.entry == "answer":
+            await ask("tasks/update", inputResponses=responses_of(call))
+        return task_of(await ask("tasks/get"), call)
+
+    def _exchange(self, call: Call) -> Exchange:
+        def hear(method: str, params: dict[str, Any]) -> None:
+            if (event := event_of(method, params)) is not None:
+                call.emit(event)
+
+        idle = max(self._idle, 0.9 * (call.timeout or 0.0))
+        return Exchange(hear, _Asking(call) if _can_ask(call) else None, idle=idle, ceiling=max(self._ceiling, idle))
+
+    def _param_headers(self, call: Call, route: Route, arguments: Mapping[str, Any]) -> dict[str, str] | None:
+        """The arguments that the tool's schema wants to see in headers too."""
+        capability: Capability | None = call.live.capability if call.live is not None else None
+        if capability is None:
+            return None
+        key = route.address, route.target
+        known = self._headed.get(key)
+        if known is None or known[0] is not capability.input_schema:
+            known = self._headed[key] = capability.input_schema, x_mcp_header_map(capability.input_schema)
+        return mcp_param_headers(known[1], arguments) if known[1] else None
+
+
+class _Asking:
+    """Puts the questions of a legacy server to the caller: those of a replayed call are answered from memory."""
+
+    def __init__(self, call: Call):
+        self._call = call
+        self._count = 0
+
+    async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if method != "elicitation/create":
+            raise Refused(-32601, f"{method} is not offered here")
+        self._count += 1
+        question = question_of(f"q{self._count}", params)
+        answer: Answer | None = self._call.answers.get(question.id)
+        return response_of(answer or await self._call.live.ask(question))
+
+
+def _can_ask(call: Call) -> bool:
+    return call.live is not None and call.live.ask is not None
+
+
+def _may_replay(call: Call) -> bool:
+    capability: Capability | None = call.live.capability if call.live is not None else None
+    return call.idempotent or (capability is not None and capability.hints.replay)
+
+
+def _meta(call: Call) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if call.traceparent is not None:
+        found["traceparent"] = call.traceparent
+    if call.key is not None:
+        found[KEY_META] = call.key
+    if call.live is not None and call.live.listener is not None:
+        found["io.modelcontextprotocol/logLevel"] = "info"
+    return found
+
+
+# Describing
+
+
+def _agent(address: str, session: Session, capabilities: tuple[Capability, ...]) -> Agent:
+    info = session.info
+    name = str(info.get("title") or info.get("name") or place_of(address))
+    return Agent(
+        id=agent_id(str(info.get("name") or place_of(address))),
+        name=name,
+        description=str(info.get("description") or session.instructions or "")[:2_000],
+        version=str(info.get("version") or "1"),
+        provider=info.get("websiteUrl"),
+        tags=("mcp",),
+        capabilities=capabilities,
+        source=address if not address.startswith(PREFIX) else place_of(address),
+        card={
+            "protocol": "mcp",
+            "protocolVersion": session.version,
+            "serverInfo": info,
+            "capabilities": session.capabilities,
+            **({"instructions": session.instructions} if session.instructions else {}),
+        },
+    )
+
+
+def agent_id(name: str) -> str:
+    """A name as an id: small letters, digits, ``.``, ``_`` and ``-``."""
+    found = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")
+    return found[:64] or "mcp-server"
+
+
+def _capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float) -> Capability | None:
+    """A tool as a capability, its schemas as they came; None, and a warning, for one that cannot be called."""
+    name, schema = tool.get("name"), tool.get("inputSchema")
+    if not isinstance(name, str) or not name or not isinstance(schema, dict):
+        log.warning("%s lists a tool without name or schema; it is left out", session.channel.place)
+        return None
+    if fault := find_invalid_x_mcp_header(schema):
+        log.warning("%s: the tool %r is left out: %s", session.channel.place, name, fault)
+        return None
+    output = tool.get("outputSchema")
+    annotations = tool.get("annotations") if isinstance(tool.get("annotations"), dict) else {}
+    meta = {key: tool[key] for key in ("annotations", "icons", "_meta", "execution") if tool.get(key)}
+    return Capability(
+        name=name,
+        title=tool.get("title") or (annotations or {}).get("title"),
+        description=str(tool.get("description") or ""),
+        input_schema=schema,
+        output_schema=output if isinstance(output, dict) else None,
+        examples=tuple(schema.get("examples") or ()) if isinstance(schema.get("examples"), list) else (),
+        hints=_hints(annotations or {}),
+        routes=(replace(pattern, target=name),),
+        timeout=ceiling,
+        interactive=session.era == "legacy",
+        meta=meta,
+    )
+
+
+def _hints(annotations: Mapping[str, Any]) -> Hints:
+    read_only = annotations.get("readOnlyHint") is True
+    return Hints(
+        read_only=read_only,
+        idempotent=annotations.get("idempotentHint") is True,
+        consequential=not read_only and annotations.get("destructiveHint") is True,
+    )

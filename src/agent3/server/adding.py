@@ -1,0 +1,269 @@
+"""Adding agents from outside: finds out what it was given, asks it what it can do, and puts it into the directory.
+
+Takes the URL of an MCP server, a command that runs one, or a client's JSON file (``{"mcpServers": {…}}``). Nothing is
+stored that was not reached, and no secret is stored at all: a value that looks like one must be a reference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError
+from agent3.mcp.connector import MCPConnector, agent_id
+from agent3.mcp.processes import PREFIX, Command
+from agent3.model import Agent, Capability, Route
+from agent3.observe.logs import get as logger
+from agent3.security.secrets import EnvironmentVault, Vault
+from agent3.server.build import Server
+
+__all__ = ["Added", "add", "add_all", "remove", "renew"]
+
+log = logger("server")
+
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_REFERENCE = re.compile(r"\$\{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|env:(\w+)")
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of one thing to add: the agent, or why not."""
+
+    name: str
+    agent: Agent | None = None
+    error: Agent3Error | None = None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One server to be added: how it is reached, and what the operator calls it."""
+
+    route: Route
+    name: str | None = None
+
+
+async def add(
+    server: Server, what: str, name: str | None = None, credential: str | None = None, *, vault: Vault | None = None
+) -> Agent:
+    """Add one agent and give it as it was stored; adding it again brings it up to date.
+
+    ``credential`` is a reference (``env:NAME``), with the header or variable it goes into before it where that is not
+    the usual one (``X-API-Key=env:NAME``). Raises what kept it from being added.
+    """
+    found = _read(what, name, credential)
+    if len(found) != 1:
+        names = ", ".join(sorted(one.name or "" for one in found))
+        raise SetupError(f"{what} holds several servers: {names}. Choose one by --name, or add all of them.")
+    return await _add(server, found[0], vault or EnvironmentVault())
+
+
+async def add_all(
+    server: Server, what: str, name: str | None = None, credential: str | None = None, *, vault: Vault | None = None
+) -> list[Added]:
+    """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
+    results = []
+    for one in _read(what, name, credential):
+        label = one.name or one.route.address
+        try:
+            results.append(Added(label, agent=await _add(server, one, vault or EnvironmentVault())))
+        except Agent3Error as wrong:
+            results.append(Added(label, error=wrong))
+    return results
+
+
+async def remove(server: Server, agent: str) -> None:
+    """Take a stored agent out of the directory; AgentNotFound when there is none."""
+    await server.directory.remove(agent)
+
+
+async def renew(server: Server, address: str, *, vault: Vault | None = None) -> list[Agent]:
+    """Ask a server again what it can do, and store it for every agent that is reached there.
+
+    For a server that says that its lists changed. One that cannot be reached keeps what it had.
+    """
+    changed = []
+    for agent in await server.directory.everything():
+        route = next((one for one in _routes(agent) if one.protocol == "mcp" and one.address == address), None)
+        if route is None:
+            continue
+        try:
+            now = await _describe(server, replace(route, target=None), vault or EnvironmentVault())
+        except Agent3Error as wrong:
+            log.warning("%s says that it changed, but cannot be read: %s", agent.id, wrong)
+            continue
+        renewed = replace(now, id=agent.id, name=agent.name, status=agent.status)
+        if renewed != agent:
+            await server.directory.add(renewed)
+            changed.append(renewed)
+    return changed
+
+
+def _routes(agent: Agent) -> list[Route]:
+    capabilities: tuple[Capability, ...] = agent.capabilities
+    return [route for one in capabilities for route in one.routes]
+
+
+async def _add(server: Server, found: _Found, vault: Vault) -> Agent:
+    agent = await _first_that_answers(server, found.route, vault)
+    if found.name is not None:
+        agent = replace(agent, id=agent_id(found.name), name=found.name)
+    await _check_free(server, agent)
+    await server.directory.add(agent)
+    return agent
+
+
+async def _check_free(server: Server, agent: Agent) -> None:
+    try:
+        there = await server.directory.get(agent.id)
+    except AgentNotFound:
+        return
+    if there.source != agent.source:
+        raise Conflict(f"There is an agent {agent.id!r} already, from {there.source or 'here'}. Give another --name.")
+
+
+async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Agent:
+    """People give the address of a site as often as that of its endpoint."""
+    try:
+        return await _describe(server, route, vault)
+    except TargetError as wrong:
+        if route.address.startswith(PREFIX) or urlsplit(route.address).path not in ("", "/"):
+            raise
+        try:
+            return await _describe(server, replace(route, address=route.address.rstrip("/") + "/mcp"), vault)
+        except TargetError:
+            raise wrong from None
+
+
+async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
+    connector = server.house.connectors.get("mcp")
+    if not isinstance(connector, MCPConnector):
+        raise SetupError("This gateway was built without a connector for MCP servers.")
+    secret = await vault.get(route.credential) if route.credential is not None else None
+    return await connector.describe(route.address, secret=secret, route=route, registered=True)
+
+
+# What was given
+
+
+def _read(what: str, name: str | None, credential: str | None) -> list[_Found]:
+    text = what.strip()
+    if not text:
+        raise SetupError("Nothing was given to add. Give a URL, a command, or a file with mcpServers.")
+    if text.startswith(("http://", "https://")):
+        return [_Found(_at_url(text, credential), name)]
+    if "://" in text.split()[0]:
+        raise SetupError(
+            f"{text.split('://')[0]!r} addresses are not known here; give http:// or https://, or a command."
+        )
+    if (file := Path(text).expanduser()).suffix == ".json" or (text.startswith("{") and text.endswith("}")):
+        return _from_config(text if text.startswith("{") else _content(file), what, name, credential)
+    return [_Found(_at_command(_split(text), {}, None, credential), name)]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as wrong:
+        raise SetupError(f"The command cannot be read: {wrong}. Check its quotes.") from None
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as wrong:
+        raise SetupError(f"{file} cannot be read: {wrong.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SetupError(f"{file} is not a text file.") from None
+
+
+def _from_config(text: str, what: str, name: str | None, credential: str | None) -> list[_Found]:
+    try:
+        body = json.loads(text)
+    except ValueError as wrong:
+        raise SetupError(f"{what[:100]} is not JSON: {wrong}.") from None
+    servers = body.get("mcpServers") or body.get("servers") if isinstance(body, dict) else None
+    if not isinstance(servers, dict) or not servers:
+        raise SetupError(f'{what[:100]} holds no MCP servers; they stand under "mcpServers".')
+    if name is not None and len(servers) > 1:
+        if name not in servers:
+            raise SetupError(f"{what[:100]} holds no server {name!r}; it holds {', '.join(sorted(servers))}.")
+        servers = {name: servers[name]}
+    return [_Found(_configured(key, entry, credential), name or key) for key, entry in servers.items()]
+
+
+def _configured(key: str, entry: Any, credential: str | None) -> Route:
+    if isinstance(entry, dict) and isinstance(entry.get("url"), str):
+        return _at_url(entry["url"], credential or _header_credential(key, entry.get("headers") or {}))
+    if isinstance(entry, dict) and isinstance(entry.get("command"), str):
+        arguments = [str(one) for one in entry.get("args") or ()]
+        environment = _variables(key, entry.get("env") or {})
+        return _at_command([entry["command"], *arguments], environment, entry.get("cwd"), credential)
+    raise SetupError(f'The server {key!r} has neither a "url" nor a "command".')
+
+
+def _header_credential(key: str, headers: Mapping[str, Any]) -> str | None:
+    """The one header that the route can carry, as a reference."""
+    if not headers:
+        return None
+    if len(headers) > 1:
+        raise SetupError(f"The server {key!r} wants several headers; give the one that counts as --credential.")
+    header, value = next(iter(headers.items()))
+    bearer = header.lower() == "authorization" and str(value).lower().startswith("bearer ")
+    variable = _variable(str(value)[7:] if bearer else str(value))
+    if variable is None:
+        raise SetupError(
+            f"The server {key!r} holds the secret of its header {header!r} itself. Put it into an environment "
+            f'variable and write "{"Bearer " if bearer else ""}${{NAME}}" in its place.'
+        )
+    return f"env:{variable}" if bearer else f"{header}=env:{variable}"
+
+
+def _variables(key: str, given: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, value in given.items():
+        variable = _variable(str(value))
+        if variable is None and _SECRET.search(name):
+            raise SetupError(
+                f"The server {key!r} holds the secret {name} itself, and secrets are not stored. Set {name} in the "
+                f'environment of the gateway and write "{name}": "${{{name}}}".'
+            )
+        found[name] = f"env:{variable}" if variable is not None else str(value)
+    return found
+
+
+def _variable(value: str) -> str | None:
+    match = _REFERENCE.fullmatch(value.strip())
+    return next((group for group in match.groups() if group), None) if match else None
+
+
+def _at_url(url: str, credential: str | None) -> Route:
+    header, reference = _named(credential)
+    return Route("mcp", url, credential=reference, meta={"secret_header": header} if header else {})
+
+
+def _at_command(words: list[str], environment: dict[str, str], folder: str | None, credential: str | None) -> Route:
+    command = Command(words[0], tuple(words[1:]), environment, folder)
+    variable, reference = _named(credential)
+    if reference is not None and variable is None:
+        variable = _variable(reference)
+        if variable is None:
+            raise SetupError("Say in which variable the program gets the credential: --credential NAME=REFERENCE.")
+    return Route("mcp", command.address, credential=reference, meta={"secret_env": variable} if variable else {})
+
+
+def _named(credential: str | None) -> tuple[str | None, str | None]:
+    """``NAME=REFERENCE`` in two; a reference alone has no name."""
+    if credential is None:
+        return None, None
+    name, found, reference = credential.partition("=")
+    if found and ":" not in name:
+        return name, reference
+    return None, credential

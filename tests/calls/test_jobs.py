@@ -1,0 +1,373 @@
+"""Jobs on every database: idempotency, turns, the event log, fencing, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent3.calls.jobs import LEASE, Job, Jobs
+from agent3.env import REAL, Env, SeededEnv
+from agent3.errors import Conflict, JobNotFound, TurnTaken, ValidationError
+from agent3.model import (
+    Answer,
+    Call,
+    Done,
+    Event,
+    Failed,
+    Needs,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    Route,
+    Working,
+)
+from agent3.storage import Database
+from tests.support.home import run
+from tests.support.storage import using
+
+ALICE, BOB = Principal("alice"), Principal("bob")
+ROUTE = Route("local", "target", "do")
+DONE = Done((Part(text="yes"),))
+ASK = Needs((Question("q1", "Which?", {"type": "string"}),), state={"at": 1})
+
+
+def a_call(principal: Principal = ALICE, **more: Any) -> Call:
+    return Call(**{"id": REAL.id(), "principal": principal, "agent": "target", "capability": "do", "input": {}, **more})
+
+
+def on(url: str, story: Callable[[Jobs, Database], Awaitable[None]], env: Env = REAL) -> None:
+    async def told(database: Database) -> None:
+        await story(Jobs(database, env), database)
+
+    using(url, told)
+
+
+def test_one_key_opens_one_job_however_many_ask_at_once(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        opened = await asyncio.gather(*(jobs.open(a_call(key="k", input={"a": 1})) for _ in range(20)))
+        assert sum(new for _, new in opened) == 1
+        assert len({job.id for job, _ in opened}) == 1
+        _, other = await jobs.open(a_call(BOB, key="k", input={"a": 1}))
+        assert other, "a key belongs to its owner"
+
+    on(url, story)
+
+
+def test_one_key_with_another_body_is_a_conflict(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        await jobs.open(a_call(key="k", input={"a": 1, "b": 2}))
+        _, new = await jobs.open(a_call(key="k", input={"b": 2, "a": 1}))
+        assert not new, "the order of keys is no difference"
+        others: tuple[dict[str, Any], ...] = (
+            {"input": {"a": 2}},
+            {"capability": "else"},
+            {"agent": "x"},
+            {"parts": (Part(text="hi"),)},
+        )
+        for other in others:
+            with pytest.raises(Conflict, match="another call"):
+                await jobs.open(a_call(key="k", **{"input": {"a": 1, "b": 2}, **other}))
+
+    on(url, story)
+
+
+@pytest.mark.parametrize("refusal", [Failed("rate_limited", "later"), Failed("unavailable", "down", sent=False)])
+def test_a_call_that_never_ran_gives_its_key_back(url: str, refusal: Failed) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        first, _ = await jobs.open(a_call(key="k"))
+        await jobs.end_turn(first, refusal, None)
+        second, new = await jobs.open(a_call(key="k"))
+        assert new
+        await jobs.end_turn(second, Failed("unavailable", "perhaps it ran"), None)
+        assert not (await jobs.open(a_call(key="k")))[1], "what may have run must not run again by its key"
+
+    on(url, story)
+
+
+def test_input_without_a_json_form_cannot_be_a_job() -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        deep: list[Any] = []
+        deep.append(deep)
+        for key in (None, "k"):
+            for bad in (object(), deep, "\ud800"):
+                with pytest.raises(ValidationError, match="cannot be kept"):
+                    await jobs.open(a_call(key=key, input={"a": bad}))
+
+    on(":memory:", story)
+
+
+def test_what_is_not_yours_is_not_there(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        await database.many("INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?)", [("alice", "mine", job.id)])
+        assert (await jobs.get("alice", job.id)).id == (await jobs.get("alice", "mine")).id == job.id
+        for name in (job.id, "mine", "nothing"):
+            with pytest.raises(JobNotFound):
+                await jobs.get("bob", name)
+            with pytest.raises(JobNotFound):
+                await jobs.wait("bob", name, 0.1)
+            with pytest.raises(JobNotFound):
+                await anext(jobs.follow("bob", name))
+        assert [one.id for one in await jobs.owned("alice")] == [job.id]
+        assert await jobs.owned("bob") == []
+
+    on(url, story)
+
+
+def test_of_two_answers_at_once_one_wins(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job = await jobs.adopt(a_call(), ASK, ROUTE)
+        assert (job.status, job.turn, job.state, job.questions) == ("needs", 1, {"at": 1}, ASK.questions)
+        claims = [jobs.claim(job, {"q1": Answer("accept", number)}) for number in range(5)]
+        results = await asyncio.gather(*claims, return_exceptions=True)
+        (won,) = [one for one in results if isinstance(one, Job)]
+        assert sum(isinstance(one, TurnTaken) for one in results) == 4
+        assert (won.turn, won.status) == (2, "working")
+        assert (await jobs.get("alice", job.id)).answers == won.answers
+
+    on(url, story)
+
+
+ENDS: list[Outcome] = [DONE, Failed("target_failed", "no"), Failed("canceled", "stopped")]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["done", "failed", "canceled"])
+def test_an_ended_job_never_changes(url: str, end: Outcome) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        working, _ = await jobs.open(a_call())
+        await jobs.append(working, [Event("status", text="on it", seq=1, turn=1)])
+        await jobs.end_turn(working, end, ROUTE, written=1)
+        before = [dict(row) for row in await database.all("SELECT * FROM jobs")]
+        log = await jobs.events(working.id, 0)
+        for change in (
+            lambda: jobs.end_turn(working, DONE, ROUTE),
+            lambda: jobs.append(working, [Event("status", text="late", seq=9)]),
+            lambda: jobs.keep(working, {"a": 1}),
+            lambda: jobs.claim(working),
+        ):
+            with pytest.raises(TurnTaken):
+                await change()
+        assert await jobs.seize(working) is None
+        await jobs.heartbeat([working.id])
+        assert [dict(row) for row in await database.all("SELECT * FROM jobs")] == before
+        assert await jobs.events(working.id, 0) == log
+
+    on(url, story)
+
+
+def test_who_lost_a_job_can_no_longer_write_to_it(url: str) -> None:
+    async def story(old: Jobs, database: Database) -> None:
+        new = Jobs(database, REAL)
+        job, _ = await old.open(a_call())
+        await old.append(job, [Event("status", text="first", seq=1)])
+        seized = await new.seize(job)
+        assert seized is not None
+        assert seized.generation == job.generation + 1
+        assert await old.seize(job) is None, "a generation is taken once"
+        for change in (
+            lambda: old.append(job, [Event("status", text="late", seq=2)]),
+            lambda: old.end_turn(job, DONE, ROUTE),
+            lambda: old.keep(job, {"a": 1}),
+        ):
+            with pytest.raises(TurnTaken):
+                await change()
+        assert seized.seq > 1_000, "what the old process told but did not write must not get the numbers of new events"
+        await new.end_turn(seized, DONE, ROUTE)
+        assert [event.kind for event in await new.events(job.id, 0)] == ["status", "turn"]
+
+    on(url, story)
+
+
+def test_a_job_in_every_state_survives_closing_and_opening(lasting_url: str) -> None:
+    kept: dict[str, Job] = {}
+
+    async def write(jobs: Jobs, database: Database) -> None:
+        for end in (*ENDS, ASK, Working(state="ref", poll=2.0, text="elsewhere"), None):
+            job, _ = await jobs.open(a_call(key=f"key {len(kept)}", context="c", parts=(Part(raw=b"\x00\xff"),)))
+            await jobs.append(job, [Event("progress", done=1, total=2, seq=1, turn=1)])
+            await jobs.keep(job, {"ref": [1, None, "ä"]})
+            if end is not None:
+                answers = {"q0": Answer("decline")}
+                job = await jobs.end_turn(job, end, ROUTE, answers, (), {"ref": [1, None, "ä"]}, 1)
+            kept[job.id] = await jobs.get("alice", job.id)
+
+    async def read(jobs: Jobs, _: Database) -> None:
+        assert len(kept) == 6
+        for job in kept.values():
+            assert await jobs.get("alice", job.id) == job
+            assert job.kept == {"ref": [1, None, "ä"]}
+            again, new = await jobs.open(a_call(key=job.key, parts=(Part(raw=b"\x00\xff"),)))
+            assert (again.id, new) == (job.id, False)
+            numbers = [event.seq for event in await jobs.events(job.id, 0)]
+            assert numbers == ([1, 2] if job.outcome is not None else [1])
+        assert {job.status for job in kept.values()} == {"done", "failed", "canceled", "needs", "working"}
+
+    on(lasting_url, write)
+    on(lasting_url, read)
+
+
+def test_followers_lose_and_double_nothing_while_events_are_appended(url: str) -> None:
+    most = 1_200
+
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        elsewhere = Jobs(database, REAL)  # another process: it does not hear the bell and has to look
+
+        async def append() -> None:
+            number = 0
+            while number < most:
+                size = 1 + number % 100
+                batch = [
+                    Event("status", text=str(one), seq=one, turn=1) for one in range(number + 1, number + size + 1)
+                ]
+                await jobs.append(job, batch)
+                number += size
+                await asyncio.sleep(0)
+            await jobs.end_turn(job, DONE, ROUTE, written=number)
+
+        async def follow(store: Jobs, after: int) -> list[int]:
+            return [event.seq async for event in store.follow("alice", job.id, after)]
+
+        starts = [0, 0, 1, 57, 600]
+        writing = asyncio.create_task(append())
+        seen = await asyncio.gather(*(follow(jobs, after) for after in starts), follow(elsewhere, 0))
+        await writing
+        last = (await jobs.get("alice", job.id)).seq
+        for after, numbers in zip([*starts, 0], seen, strict=True):
+            assert numbers == list(range(after + 1, last + 1))
+        assert not jobs._changed, "a follower left something behind"
+
+    on(url, story)
+
+
+def test_a_connectors_own_state_is_never_shown(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        await jobs.append(job, [Event("state", data="remote-task-7", seq=1), Event("status", text="on it", seq=2)])
+        await jobs.end_turn(job, Needs(ASK.questions, state="remote-task-7"), ROUTE, written=2)
+        shown = [event async for event in jobs.follow("alice", job.id)]
+        assert [event.kind for event in shown] == ["status", "turn"]
+        assert "remote-task-7" not in repr(shown)
+        assert (await jobs.get("alice", job.id)).state == "remote-task-7"
+
+    on(url, story)
+
+
+def test_waiting_ends_when_the_turn_does_or_the_time(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        assert (await jobs.wait("alice", job.id, 0.02)).status == "working"
+        waiting = [asyncio.create_task(one.wait("alice", job.id, 20)) for one in (jobs, Jobs(database, REAL))]
+        await asyncio.sleep(0.01)
+        await jobs.end_turn(job, DONE, ROUTE)
+        assert [one.status for one in await asyncio.gather(*waiting)] == ["done", "done"]
+
+    on(url, story)
+
+
+def test_only_jobs_of_silent_or_dead_processes_are_abandoned(url: str) -> None:
+    world = SeededEnv(seed=1)
+
+    async def story(jobs: Jobs, database: Database) -> None:
+        running, _ = await jobs.open(a_call())
+        await jobs.adopt(a_call(), ASK, ROUTE)
+        neighbour = Jobs(database, SeededEnv(seed=2, time=world.time))
+        assert await neighbour.abandoned() == [], "it lives, in this very process"
+        world.advance(LEASE - 1)
+        await jobs.heartbeat([running.id])
+        world.advance(LEASE - 1)
+        assert await jobs.abandoned() == []
+        world.advance(2)
+        assert [job.id for job in await jobs.abandoned()] == [running.id]
+        await jobs.heartbeat([running.id])
+        await database.many(
+            "UPDATE jobs SET node = ? WHERE id = ?", [(f"{jobs.node.split('/')[0]}/4194999/x", running.id)]
+        )
+        assert [job.id for job in await jobs.abandoned()] == [running.id], "no process has that number"
+        await database.many("UPDATE jobs SET node = ? WHERE id = ?", [("elsewhere/1/x", running.id)])
+        assert await jobs.abandoned() == [], "a process of another machine is trusted until its lease is over"
+
+    on(url, story, world)
+
+
+def test_who_leaves_gives_its_jobs_up_at_once(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        await jobs.leave()
+        assert [one.id for one in await Jobs(database, REAL).abandoned()] == [job.id]
+
+    on(url, story)
+
+
+def test_old_jobs_go_with_their_events_and_names(url: str) -> None:
+    world = SeededEnv()
+
+    async def story(jobs: Jobs, database: Database) -> None:
+        working, _ = await jobs.open(a_call())
+        done = await jobs.adopt(a_call(), ASK, ROUTE)
+        await database.many("INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?)", [("alice", "a", done.id)])
+        world.advance(7 * 86_400 - 1)
+        assert await jobs.expire() == 0
+        world.advance(2)
+        assert await jobs.expire() == 1
+        with pytest.raises(JobNotFound):
+            await jobs.get("alice", done.id)
+        assert await jobs.events(done.id, 0) == []
+        assert await database.all("SELECT * FROM job_aliases") == []
+        assert (await jobs.get("alice", working.id)).status == "working", "what is worked on is never removed"
+        assert await jobs.counts() == {"working": 1}
+
+    on(url, story, world)
+
+
+def test_a_poll_without_news_is_no_event(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job = await jobs.adopt(a_call(), Working(state="ref", poll=0.0), ROUTE)
+        for _ in range(3):
+            taken = await jobs.seize(job)
+            assert taken is not None
+            job = await jobs.end_turn(taken, Working(state="ref", poll=0.0), ROUTE)
+        assert len(await jobs.events(job.id, 0)) == 1
+        taken = await jobs.seize(job)
+        assert taken is not None
+        assert taken.seq < 100, "entering one's own job again leaves no gap"
+        await jobs.end_turn(taken, Working(state="ref", text="half"), ROUTE)
+        assert [event.data.get("text") for event in await jobs.events(job.id, 0)] == [None, "half"]
+
+    on(url, story)
+
+
+def test_a_follower_that_stops_leaves_nothing_behind() -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        await jobs.append(job, [Event("status", text="x", seq=1)])
+        stream = jobs.follow("alice", job.id)
+        assert (await anext(stream)).seq == 1
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert not jobs._changed
+
+    on(":memory:", story)
+
+
+def test_two_cannot_hold_one_id() -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        call = a_call()
+        await jobs.open(call)
+        with pytest.raises(Conflict, match="exists already"):
+            await jobs.open(call)
+        with pytest.raises(Conflict, match="exists already"):
+            await jobs.adopt(call, ASK, ROUTE)
+
+    on(":memory:", story)
+
+
+def test_nodes_of_one_process_are_told_apart() -> None:
+    async def story() -> None:
+        world = SeededEnv(seed=3)
+        assert Jobs(object(), world).node != Jobs(object(), world).node  # type: ignore[arg-type]
+
+    run(story())

@@ -1,0 +1,848 @@
+"""Every step by itself: a step, a scripted handler inside it, and what the one makes of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent3.calls.chain import dispatch
+from agent3.calls.keeping import ArtifactStore, DeadLetters
+from agent3.calls.policy import authorize, limit, resolve, validate
+from agent3.calls.resilience import (
+    UNDELIVERED,
+    Breakers,
+    attempt,
+    breaker,
+    dead_letter,
+    deadline,
+    fallback,
+    retry,
+)
+from agent3.calls.results import ResultCache, artifacts, cache, sanitize
+from agent3.calls.sealing import sealing
+from agent3.calls.timeouts import Timeouts
+from agent3.env import REAL, SeededEnv
+from agent3.errors import Agent3Error, NotFound, StorageError, TargetError, Unavailable, ValidationError
+from agent3.model import (
+    Agent,
+    Answer,
+    Artifact,
+    Call,
+    Capability,
+    Done,
+    Event,
+    Failed,
+    Hints,
+    Live,
+    Needs,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    Route,
+    Step,
+    Working,
+)
+from agent3.observe.metrics import Metrics
+from agent3.security.access import Access
+from agent3.security.limits import Ceiling, RateLimiter
+from agent3.settings import Calls, Rule
+from agent3.storage import Blobs
+from tests.support.home import run
+from tests.support.rig import CLIENT, DONE, DOWN, OneSecret, Script, hang
+from tests.support.storage import using
+
+A, B = Route("a", "a.test", "do"), Route("b", "b.test", "do")
+IDEMPOTENT = Hints(idempotent=True)
+QUICK = Calls(timeout=5.0, attempt_timeout=2.0, backoff=0.001, backoff_max=0.002)
+
+
+def a_call(hints: Hints = Hints(), heard: list[Event] | None = None, **more: Any) -> Call:  # noqa: B008 - frozen
+    """A call with its live part; what is given for the capability goes there."""
+    own = {name: more.pop(name) for name in list(more) if name in _OF_CAPABILITY}
+    capability = Capability(name="do", hints=hints, **own)
+    live = Live(Agent(id="target", name="Target", capabilities=(capability,)), capability)
+    if heard is not None:
+        live.listener = heard.append
+    plain: dict[str, Any] = {"principal": CLIENT, "agent": "target", "capability": "do", "input": {}}
+    return Call(**{"id": REAL.id(), **plain, "live": live, "routes": (A, B), **more})
+
+
+_OF_CAPABILITY = {"input_schema", "output_schema", "cache_ttl", "version", "interactive", "price"}
+
+
+def through(step: Step, target: Script, call: Call) -> Outcome:
+    return run(_awaited(step(target.call)(call)))
+
+
+async def _awaited(one: Awaitable[Outcome]) -> Outcome:
+    return await one
+
+
+def failed(outcome: Outcome, code: str) -> Failed:
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.code == code
+    return outcome
+
+
+# authorize
+
+
+def test_authorize_lets_nobody_know_what_is_denied() -> None:
+    target = Script()
+    step = authorize(Access((Rule("deny", principal="alice"), Rule("allow"))))
+    call = a_call()
+    refused = failed(through(step, target, call), "capability_not_found")
+    assert call.live.denied == "forbidden"
+    assert "forbidden" not in refused.message
+    assert not target.calls
+    assert isinstance(through(step, target, a_call(principal=Principal("bob"))), Done)
+
+
+def test_authorize_judges_the_route_that_a_conversation_is_on() -> None:
+    step = authorize(Access((Rule("deny", protocol="a"), Rule("allow"))))
+    target = Script()
+    failed(through(step, target, a_call(entry="answer", route=A)), "capability_not_found")
+    assert isinstance(through(step, target, a_call(entry="answer", route=B)), Done)
+    assert isinstance(through(step, target, a_call(entry="cancel", route=A)), Done)
+    assert through(step, target, a_call()) == DONE
+    assert target.calls[-1].routes == (B,)
+
+
+# limit
+
+
+def test_limit_refuses_by_rate_and_says_when_to_come_back() -> None:
+    world = SeededEnv()
+    step = limit(RateLimiter(60, 2, env=world), Ceiling(10))
+    target = Script()
+    for _ in range(2):
+        assert isinstance(through(step, target, a_call()), Done)
+    refused = failed(through(step, target, a_call()), "rate_limited")
+    assert refused.retryable
+    assert refused.retry_after == pytest.approx(1.0)
+    assert isinstance(through(step, target, a_call(entry="answer")), Done), "only a start is charged"
+    assert isinstance(through(step, target, a_call(principal=Principal("local", "local"))), Done)
+    recovered = a_call()
+    recovered.live.charged = True
+    assert isinstance(through(step, target, recovered), Done)
+    world.advance(1.0)
+    assert isinstance(through(step, target, a_call()), Done)
+
+
+def test_limit_bounds_what_runs_at_once_on_an_agent_and_gives_the_room_back() -> None:
+    async def story() -> None:
+        go = asyncio.Event()
+
+        async def busy(call: Call) -> Outcome:
+            await go.wait()
+            raise RuntimeError("also then the room is given back")
+
+        step = limit(RateLimiter(0, 1), Ceiling(2))
+        handler = step(busy)
+        running = [asyncio.create_task(_awaited(handler(a_call()))) for _ in range(2)]
+        await asyncio.sleep(0)
+        refused = failed(await handler(a_call()), "rate_limited")
+        assert refused.retry_after == 1.0
+        assert isinstance(await step(Script().call)(a_call(agent="another")), Done)
+        go.set()
+        await asyncio.wait(running)
+        assert [type(one.exception()) for one in running] == [RuntimeError] * 2
+        assert isinstance(await step(Script().call)(a_call()), Done)
+
+    run(story())
+
+
+# cache
+
+
+def test_cache_serves_only_what_may_be_served_again() -> None:
+    world = SeededEnv()
+    step = cache(ResultCache(10, world), Metrics())
+    cases: list[tuple[Hints, float, int]] = [
+        (Hints(), 60.0, 2),
+        (IDEMPOTENT, 0.0, 2),
+        (IDEMPOTENT, 60.0, 1),
+        (Hints(read_only=True), 60.0, 1),
+    ]
+    for number, (hints, ttl, expected) in enumerate(cases):
+        target = Script()
+        for _ in range(2):
+            through(step, target, a_call(hints, cache_ttl=ttl, agent=f"agent {number}"))
+        assert len(target.calls) == expected, (hints, ttl)
+
+
+def test_cache_tells_callers_versions_inputs_and_modes_apart_and_forgets() -> None:
+    world = SeededEnv()
+    step = cache(ResultCache(10, world), Metrics())
+    target = Script()
+    first: dict[str, Any] = {"cache_ttl": 60.0, "input": {"a": 1, "b": 2}}
+    through(step, target, a_call(IDEMPOTENT, **first))
+    hit = a_call(IDEMPOTENT, **{**first, "input": {"b": 2, "a": 1}})
+    assert through(step, target, hit) == DONE
+    assert hit.live.cached
+    assert len(target.calls) == 1
+    others: list[dict[str, Any]] = [
+        {"principal": Principal("bob")},
+        {"version": "2"},
+        {"input": {"a": 2}},
+        {"input": None, "parts": (Part(text="{}"),)},
+        {"input": None, "parts": (Part(text="{}"),), "input_mode": "application/json"},
+        {"capability": "other"},
+        {"agent": "other"},
+    ]
+    for number, other in enumerate(others, 2):
+        through(step, target, a_call(IDEMPOTENT, **{**first, **other}))
+        assert len(target.calls) == number, other
+    through(step, target, a_call(IDEMPOTENT, entry="answer", **first))
+    assert len(target.calls) == 9, "only a start is answered from the cache"
+    world.advance(60.0)
+    through(step, target, a_call(IDEMPOTENT, **first))
+    assert len(target.calls) == 10, "its time is over"
+
+
+def test_cache_keeps_no_failure_and_no_more_than_it_may() -> None:
+    step = cache(ResultCache(2, SeededEnv()), Metrics())
+    target = Script(DOWN, DONE)
+    for _ in range(3):
+        through(step, target, a_call(IDEMPOTENT, cache_ttl=60.0, input=0))
+    assert len(target.calls) == 2
+    for number in (1, 2, 0):
+        through(step, target, a_call(IDEMPOTENT, cache_ttl=60.0, input=number))
+    assert len(target.calls) == 5, "the oldest went when the third came"
+    assert through(step, target, a_call(IDEMPOTENT, cache_ttl=60.0, input={"a": object()})) == DONE
+
+
+# artifacts
+
+
+def test_large_parts_become_references_that_only_their_owner_can_follow(url: str) -> None:
+    big = "ä" * 600
+
+    async def story(database: Any) -> None:
+        store = ArtifactStore(database, Blobs(None), REAL)
+        parts = (
+            Part(text=big, name="text"),
+            Part(raw=b"\x00" * 1001, media_type="image/png"),
+            Part(data={"list": list(range(1000))}, meta={"a": 1}),
+            Part(text="ä" * 499),
+            Part(data=7),
+            Part(url="https://example.com"),
+        )
+        target = Script(Done(parts, artifacts=(Artifact("x", parts=parts[:1]),)))
+        outcome = await artifacts(store.store, 1000)(target.call)(a_call())
+        assert isinstance(outcome, Done)
+        assert outcome.parts[3:] == parts[3:]
+        kept = [await store.get("alice", part.artifact or "") for part in outcome.parts[:3]]
+        assert [one.body for one in kept[:2]] == [big.encode(), b"\x00" * 1001]
+        assert [one.media_type for one in kept] == ["text/plain", "image/png", "application/json"]
+        assert (kept[0].name, outcome.parts[0].meta) == ("text", {"size": 1200})
+        assert outcome.parts[2].meta["a"] == 1
+        (inside,) = outcome.artifacts[0].parts
+        assert (await store.get("alice", inside.artifact or "")).body == big.encode()
+        for owner, name in (("bob", inside.artifact), ("alice", "nothing")):
+            with pytest.raises(NotFound):
+                await store.get(owner, name or "")
+
+    using(url, story)
+
+
+def test_artifacts_can_be_read_until_their_time_is_over() -> None:
+    world = SeededEnv()
+
+    async def story(database: Any) -> None:
+        store = ArtifactStore(database, Blobs(None), world, keep_days=1.0)
+        name = await store.store(a_call(), b"bytes", None, "text/plain")
+        world.advance(86_399)
+        assert (await store.get("alice", name)).body == b"bytes"
+        world.advance(2)
+        with pytest.raises(NotFound):
+            await store.get("alice", name)
+
+    using(":memory:", story)
+
+
+# resolve
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "required", "expected"),
+    [
+        ({"city": TEXT}, ["city"], {"city": "hi"}),
+        ({"city": TEXT, "days": {"type": "integer"}}, ["city"], {"city": "hi"}),
+        ({"city": TEXT, "note": TEXT}, ["city"], {"city": "hi"}),
+        ({"note": TEXT}, [], {"note": "hi"}),
+        ({"city": TEXT, "note": TEXT}, [], {}),
+        ({"city": TEXT, "query": TEXT}, [], {"query": "hi"}),
+        ({"days": {"type": "integer"}}, ["days"], {}),
+        ({}, [], {}),
+    ],
+)
+def test_a_message_fills_the_one_text_it_can_mean(properties: Any, required: Any, expected: Any) -> None:
+    schema = {"type": "object", "properties": properties, "required": required}
+    target = Script()
+    for entry in ("start", "answer", "attach"):
+        through(resolve(), target, a_call(input=None, entry=entry, parts=(Part(text="hi"),), input_schema=schema))
+        assert target.calls[-1].input == expected
+    through(resolve(), target, a_call(input={"own": 1}, parts=(Part(text="hi"),), input_schema=schema))
+    assert target.calls[-1].input == {"own": 1}, "structured input is taken as it is"
+
+
+def test_a_message_that_says_it_is_json_is_read_as_such() -> None:
+    target = Script()
+    json: dict[str, Any] = {"input": None, "input_mode": "application/json"}
+    through(resolve(), target, a_call(**json, parts=(Part(text='{"a": 1}'),)))
+    assert target.calls[-1].input == {"a": 1}
+    for bad in ("{", "[" * 100_000):
+        refused = failed(through(resolve(), target, a_call(**json, parts=(Part(text=bad),))), "invalid_input")
+        assert "application/json" in refused.message
+    assert len(target.calls) == 1
+
+
+# validate
+
+
+def test_input_is_checked_at_the_start_and_all_faults_are_told() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]}
+    target = Script()
+    refused = failed(through(validate(), target, a_call(input={"a": "x"}, input_schema=schema)), "invalid_input")
+    assert len(refused.data["errors"]) == 2
+    assert refused.message.startswith("Missing required parameter: b")
+    assert not target.calls
+    assert through(validate(), target, a_call(entry="attach", input={}, input_schema=schema)) == DONE
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    for hostile in (deep, {"a": object()}, float("nan")):
+        outcome = through(validate(), target, a_call(input=hostile))
+        assert isinstance(outcome, Failed), "without a schema, too, input must be JSON of bounded shape"
+    assert len(target.calls) == 1
+
+
+def test_bad_answers_are_asked_for_again_and_good_ones_kept() -> None:
+    questions = (
+        Question("n", "How many?", {"type": "integer"}),
+        Question("s", "Which?", {"enum": ["a", "b"]}),
+        Question("u", "Sign in.", url="https://example.com"),
+        Question("f", "Anything?"),
+    )
+    target = Script()
+
+    def answered(**answers: Answer) -> tuple[Outcome, Call]:
+        call = a_call(entry="answer", questions=questions, answers=answers, state={"kept": 1})
+        return through(validate(), target, call), call
+
+    good = {"n": Answer("accept", 3), "u": Answer(), "f": Answer("accept", [1])}
+    again, call = answered(**good, s=Answer("accept", "c"))
+    assert isinstance(again, Needs)
+    assert [one.id for one in again.questions] == ["s"]
+    assert again.questions[0].text.startswith("Which? (not taken: ")
+    assert again.questions[0].schema == questions[1].schema
+    assert (again.state, call.live.answers) == ({"kept": 1}, good)
+    missing, _ = answered()
+    assert isinstance(missing, Needs)
+    assert len(missing.questions) == 4
+    assert not target.calls
+    assert answered(**good, s=Answer("decline"))[0] == DONE, "a no needs to fit no schema"
+
+    twice = a_call(entry="answer", questions=again.questions, answers={"s": Answer("accept", "d")})
+    third = through(validate(), target, twice)
+    assert isinstance(third, Needs)
+    assert third.questions[0].text.count("not taken") == 1
+
+
+# dead_letter
+
+CODES = [*sorted(UNDELIVERED), "target_failed", "invalid_input", "rate_limited", "declined", "canceled", "internal"]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_only_the_undelivered_is_buried(code: str) -> None:
+    async def story(database: Any) -> None:
+        letters = DeadLetters(database, REAL)
+        step = dead_letter(letters.bury, Metrics())
+        for entry in ("start", "answer", "attach", "cancel"):
+            failed(await step(Script(Failed(code, "words")).call)(a_call(entry=entry)), code)
+        kept = await letters.latest()
+        assert len(kept) == (2 if code in UNDELIVERED else 0)
+        assert all(
+            (one.code, one.message, one.agent, one.principal) == (code, "words", "target", "alice") for one in kept
+        )
+
+    using(":memory:", story)
+
+
+def test_a_letter_that_cannot_be_buried_does_not_hide_the_failure() -> None:
+    async def broken(call: Call, outcome: Failed) -> None:
+        raise StorageError("the disk is gone")
+
+    failed(through(dead_letter(broken, Metrics()), Script(DOWN), a_call()), "unavailable")
+
+
+# deadline
+
+
+def test_the_deadline_is_the_callers_or_the_settings() -> None:
+    step = deadline(Calls(timeout=0.05), REAL)
+    refused = failed(through(step, Script(hang), a_call()), "timeout")
+    assert "within 0.05 s" in refused.message
+    assert "within 0.02 s" in failed(through(step, Script(hang), a_call(timeout=0.02)), "timeout").message
+    failed(through(step, Script(hang), a_call(timeout=0.0)), "timeout")
+
+
+def test_a_timeout_inside_is_not_the_deadline() -> None:
+    async def raises(call: Call) -> Outcome:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        through(deadline(Calls(timeout=5.0), REAL), Script(raises), a_call())
+
+
+# fallback
+
+
+def test_fallback_takes_the_next_route_only_where_that_is_harmless() -> None:
+    step = fallback(Metrics())
+    down = Failed("unavailable", "down", repeatable=True)
+    cases: list[tuple[Failed, Hints, int]] = [
+        (down, Hints(), 2),
+        (Failed("circuit_open", "open", repeatable=True), Hints(), 2),
+        (Failed("target_refused", "no", repeatable=True), Hints(), 2),
+        (Failed("malformed_response", "odd", repeatable=True), Hints(), 2),
+        (Failed("timeout", "late", repeatable=True), Hints(), 1),
+        (Failed("timeout", "late", repeatable=True), IDEMPOTENT, 2),
+        (Failed("unavailable", "down"), IDEMPOTENT, 1),
+        (Failed("target_failed", "no", repeatable=True), IDEMPOTENT, 1),
+    ]
+    for failure, hints, expected in cases:
+        target = Script(failure, DONE)
+        call = a_call(hints)
+        outcome = through(step, target, call)
+        assert [one.route for one in target.calls] == [A, B][:expected], failure
+        assert isinstance(outcome, Done) == (expected == 2)
+        assert call.live.hops == expected - 1
+        assert call.live.route == [A, B][expected - 1]
+
+
+def test_a_conversation_stays_on_its_route() -> None:
+    for entry in ("answer", "attach", "cancel"):
+        target = Script(Failed("unavailable", "down", repeatable=True))
+        call = a_call(IDEMPOTENT, entry=entry, route=B)
+        failed(through(fallback(Metrics()), target, call), "unavailable")
+        assert [one.route for one in target.calls] == [B]
+
+
+def test_without_a_route_nothing_is_sent() -> None:
+    outcome = failed(through(fallback(Metrics()), Script(), a_call(routes=())), "unavailable")
+    assert not outcome.sent
+    assert "has no route" in outcome.message
+
+
+# retry
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pauses_have_full_jitter_below_a_doubling_ceiling(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("agent3.calls.resilience.asyncio.sleep", note)
+    world = SeededEnv(seed=seed)
+    settings = Calls(retries=6, backoff=1.0, backoff_max=8.0)
+    again = Failed("unavailable", "down", retryable=True, repeatable=True)
+    through(retry(settings, world, Metrics()), Script(again), a_call())
+    expected = random.Random(seed)
+    assert pauses == [expected.uniform(0, ceiling) for ceiling in (1.0, 2.0, 4.0, 8.0, 8.0, 8.0)]
+
+
+def test_a_target_is_tried_again_as_often_as_the_caller_says() -> None:
+    again = Failed("unavailable", "down", retryable=True, repeatable=True)
+    for retries, expected in ((None, 3), (0, 1), (4, 5)):
+        target = Script(again)
+        through(retry(Calls(retries=2, backoff=0.0), REAL, Metrics()), target, a_call(retries=retries))
+        assert len(target.calls) == expected
+        assert [call.attempt for call in target.calls] == list(range(expected))
+    for final in (Failed("unavailable", "x", retryable=True), Failed("unavailable", "x", repeatable=True)):
+        target = Script(final)
+        through(retry(QUICK, REAL, Metrics()), target, a_call(retries=3))
+        assert len(target.calls) == 1
+
+
+def test_retry_after_is_obeyed_but_never_beyond_the_time_that_is_left() -> None:
+    def busy(seconds: float) -> Failed:
+        return Failed("unavailable", "busy", retryable=True, repeatable=True, retry_after=seconds)
+
+    async def story() -> None:
+        step = retry(Calls(backoff=60.0), REAL, Metrics())
+        loop = asyncio.get_running_loop()
+        call = a_call()
+        call.live.expires = REAL.monotonic() + 5
+        started = loop.time()
+        assert isinstance(await step(Script(busy(0.05), DONE).call)(call), Done)
+        assert 0.04 < loop.time() - started < 2
+        target = Script(busy(6.0), DONE)
+        started = loop.time()
+        outcome = failed(await step(target.call)(call), "unavailable")
+        assert loop.time() - started < 1, "it waited for what could not come in time"
+        assert outcome.retry_after == 6.0
+        assert len(target.calls) == 1
+
+    run(story())
+
+
+# breaker
+
+
+class Circuit:
+    """A breaker with a clock in hand."""
+
+    def __init__(self, failures: int = 2) -> None:
+        self.world = SeededEnv()
+        self.circuits = Breakers(Calls(breaker_failures=failures, breaker_seconds=30.0), self.world, Metrics())
+        self.step = breaker(self.circuits)
+
+    def call(self, *answers: Any, route: Route = A) -> Outcome:
+        return through(self.step, Script(*answers), a_call(route=route))
+
+    @property
+    def state(self) -> str:
+        return self.circuits.state("a:a.test")
+
+
+def test_a_circuit_opens_tries_once_and_closes() -> None:
+    it = Circuit()
+    it.call(DOWN)
+    it.call(DONE)
+    it.call(DOWN)
+    assert it.state == "closed", "only failures in a row count"
+    it.call(DOWN)
+    assert it.state == "open"
+    refused = failed(it.call(), "circuit_open")
+    assert (refused.sent, refused.repeatable, refused.retryable, refused.retry_after) == (False, True, False, 30.0)
+    assert isinstance(it.call(route=B), Done), "another route has a circuit of its own"
+    it.world.advance(30)
+    assert it.state == "half-open"
+    it.call(DOWN)
+    assert it.state == "open", "the probe failed"
+    it.world.advance(30)
+    assert isinstance(it.call(), Done)
+    assert it.state == "closed"
+
+
+@pytest.mark.parametrize("code", ["unavailable", "timeout", "malformed_response"])
+def test_what_says_that_a_route_is_broken(code: str) -> None:
+    it = Circuit(1)
+    it.call(Failed(code, "x"))
+    assert it.state == "open"
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [Failed("target_failed", "x"), Failed("invalid_input", "x"), Needs(()), Working(), Failed("target_refused", "")],
+)
+def test_what_says_that_a_route_answers(fine: Outcome) -> None:
+    it = Circuit(2)
+    it.call(DOWN)
+    it.call(fine)
+    it.call(DOWN)
+    assert it.state == "closed"
+
+
+def test_one_probe_at_a_time_and_a_cancelled_one_makes_room() -> None:
+    async def story() -> None:
+        it = Circuit(1)
+        handler = it.step(Script(DOWN, hang, DONE).call)
+        await handler(a_call(route=A))
+        it.world.advance(30)
+        probe = asyncio.create_task(_awaited(handler(a_call(route=A))))
+        await asyncio.sleep(0)
+        assert failed(await handler(a_call(route=A)), "circuit_open").retry_after == 1.0
+        probe.cancel()
+        await asyncio.wait([probe])
+        assert isinstance(await handler(a_call(route=A)), Done)
+        assert it.state == "closed"
+
+    run(story())
+
+
+def test_a_late_call_from_before_does_not_make_room_for_a_second_probe() -> None:
+    async def story() -> None:
+        it = Circuit(1)
+        handler = it.step(Script(hang, DOWN, hang, DONE).call)
+        early = asyncio.create_task(_awaited(handler(a_call(route=A))))
+        await asyncio.sleep(0)
+        await handler(a_call(route=A))
+        it.world.advance(30)
+        probe = asyncio.create_task(_awaited(handler(a_call(route=A))))
+        await asyncio.sleep(0)
+        early.cancel()
+        await asyncio.wait([early])
+        failed(await handler(a_call(route=A)), "circuit_open")
+        probe.cancel()
+        await asyncio.wait([probe])
+
+    run(story())
+
+
+def test_the_number_of_circuits_is_bounded() -> None:
+    circuits = Breakers(Calls(), SeededEnv(), Metrics(), most=3)
+    for number in range(10):
+        circuits.failed(str(number))
+    assert len(circuits._circuits) == 3
+
+
+# attempt
+
+
+def test_an_attempt_has_its_own_time_and_turns_exceptions_into_outcomes() -> None:
+    def raising(error: BaseException) -> Callable[[Call], Awaitable[Outcome]]:
+        async def raises(call: Call) -> Outcome:
+            raise error
+
+        return raises
+
+    step = attempt(Calls(attempt_timeout=0.05), Metrics())
+    call = a_call()
+    assert "within 0.05 s" in failed(through(step, Script(hang), call), "timeout").message
+    assert call.live.attempts == 1
+    failed(through(step, Script(raising(ValueError("x"))), a_call()), "target_failed")
+    failed(through(step, Script(raising(Unavailable("x"))), a_call()), "unavailable")
+    own = failed(through(step, Script(raising(TimeoutError("its own"))), a_call()), "timeout")
+    assert "its own" in own.message
+    failed(through(step, Script(raising(asyncio.CancelledError())), a_call()), "target_failed")
+
+
+def test_only_an_attempt_without_harm_is_repeatable() -> None:
+    step = attempt(QUICK, Metrics())
+
+    async def emits(call: Call) -> Outcome:
+        call.emit(Event("artifact", parts=(Part(text="x"),)))
+        return DOWN
+
+    async def chats(call: Call) -> Outcome:
+        call.emit(Event("status", text="x"))
+        call.emit(Event("progress", done=1))
+        return DOWN
+
+    unsent = Failed("unavailable", "x", sent=False)
+    cases: list[tuple[Any, dict[str, Any], bool]] = [
+        (DOWN, {}, False),
+        (DOWN, {"key": "k"}, True),
+        (DOWN, {"hints": IDEMPOTENT}, True),
+        (DOWN, {"hints": Hints(read_only=True)}, True),
+        (DOWN, {"hints": Hints(replay=True)}, False),
+        (unsent, {}, True),
+        (emits, {"hints": IDEMPOTENT}, False),
+        (chats, {"hints": IDEMPOTENT}, True),
+        (Failed("unavailable", "x", repeatable=True), {}, False),
+    ]
+    for answer, more, expected in cases:
+        outcome = failed(through(step, Script(answer), a_call(**more)), "unavailable")
+        assert outcome.repeatable is expected, (answer, more)
+
+
+def test_cancellation_passes_an_attempt() -> None:
+    async def story() -> None:
+        trying = asyncio.create_task(_awaited(attempt(QUICK, Metrics())(hang)(a_call())))
+        await asyncio.sleep(0)
+        trying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await trying
+
+    run(story())
+
+
+# timeouts
+
+
+def test_timeouts_of_one_length_share_a_timer_and_expire_in_time() -> None:
+    async def story() -> None:
+        timeouts = Timeouts()
+        loop = asyncio.get_running_loop()
+
+        async def one(delay: float, work: float) -> tuple[str, float]:
+            await asyncio.sleep(delay)
+            started = loop.time()
+            limit = timeouts.after(0.1)
+            try:
+                with limit:
+                    await asyncio.sleep(work)
+            except TimeoutError:
+                assert limit.expired
+                return "late", loop.time() - started
+            return "done", loop.time() - started
+
+        results = await asyncio.gather(*(one(0.005 * n, 0.01 if n % 3 else 9.0) for n in range(30)))
+        for number, (word, took) in enumerate(results):
+            assert word == ("done" if number % 3 else "late")
+            assert took < 0.1 if number % 3 else 0.09 < took < 0.3
+        assert all(not queue.running for queue in timeouts._queues.values())
+
+    run(story())
+
+
+def test_a_cancelled_task_stays_cancelled_also_when_its_time_is_over() -> None:
+    async def story() -> None:
+        timeouts = Timeouts()
+
+        async def work() -> None:
+            with timeouts.after(0.02):
+                try:
+                    await asyncio.sleep(9)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(0.05)
+                    raise
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(story())
+
+
+def test_lengths_out_of_use_are_forgotten() -> None:
+    async def story() -> None:
+        timeouts = Timeouts()
+        for number in range(1_000):
+            with timeouts.after(1 + number / 1000):
+                pass
+        assert len(timeouts._queues) <= 100
+
+    run(story())
+
+
+# sanitize
+
+
+def test_results_and_events_are_cleaned_and_bounded() -> None:
+    heard: list[Event] = []
+
+    async def sly(call: Call) -> Outcome:
+        call.emit(Event("status", text="a\u202eb"))
+        call.emit(Event("artifact", parts=(Part(data={"k\u200b": "v\u200b"}),)))
+        return Done((Part(text="x\u202ey" + "z" * 20),))
+
+    outcome = through(sanitize(10), Script(sly), a_call(heard=heard))
+    assert isinstance(outcome, Done)
+    assert (outcome.parts[0].text or "").startswith("xyzzzzzzz\n[13 of 23 characters left out")
+    assert heard[0].text == "ab"
+    assert heard[1].parts == (Part(data={"k": "v"}),)
+
+
+def test_a_result_that_breaks_its_schema_is_malformed() -> None:
+    schema = {"type": "object", "required": ["ok"]}
+    step = sanitize(1000)
+    assert through(step, Script(DONE), a_call(output_schema=schema)) == DONE
+    wrong = failed(through(step, Script(Done((Part(data=1),))), a_call(output_schema=schema)), "malformed_response")
+    assert "breaks its own schema" in wrong.message
+    assert through(step, Script(DOWN), a_call(output_schema=schema)) == DOWN
+
+
+def test_filters_are_gone_when_the_step_is_left() -> None:
+    async def raises(call: Call) -> Outcome:
+        raise ValueError
+
+    call = a_call()
+    with pytest.raises(ValueError):
+        through(sanitize(10), Script(raises), call)
+    assert call.live.filters == ()
+
+
+# sealing
+
+SECRET = "s3cr3t-pizza-token"
+SEALED = Route("a", "a.test", "do", credential="env:TOKEN")
+
+
+def sealed(answer: Any, heard: list[Event] | None = None) -> Outcome:
+    return through(sealing(OneSecret(SECRET)), Script(answer), a_call(route=SEALED, heard=heard))
+
+
+def test_the_secret_reaches_the_connector_and_nothing_else() -> None:
+    async def asks(call: Call) -> Outcome:
+        assert call.secret.reveal() == SECRET
+        return DONE
+
+    call = a_call(route=SEALED)
+    assert through(sealing(OneSecret(SECRET)), Script(asks), call) == DONE
+    assert call.secret is None
+    target = Script()
+    through(sealing(OneSecret(SECRET)), target, a_call(route=A))
+    assert target.calls[0].secret is None
+
+
+def test_the_secret_is_taken_out_of_outcomes() -> None:
+    leaks: list[Outcome] = [
+        Done(
+            (
+                Part(text=SECRET),
+                Part(data={SECRET: [SECRET]}),
+                Part(raw=SECRET.encode()),
+                Part(url=f"https://x/{SECRET}"),
+            )
+        ),
+        Done(artifacts=(Artifact("x", name=SECRET, parts=(Part(text=SECRET),)),)),
+        Failed("x", SECRET, data={"a": SECRET}, parts=(Part(text=SECRET),)),
+        Needs((Question("q", SECRET, {"title": SECRET}),), state={"a": SECRET}),
+        Working(SECRET, text=SECRET),
+    ]
+    for leak in leaks:
+        outcome = sealed(leak)
+        assert SECRET not in repr(outcome)
+        assert SECRET.encode() not in b"".join(part.raw or b"" for part in getattr(outcome, "parts", ()))
+
+
+def test_the_secret_is_taken_out_of_events() -> None:
+    heard: list[Event] = []
+
+    async def leaky(call: Call) -> Outcome:
+        call.emit(Event("status", text=SECRET, name=SECRET, data={"a": [SECRET]}))
+        parts = (Part(text=SECRET), Part(data={"a": SECRET}), Part(raw=SECRET.encode()), Part(name=SECRET, text=""))
+        call.emit(Event("artifact", parts=parts))
+        return DONE
+
+    sealed(leaky, heard)
+    assert len(heard) == 2
+    assert SECRET not in repr(heard)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(f"refused {SECRET}"),
+        TargetError(f"refused {SECRET}", data={"header": f"Bearer {SECRET}"}),
+        ValidationError(f"refused {SECRET}", errors=[{"got": SECRET}]),
+        TimeoutError(f"connecting with {SECRET}"),
+    ],
+)
+def test_the_secret_is_taken_out_of_exceptions(error: Exception) -> None:
+    async def raises(call: Call) -> Outcome:
+        try:
+            raise KeyError(SECRET)
+        except KeyError:
+            raise error  # noqa: B904 - what a careless connector does
+
+    with pytest.raises(Agent3Error) as caught:
+        sealed(raises)
+    assert SECRET not in f"{caught.value} {caught.value.message} {caught.value.data} {caught.value.to_dict()}"
+    assert caught.value.__suppress_context__
+    assert isinstance(caught.value, TimeoutError) == isinstance(error, TimeoutError)
+
+
+# dispatch
+
+
+def test_a_route_without_a_connector_is_unavailable() -> None:
+    for route in (None, Route("nothing", "x")):
+        with pytest.raises(Unavailable, match="no connector speaks it"):
+            run(_awaited(dispatch({"a": Script()})(a_call(route=route))))

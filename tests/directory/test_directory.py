@@ -1,0 +1,192 @@
+"""The directory on every database: add, get, remove, search, and what other processes do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agent3.directory import Directory
+from agent3.env import REAL, SeededEnv
+from agent3.errors import AgentNotFound
+from agent3.model import Agent, Capability, Price, Route
+from agent3.storage import Database, open_database
+from tests.support.home import run
+from tests.support.storage import using
+
+
+def an_agent(name: str, description: str = "", *capabilities: str, **more: Any) -> Agent:
+    offered = tuple(Capability(name=one, description=f"does {one}") for one in capabilities)
+    return Agent(id=name, name=name.title(), description=description, capabilities=offered, **more)
+
+
+PIZZA = Agent(
+    id="pizza",
+    name="Pizza Place",
+    description="Takes orders for pizza",
+    tags=("food",),
+    capabilities=(
+        Capability(
+            name="order",
+            input_schema={"type": "object"},
+            price=Price(call=0.1),
+            phrases=("I am hungry",),
+            routes=(Route("mcp", "https://example.com", credential="env:TOKEN", meta={"a": [1]}),),
+        ),
+    ),
+    card={"any": ["thing", None]},
+)
+
+
+def test_an_agent_is_kept_as_it_was_given(lasting_url: str) -> None:
+    async def put(database: Database) -> None:
+        directory = Directory(database, REAL)
+        await directory.add(an_agent("pizza"))
+        await directory.add(PIZZA)
+        assert await directory.get("pizza") == PIZZA
+
+    async def look(database: Database) -> None:
+        directory = Directory(database, REAL)
+        assert await directory.everything() == [PIZZA]
+        await directory.remove("pizza")
+        with pytest.raises(AgentNotFound):
+            await directory.get("pizza")
+        with pytest.raises(AgentNotFound, match="to remove"):
+            await directory.remove("pizza")
+
+    using(lasting_url, put)
+    using(lasting_url, look)
+
+
+def test_what_another_process_does_is_seen_within_half_a_second(url: str) -> None:
+    world = SeededEnv()
+
+    async def story(database: Database) -> None:
+        here, there = Directory(database, world), Directory(database, SeededEnv())
+        assert await here.everything() == []
+        await there.add(PIZZA)
+        assert await here.everything() == [], "reads come from memory"
+        world.advance(0.5)
+        assert await here.everything() == [PIZZA]
+        await there.remove("pizza")
+        world.advance(0.5)
+        assert await here.search("pizza") == []
+
+    using(url, story)
+
+
+def test_what_this_process_adds_is_seen_at_once_also_while_it_reads() -> None:
+    async def story() -> None:
+        database = await open_database(":memory:")
+        directory = Directory(database, SeededEnv())
+
+        async def reader() -> None:
+            for _ in range(50):
+                await directory.everything()
+                await asyncio.sleep(0)
+
+        async def writer() -> None:
+            for number in range(20):
+                await directory.add(an_agent(f"agent-{number}"))
+                assert (await directory.get(f"agent-{number}")).id == f"agent-{number}"
+
+        await asyncio.gather(writer(), *(reader() for _ in range(5)))
+        await database.aclose()
+
+    run(story())
+
+
+def test_hosted_agents_lie_over_stored_ones() -> None:
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        await directory.add(an_agent("pizza", "stored"))
+        directory.host(an_agent("pizza", "hosted"))
+        directory.host(an_agent("pasta"))
+        assert (await directory.get("pizza")).description == "hosted"
+        assert [one.id for one in await directory.everything()] == ["pasta", "pizza"]
+        assert [hit.agent.description for hit in await directory.search("pizza")] == ["hosted"]
+
+    using(":memory:", story)
+
+
+def test_an_unknown_agent_names_the_nearest_that_may_be_seen() -> None:
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        directory.host(an_agent("pizza"))
+        with pytest.raises(AgentNotFound, match="Did you mean 'pizza'") as wrong:
+            await directory.get("piza")
+        assert wrong.value.data == {"nearest": ["pizza"]}
+
+        def nobody(_: Agent) -> bool:
+            return False
+
+        for name in ("pizza", "piza"):
+            with pytest.raises(AgentNotFound) as hidden:
+                await directory.get(name, nobody)
+            assert "Did you mean" not in hidden.value.message
+            assert not hidden.value.data
+        with pytest.raises(AgentNotFound) as flood:
+            await directory.get("x" * 10_000)
+        assert len(flood.value.message) < 300
+
+    using(":memory:", story)
+
+
+def test_search_finds_by_name_word_plural_and_phrase_and_respects_who_may_see() -> None:
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        agents = [
+            PIZZA,
+            an_agent("weather", "Forecasts for every city", "get_forecast"),
+            an_agent("flights", "Finds and books flights", "search_flights", "bookFlight"),
+            an_agent("музыка", "Играет песни"),
+            an_agent("café", "Crème brûlée"),
+        ]
+        for agent in agents:
+            directory.host(agent)
+
+        async def found(query: str, **more: Any) -> list[str]:
+            return [hit.agent.id for hit in await directory.search(query, **more)]
+
+        for query, best in {
+            "pizza": "pizza",
+            "Pizza Place": "pizza",
+            "order": "pizza",
+            "i am HUNGRY": "pizza",
+            "forecast": "weather",
+            "book a flight": "flights",
+            "bookings flight": "flights",
+            "cities": "weather",
+            "creme brulee": "café",
+            "cafe": "café",
+            "песни": "музыка",
+        }.items():
+            assert (await found(query))[:1] == [best], query
+        assert await found("") == sorted(agent.id for agent in agents)
+        assert await found("   ", limit=2) == sorted(agent.id for agent in agents)[:2]
+        assert await found("the of and") == []
+        assert await found("zzz") == []
+        assert await found("pizza", visible=lambda agent: agent.id != "pizza") == []
+        scores = [hit.score for hit in await directory.search("flight order")]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 < score <= 1 for score in scores)
+        assert (await directory.search("weather"))[0].score == 1.0
+
+    using(":memory:", story)
+
+
+def test_search_over_many_agents_is_quick_and_steady() -> None:
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        for number in range(2_000):
+            directory.host(an_agent(f"agent-{number:04}", f"helps with topic{number % 50} and more"))
+        first = await directory.search("topic7", limit=40)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for _ in range(5):
+            assert await directory.search("topic7", limit=40) == first
+        assert (loop.time() - started) / 5 < 0.2
+        assert len(first) == 40
+
+    using(":memory:", story)

@@ -1,0 +1,281 @@
+"""The five verbs, without a door in front."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent3 import Context, LocalAgent
+from agent3.errors import AgentNotFound, CapabilityNotFound, JobNotFound, ValidationError
+from agent3.gateway import Caller, CallRequest, Gateway, response
+from agent3.model import (
+    LOCAL,
+    Agent,
+    Artifact,
+    Capability,
+    Done,
+    Failed,
+    Needs,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    Route,
+    Usage,
+    Working,
+    value_of,
+)
+from agent3.server.build import Server, build
+from agent3.settings import Rule, Settings, Storage
+
+ME = Caller(LOCAL, "test")
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(story, 20)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def opened(*agents: LocalAgent, rules: tuple[Rule, ...] = ()) -> AsyncIterator[Server]:
+    settings = Settings(storage=Storage(url="sqlite://"), rules=rules)
+    async with build(settings, agents) as server:
+        yield server
+
+
+def travel() -> LocalAgent:
+    agent = LocalAgent("Travel", description="Books journeys")
+
+    @agent.capability(read_only=True)
+    def search_flights(query: str) -> str:
+        """Search for flights between two cities."""
+        return f"flights: {query}"
+
+    @agent.capability
+    def book_hotel(query: str) -> str:
+        """Book a room in a hotel."""
+        return f"hotel: {query}"
+
+    @agent.capability(replay=True)
+    async def survey(ctx: Context) -> dict[str, Any]:
+        """Ask many things."""
+        many = await ctx.ask("How many?", int)
+        sure = await ctx.ask("Sure?", bool)
+        which = await ctx.ask("Which?", list[str])
+        name = await ctx.ask("Name?", str)
+        return {"many": many, "sure": sure, "which": which, "name": name}
+
+    return agent
+
+
+async def call(gateway: Gateway, agent: str, message: str = "", **more: Any) -> Outcome:
+    return await gateway.call(ME, CallRequest(agent=agent, message=message, **more))
+
+
+def test_the_capability_is_the_one_whose_words_fit_best() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            flights = await call(server.gateway, "travel", "search flights to Paris")
+            assert isinstance(flights, Done)
+            assert value_of(flights.parts) == "flights: search flights to Paris"
+            hotel = await call(server.gateway, "travel", "a room in a nice hotel")
+            assert isinstance(hotel, Done)
+            assert value_of(hotel.parts).startswith("hotel:")
+            with pytest.raises(ValidationError, match="book_hotel, search_flights, survey"):
+                await call(server.gateway, "travel", "hm")
+
+    run(story())
+
+
+def test_a_capability_can_be_named_and_a_wrong_name_gets_the_nearest() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            named = await call(server.gateway, "travel", "hm", capability="book_hotel")
+            assert isinstance(named, Done)
+            with pytest.raises(CapabilityNotFound, match="Did you mean 'book_hotel'") as refusal:
+                await call(server.gateway, "travel", "hm", capability="book_hotl")
+            assert refusal.value.data == {"nearest": ["book_hotel"]}
+
+    run(story())
+
+
+def test_an_agent_without_capabilities_says_so() -> None:
+    async def story() -> None:
+        async with opened(LocalAgent("Empty")) as server:
+            with pytest.raises(CapabilityNotFound, match="offers nothing"):
+                await call(server.gateway, "empty", "x")
+
+    run(story())
+
+
+@pytest.mark.parametrize("status", ["suspended", "retired"])
+def test_an_agent_out_of_service_takes_no_calls(status: Any) -> None:
+    async def story() -> None:
+        async with opened() as server:
+            capability = Capability(name="do", routes=(Route("local", "gone", "do"),))
+            await server.directory.add(Agent(id="gone", name="Gone", status=status, capabilities=(capability,)))
+            with pytest.raises(AgentNotFound, match=status):
+                await call(server.gateway, "gone", "x")
+
+    run(story())
+
+
+def test_texts_answer_questions_of_every_kind() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            asked = await call(server.gateway, "travel", capability="survey")
+            for said in ("3", "true", '["a", "b"]', "42"):
+                assert isinstance(asked, Needs)
+                assert asked.job is not None
+                assert "not taken" not in asked.questions[0].text
+                asked = await server.gateway.reply(ME, asked.job, said)
+            assert isinstance(asked, Done)
+            assert value_of(asked.parts) == {"many": 3, "sure": True, "which": ["a", "b"], "name": "42"}
+
+    run(story())
+
+
+def test_a_question_can_be_declined_or_answered_by_id() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            asked = await call(server.gateway, "travel", capability="survey")
+            assert isinstance(asked, Needs)
+            assert asked.job is not None
+            again = await server.gateway.reply(ME, asked.job, {"nobody asked this": 1})
+            assert isinstance(again, Needs)
+            asked = await server.gateway.reply(ME, asked.job, {"q1": 3})
+            assert isinstance(asked, Needs)
+            declined = await server.gateway.reply(ME, str(asked.job), {"q2": {"action": "decline"}})
+            assert isinstance(declined, Failed)
+            assert declined.code == "declined"
+
+    run(story())
+
+
+def test_a_job_belongs_to_its_agent_and_its_owner() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            asked = await call(server.gateway, "travel", capability="survey")
+            assert isinstance(asked, Needs)
+            job = str(asked.job)
+            with pytest.raises(JobNotFound, match="other"):
+                await server.gateway.reply(ME, job, "3", "other")
+            with pytest.raises(JobNotFound):
+                await server.gateway.reply(Caller(Principal("stranger")), job, "3")
+            with pytest.raises(JobNotFound):
+                await server.gateway.wait(Caller(Principal("stranger")), job, 0.1)
+            assert isinstance(await server.gateway.wait(ME, job, 0.1, "travel"), Needs)
+
+    run(story())
+
+
+def test_rules_narrow_what_is_seen_selected_and_called() -> None:
+    rules = (Rule("deny", principal="guest", capability="book_*"), Rule("allow"))
+    guest = Caller(Principal("guest"))
+
+    async def story() -> None:
+        async with opened(travel(), rules=rules) as server:
+            found = await server.gateway.search(guest, "travel")
+            assert [one["name"] for one in found["agents"][0]["capabilities"]] == ["search_flights", "survey"]
+            shown = await server.gateway.select(guest, "travel")
+            assert [one["name"] for one in shown["capabilities"]] == ["search_flights", "survey"]
+            card = await server.gateway.invoke(guest, "travel")
+            assert [one["id"] for one in card["skills"]] == ["search_flights", "survey"]
+            with pytest.raises(CapabilityNotFound) as refusal:
+                await server.gateway.call(guest, CallRequest(agent="travel", capability="book_hotel"))
+            assert "book_hotel" not in str(refusal.value.data)
+            rows = await server.database.all("SELECT principal, capability, status, code, door FROM calls")
+            assert [dict(row) for row in rows] == [
+                {
+                    "principal": "guest",
+                    "capability": "book_hotel",
+                    "status": "refused",
+                    "code": "capability_not_found",
+                    "door": "library",
+                }
+            ]
+
+    run(story())
+
+
+def test_the_card_an_agent_came_with_is_shown_as_it_is_unless_it_would_tell_too_much() -> None:
+    rules = (Rule("deny", principal="guest", capability="secret"), Rule("allow"))
+    route = (Route("local", "carded", "x", credential="env:TOKEN"),)
+    both = (Capability(name="plain", routes=route), Capability(name="secret", routes=route))
+
+    async def story() -> None:
+        async with opened(rules=rules) as server:
+            await server.directory.add(
+                Agent(id="carded", name="C", capabilities=both, card={"skills": ["plain", "secret"]})
+            )
+            assert await server.gateway.invoke(ME, "carded") == {"skills": ["plain", "secret"]}
+            narrowed = await server.gateway.invoke(Caller(Principal("guest")), "carded")
+            assert [one["id"] for one in narrowed["skills"]] == ["plain"]
+            assert "TOKEN" not in str(narrowed)
+
+    run(story())
+
+
+def test_bounds_hold_for_callers_without_a_schema_in_front() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            for wrong in ({"timeout": -1}, {"timeout": 1e9}, {"retries": 11}, {"retries": True}):
+                with pytest.raises(ValidationError, match="must be a number from"):
+                    await call(server.gateway, "travel", "hm", capability="book_hotel", **wrong)
+            with pytest.raises(ValidationError, match="1 to 5"):
+                await server.gateway.feedback(ME, "travel", 9)
+
+    run(story())
+
+
+def test_ratings_show_in_search_and_count_once_for_each_caller() -> None:
+    async def story() -> None:
+        async with opened(travel()) as server:
+            await server.gateway.feedback(ME, "travel", 1, "bad")
+            await server.gateway.feedback(ME, "travel", 4, "better")
+            told = await server.gateway.feedback(Caller(Principal("other")), "travel", 5)
+            assert told["rating"] == {"count": 2, "mean": 4.5}
+            assert (await server.gateway.search(ME, ""))["agents"][0]["rating"] == 4.5
+
+    run(story())
+
+
+OUTCOMES: list[tuple[Outcome, dict[str, Any], int]] = [
+    (Done((Part(data={"a": 1}),)), {"success": True, "result": {"a": 1}}, 200),
+    (Done(), {"success": True, "result": None}, 200),
+    (
+        Failed("unavailable", "It is down", retryable=True, retry_after=2.5, data={"x": 1}, parts=(Part(text="half"),)),
+        {"success": False, "error": "It is down", "errorCode": "unavailable", "details": {"x": 1}, "result": "half"},
+        503,
+    ),
+    (Failed("their own code", "Odd"), {"success": False, "errorCode": "their own code", "retryable": False}, 502),
+    (Needs((Question("q1", "Which?"),), job="j"), {"success": False, "status": "needs", "job": "j"}, 200),
+    (Working(job="j", text="baking"), {"success": False, "status": "working", "job": "j", "text": "baking"}, 202),
+]
+
+
+@pytest.mark.parametrize(("outcome", "expected", "status"), OUTCOMES)
+def test_every_outcome_has_the_form_of_the_design(outcome: Outcome, expected: dict[str, Any], status: int) -> None:
+    body = response(outcome, 0.0123)
+    assert {key: body[key] for key in expected} == expected
+    assert body["metadata"]["responseTime"] == 12.3
+    assert body["metadata"]["statusCode"] == status
+
+
+def test_usage_and_artifacts_are_told() -> None:
+    usage = Usage(tokens=12, cost=0.0000014, retries=2)
+    done = Done((Part(text="x"),), artifacts=(Artifact("a", parts=(Part(text="y"),)),), usage=usage)
+    body = response(done, 1.0)
+    assert body["result"]["value"] == "x"
+    assert body["result"]["artifacts"][0]["id"] == "a"
+    assert {key: body["metadata"][key] for key in ("tokensUsed", "cost", "retryCount")} == {
+        "tokensUsed": 12,
+        "cost": 0.000001,
+        "retryCount": 2,
+    }

@@ -1,0 +1,72 @@
+"""Who may call what: the first rule that fits decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent3.model import Principal, Route
+from agent3.security.access import Access
+from agent3.settings import Rule
+
+ALICE, BOB = Principal("alice", scopes=frozenset({"admin"})), Principal("bob")
+ROUTES = (Route("mcp", "m"), Route("a2a", "a"), Route("mcp", "n"))
+
+
+def allowed(rules: list[Rule], principal: Principal = ALICE, agent: str = "pizza", capability: str = "order") -> bool:
+    return Access(rules).allows(principal, agent, capability, "mcp")
+
+
+def test_without_rules_everything_is_allowed_and_with_some_only_what_they_say() -> None:
+    assert allowed([])
+    assert not allowed([Rule("allow", agent="other")])
+    assert allowed([Rule("allow", agent="pizza")])
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    assert not allowed([Rule("deny", principal="alice"), Rule("allow")])
+    assert allowed([Rule("allow", principal="alice"), Rule("deny")])
+    assert allowed([Rule("deny", principal="bob"), Rule("allow")])
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        (Rule("allow", principal="al*"), True),
+        (Rule("allow", principal="a?ice"), True),
+        (Rule("allow", principal="Alice"), False),
+        (Rule("allow", principal="alic"), False),
+        (Rule("allow", agent="p*", capability="ord*"), True),
+        (Rule("allow", agent="p*", capability="pay"), False),
+        (Rule("allow", protocol="a2a"), False),
+        (Rule("allow", scope="admin"), True),
+        (Rule("allow", scope="root"), False),
+        (Rule("allow", scope="adm*"), False),
+    ],
+)
+def test_patterns_fit_whole_words_and_scopes_exactly(rule: Rule, fits: bool) -> None:
+    assert allowed([rule]) is fits
+
+
+def test_a_scope_that_is_missing_passes_the_rule_by() -> None:
+    rules = [Rule("allow", scope="admin"), Rule("deny")]
+    assert allowed(rules, ALICE)
+    assert not allowed(rules, BOB)
+    also_bob = Principal("bob", scopes=frozenset({"admin"}))
+    access = Access(rules)
+    assert not access.allows(BOB, "pizza", "order", "mcp")
+    assert access.allows(also_bob, "pizza", "order", "mcp"), "what is remembered is remembered with the scopes"
+
+
+def test_routes_are_narrowed_in_their_order() -> None:
+    assert Access([]).narrow(BOB, "x", "y", ROUTES) is ROUTES
+    assert Access([Rule("allow")]).narrow(BOB, "x", "y", ROUTES) is ROUTES
+    assert Access([Rule("deny", protocol="a2a"), Rule("allow")]).narrow(BOB, "x", "y", ROUTES) == (ROUTES[0], ROUTES[2])
+    assert Access([Rule("deny")]).narrow(BOB, "x", "y", ROUTES) == ()
+
+
+def test_names_of_strangers_do_not_pile_up() -> None:
+    access = Access([Rule("deny", principal="stranger 5"), Rule("allow")])
+    for number in range(12_000):
+        access.allows(Principal(f"stranger {number}"), "a", "b", "mcp")
+    assert access._decide.cache_info().currsize <= 10_000
+    assert not access.allows(Principal("stranger 5"), "a", "b", "mcp")

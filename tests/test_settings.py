@@ -1,0 +1,127 @@
+"""Settings: file, environment, overrides, and errors that name the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent3.errors import SetupError
+from agent3.settings import Calls, Client, Rule, Settings, data_folder, load
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent3.toml of the place where the tests are started."""
+    monkeypatch.chdir(tmp_path)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "given.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_anything_there_are_defaults() -> None:
+    assert load(environment={}) == Settings()
+    assert Settings().server.host == "127.0.0.1"
+    assert Settings().calls.ledger == "durable"
+
+
+def test_later_ones_win(tmp_path: Path) -> None:
+    file = written(tmp_path, '[calls]\ntimeout = 1.0\nretries = 1\nbackoff = 1.0\n[logs]\nformat = "json"\n')
+    environment = {"AGENT3_CALLS_RETRIES": "2", "AGENT3_CALLS_BACKOFF": "2"}
+    settings = load(file, environment, {"calls": {"backoff": 3.0, "timeout": None}})
+    assert (settings.calls.timeout, settings.calls.retries, settings.calls.backoff) == (1.0, 2, 3.0)
+    assert settings.logs.format == "json"
+
+
+def test_the_file_of_the_folder_or_of_the_environment_is_read(tmp_path: Path) -> None:
+    (tmp_path / "agent3.toml").write_text("[server]\nport = 1\n")
+    assert load(environment={}).server.port == 1
+    other = written(tmp_path, "[server]\nport = 2\n")
+    assert load(environment={"AGENT3_CONFIG": str(other)}).server.port == 2
+    assert load(other, {"AGENT3_CONFIG": "nowhere"}).server.port == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[calls]\ntimeuot = 1\n", "timeuot"),
+        ("[cals]\n", "cals"),
+        ("[calls]\ntimeout = 'soon'\n", "calls.timeout"),
+        ("[calls]\nledger = 'sometimes'\n", "sometimes"),
+        ("calls = 5\n", "[calls]"),
+        ("[[rules]]\neffect = 'maybe'\n", "maybe"),
+        ("[[clients]]\nkey = 'env:A'\n", "id"),
+        ("[calls\n", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SetupError) as wrong:
+        load(written(tmp_path, text), {})
+    assert words in wrong.value.message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml", {})
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SetupError, match="not valid TOML"):
+        load(binary, {})
+
+
+def test_the_environment_speaks_every_type() -> None:
+    environment = {
+        "AGENT3_SERVER_PORT": "80",
+        "AGENT3_CALLS_TIMEOUT": "1.5",
+        "AGENT3_CALLS_LEDGER": "batched",
+        "AGENT3_OUTBOUND_ALLOW_PRIVATE": "true",
+        "AGENT3_SERVER_ALLOWED_HOSTS": "a.test, b.test,",
+        "AGENT3_SERVER_ALLOWED_ORIGINS": "",
+    }
+    settings = load(environment=environment)
+    assert (settings.server.port, settings.calls.timeout, settings.calls.ledger) == (80, 1.5, "batched")
+    assert settings.outbound.allow_private
+    assert settings.server.allowed_hosts == ("a.test", "b.test")
+    assert settings.server.allowed_origins == (), "an empty text names nobody, not the empty name"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("AGENT3_SERVER_PORT", "many"), ("AGENT3_CALLS_LEDGER", "never"), ("AGENT3_OUTBOUND_ALLOW_PRIVATE", "perhaps")],
+)
+def test_what_is_wrong_in_the_environment_is_named(name: str, value: str) -> None:
+    with pytest.raises(SetupError) as wrong:
+        load(environment={name: value})
+    assert name in wrong.value.message
+    assert value in wrong.value.message
+
+
+def test_clients_and_rules_come_in_order(tmp_path: Path) -> None:
+    text = """
+    [[clients]]
+    id = "me"
+    key = "env:MY_KEY"
+    scopes = ["admin"]
+    [[rules]]
+    effect = "deny"
+    agent = "pizza*"
+    [[rules]]
+    effect = "allow"
+    """
+    settings = load(written(tmp_path, text), {})
+    assert settings.clients == (Client("me", "env:MY_KEY", ("admin",)),)
+    assert settings.rules == (Rule("deny", agent="pizza*"), Rule("allow"))
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Settings().calls.timeout = 5.0  # type: ignore[misc]
+    assert Calls() == Calls()
+
+
+def test_the_data_folder_can_be_chosen(tmp_path: Path) -> None:
+    assert data_folder({"AGENT3_DATA": str(tmp_path)}) == tmp_path
+    assert data_folder({"XDG_DATA_HOME": "/data"}).name == "agent3"
