@@ -20,7 +20,7 @@ from conformance.mcp_suite import fixture_server
 from tests.support.gateway import AGENT3, Process, environment, gateway
 
 pytestmark = pytest.mark.skipif(
-    os.environ.get("AGENT3_INTEROP") != "1", reason="fetches from npm and PyPI; run ./scripts/interop"
+    os.environ.get("INTEROP_CLIENTS") != "1", reason="fetches from npm and PyPI; run ./scripts/interop"
 )
 ROOT = Path(__file__).parents[2]
 FIXTURE = [sys.executable, "-m", "conformance.mcp_fixture"]

@@ -317,6 +317,7 @@ def test_a_cap_on_cost_without_a_price_is_no_cap_and_refused() -> None:
 
 def test_it_stops_when_time_is_up_in_a_tool_which_is_cancelled() -> None:
     ended: list[str] = []
+    heard: list[LoopEvent] = []
 
     async def slow(name: str, arguments: dict[str, Any]) -> Any:
         if arguments["n"] == 1:
@@ -326,10 +327,17 @@ def test_it_stops_when_time_is_up_in_a_tool_which_is_cancelled() -> None:
         finally:
             ended.append("cancelled")
 
+    async def scenario() -> Conversation:
+        llm = Scripted([call(n=1), call(n=2)], "never")
+        talk = await run(llm, "go", [DOUBLE], slow, seconds=0.2, on_event=heard.append)
+        assert ended == ["cancelled"]  # here already, not only when the event loop closes
+        return talk
+
     began = time.monotonic()
-    talk = held(Scripted([call(n=1), call(n=2)], "never"), slow, seconds=0.2)
+    talk = asyncio.run(scenario())
     assert time.monotonic() - began < 5
-    assert (talk.stopped, ended) == ("time", ["cancelled"])
+    assert talk.stopped == "time"
+    assert [one.kind for one in heard].count("result") == 1
     first, second = results(talk)
     assert first.content == "quick"
     assert error_of(second)["code"] == "canceled"

@@ -50,6 +50,8 @@ def test_a_name_that_looks_like_anothers_spelling_takes_nothing_from_it() -> Non
     taken = Names(["a.b"]).wire("a.b")
     names = Names(["a.b", taken])
     assert names.wire(taken) == taken
+    assert names.real(taken) == taken
+    assert names.wire("a.b") != taken
     assert names.real(names.wire("a.b")) == "a.b"
 
 

@@ -354,7 +354,7 @@ def test_it_is_asked_again_so_often_and_no_more(make: Maker) -> None:
 )
 def test_what_will_not_get_better_is_not_asked_again(make: Maker, turn: Turn) -> None:
     with LLMServer(turn, "never") as server:
-        failing(make(server))
+        failing(make(server, timeout=7200))
         assert len(server.seen) == 1
 
 

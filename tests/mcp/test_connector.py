@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,6 @@ def address(way: str, folder: Path, *options: str) -> Iterator[tuple[str, Path]]
         yield site.url, file
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def everywhere(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str, Path]]:
-    """One server for each way, for the tests that leave it as it is."""
-    with address(request.param, tmp_path_factory.mktemp("mcp")) as (where, file):
-        yield request.param, where, file
-
-
 class Talk:
     """A connector, the agent at its other end, and how to call it."""
 
@@ -100,150 +92,174 @@ async def talking(where: str, **options: Any) -> AsyncIterator[Talk]:
         await connector.aclose()
 
 
-def test_a_server_is_described_as_an_agent(everywhere: tuple[str, str, Path]) -> None:
-    way, where, _ = everywhere
+@dataclass
+class Everywhere:
+    """One server for each way, and a connection to it, for the tests that leave both as they are."""
+
+    way: str
+    where: str
+    file: Path
+    runner: asyncio.Runner
+    talk: Talk
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            await asyncio.wait_for(story, 60)
+
+        self.talk.heard.clear()
+        self.runner.run(bounded())
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everywhere]:
+    async def open_talk(where: str) -> Talk:
+        connector = MCPConnector()
+        return Talk(connector, await connector.describe(where, registered=True))
+
+    with address(request.param, tmp_path_factory.mktemp("mcp")) as (where, file), asyncio.Runner() as runner:
+        talk = runner.run(open_talk(where))
+        yield Everywhere(request.param, where, file, runner, talk)
+        runner.run(talk.connector.aclose())
+
+
+def test_a_server_is_described_as_an_agent(everywhere: Everywhere) -> None:
+    way = everywhere.way
 
     async def story() -> None:
-        async with talking(where) as talk:
-            agent = talk.agent
-            assert (agent.id, agent.name, agent.version) == ("test-server", "Test Server", "7")
-            assert agent.description == "Use it for tests."
-            assert agent.card["protocolVersion"] == ("2026-07-28" if way.endswith("modern") else "2025-11-25")
-            echo = agent.capability("echo")
-            assert echo is not None
-            assert echo.hints.read_only
-            assert not echo.hints.consequential
-            assert echo.title == "Echo"
-            assert echo.output_schema is not None
-            assert echo.interactive is way.endswith("legacy")
-            assert echo.routes[0].protocol == "mcp"
-            assert echo.routes[0].target == "echo"
-            region = agent.capability("region")
-            assert region is not None
-            assert region.input_schema["properties"]["region"]["x-mcp-header"] == "Region"
-            assert region.input_schema["$defs"] == {"kept": {"type": "integer"}}
-            assert agent.capability("bad_header") is None
+        talk = everywhere.talk
+        agent = talk.agent
+        assert (agent.id, agent.name, agent.version) == ("test-server", "Test Server", "7")
+        assert agent.description == "Use it for tests."
+        assert agent.card["protocolVersion"] == ("2026-07-28" if way.endswith("modern") else "2025-11-25")
+        echo = agent.capability("echo")
+        assert echo is not None
+        assert echo.hints.read_only
+        assert not echo.hints.consequential
+        assert echo.title == "Echo"
+        assert echo.output_schema is not None
+        assert echo.interactive is way.endswith("legacy")
+        assert echo.routes[0].protocol == "mcp"
+        assert echo.routes[0].target == "echo"
+        region = agent.capability("region")
+        assert region is not None
+        assert region.input_schema["properties"]["region"]["x-mcp-header"] == "Region"
+        assert region.input_schema["$defs"] == {"kept": {"type": "integer"}}
+        assert agent.capability("bad_header") is None
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_results_become_parts(everywhere: tuple[str, str, Path]) -> None:
-    _, where, _ = everywhere
-
+def test_results_become_parts(everywhere: Everywhere) -> None:
     async def story() -> None:
-        async with talking(where) as talk:
-            assert await talk.call("echo", {"text": "hi"}) == Done((Part(data={"text": "hi"}),))
-            parts = await talk.call("parts")
-            assert isinstance(parts, Done)
-            assert parts.parts == (
-                Part(text="words"),
-                Part(raw=b"png", media_type="image/png"),
-                Part(raw=b"wav", media_type="audio/wav"),
-                Part(url="https://example.com/x", name="x", media_type="text/html", meta={"size": 3}),
-                Part(text="inside", media_type="text/plain", name="test://inner", meta={"uri": "test://inner"}),
-                Part(raw=b"zip", media_type="application/zip", name="test://blob", meta={"uri": "test://blob"}),
-                Part(data={"n": 1}),
-            )
-            assert parts.meta == {"example.com/cost": 2}
-            summary = await talk.call("summary")
-            assert isinstance(summary, Done)
-            assert summary.parts == (Part(text="Sunny, as always"), Part(data={"degrees": 20}))
+        talk = everywhere.talk
+        assert await talk.call("echo", {"text": "hi"}) == Done((Part(data={"text": "hi"}),))
+        parts = await talk.call("parts")
+        assert isinstance(parts, Done)
+        assert parts.parts == (
+            Part(text="words"),
+            Part(raw=b"png", media_type="image/png"),
+            Part(raw=b"wav", media_type="audio/wav"),
+            Part(url="https://example.com/x", name="x", media_type="text/html", meta={"size": 3}),
+            Part(text="inside", media_type="text/plain", name="test://inner", meta={"uri": "test://inner"}),
+            Part(raw=b"zip", media_type="application/zip", name="test://blob", meta={"uri": "test://blob"}),
+            Part(data={"n": 1}),
+        )
+        assert parts.meta == {"example.com/cost": 2}
+        summary = await talk.call("summary")
+        assert isinstance(summary, Done)
+        assert summary.parts == (Part(text="Sunny, as always"), Part(data={"degrees": 20}))
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_failures_have_their_codes(everywhere: tuple[str, str, Path]) -> None:
-    _, where, _ = everywhere
-
+def test_failures_have_their_codes(everywhere: Everywhere) -> None:
     async def story() -> None:
-        async with talking(where) as talk:
-            cold = await talk.call("fail")
-            assert isinstance(cold, Failed)
-            assert (cold.code, cold.message) == ("target_failed", "The oven is cold")
-            assert cold.parts == (Part(text="The oven is cold"),)
-            unknown = await talk.call("nothing")
-            assert isinstance(unknown, Failed)
-            assert unknown.code == "capability_not_found"
-            limited = await talk.call("limited")
-            assert isinstance(limited, Failed)
-            assert (limited.code, limited.retryable, limited.retry_after) == ("rate_limited", True, 2.5)
-            strange = await talk.call("echo", ["not", "an", "object"])
-            assert isinstance(strange, Failed)
-            assert strange.code == "invalid_input"
+        talk = everywhere.talk
+        cold = await talk.call("fail")
+        assert isinstance(cold, Failed)
+        assert (cold.code, cold.message) == ("target_failed", "The oven is cold")
+        assert cold.parts == (Part(text="The oven is cold"),)
+        unknown = await talk.call("nothing")
+        assert isinstance(unknown, Failed)
+        assert unknown.code == "capability_not_found"
+        limited = await talk.call("limited")
+        assert isinstance(limited, Failed)
+        assert (limited.code, limited.retryable, limited.retry_after) == ("rate_limited", True, 2.5)
+        strange = await talk.call("echo", ["not", "an", "object"])
+        assert isinstance(strange, Failed)
+        assert strange.code == "invalid_input"
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_progress_and_logs_are_events(everywhere: tuple[str, str, Path]) -> None:
-    _, where, _ = everywhere
-
+def test_progress_and_logs_are_events(everywhere: Everywhere) -> None:
     async def story() -> None:
-        async with talking(where) as talk:
-            assert isinstance(await talk.call("steps", {"number": 3}), Done)
-            assert [(one.kind, one.done, one.total, one.text) for one in talk.heard] == [
-                ("progress", number, 3, f"step {number}") for number in (1, 2, 3)
-            ]
-            talk.heard.clear()
-            assert isinstance(await talk.call("log"), Done)
-            assert [(one.kind, one.name, one.text) for one in talk.heard] == [("log", "info", "thinking")]
+        talk = everywhere.talk
+        assert isinstance(await talk.call("steps", {"number": 3}), Done)
+        assert [(one.kind, one.done, one.total, one.text) for one in talk.heard] == [
+            ("progress", number, 3, f"step {number}") for number in (1, 2, 3)
+        ]
+        talk.heard.clear()
+        assert isinstance(await talk.call("log"), Done)
+        assert [(one.kind, one.name, one.text) for one in talk.heard] == [("log", "info", "thinking")]
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_trace_and_key_are_told_to_the_server(everywhere: tuple[str, str, Path]) -> None:
-    _, where, _ = everywhere
+def test_trace_and_key_are_told_to_the_server(everywhere: Everywhere) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async def story() -> None:
-        async with talking(where) as talk:
-            done = await talk.call("who", traceparent=parent, key="k1")
-            assert isinstance(done, Done)
-            meta = value_of(done.parts)["meta"]
-            assert meta["traceparent"] == parent
-            assert meta["io.agent3/idempotency-key"] == "k1"
+        talk = everywhere.talk
+        done = await talk.call("who", traceparent=parent, key="k1")
+        assert isinstance(done, Done)
+        meta = value_of(done.parts)["meta"]
+        assert meta["traceparent"] == parent
+        assert meta["io.agent3/idempotency-key"] == "k1"
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_twenty_calls_run_at_once_on_one_connection(everywhere: tuple[str, str, Path]) -> None:
-    way, where, _ = everywhere
+def test_twenty_calls_run_at_once_on_one_connection(everywhere: Everywhere) -> None:
+    way = everywhere.way
 
     async def story() -> None:
-        async with talking(where) as talk:
-            began = asyncio.get_running_loop().time()
-            slow = [talk.call("silent", {"seconds": 0.5}) for _ in range(19)]
-            *rest, who = await asyncio.gather(*slow, talk.call("who"))
-            assert all(isinstance(one, Done) for one in rest)
-            assert asyncio.get_running_loop().time() - began < 5
-            assert isinstance(who, Done)
-            again = await talk.call("who")
-            assert isinstance(again, Done)
-            same = "pid" if way.startswith("stdio") else "session"
-            assert value_of(who.parts)[same] == value_of(again.parts)[same]
-            assert len(talk.connector.upstreams) == 1
+        talk = everywhere.talk
+        began = asyncio.get_running_loop().time()
+        slow = [talk.call("silent", {"seconds": 0.5}) for _ in range(19)]
+        *rest, who = await asyncio.gather(*slow, talk.call("who"))
+        assert all(isinstance(one, Done) for one in rest)
+        assert asyncio.get_running_loop().time() - began < 5
+        assert isinstance(who, Done)
+        again = await talk.call("who")
+        assert isinstance(again, Done)
+        same = "pid" if way.startswith("stdio") else "session"
+        assert value_of(who.parts)[same] == value_of(again.parts)[same]
+        assert len(talk.connector.upstreams) == 1
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_cancelling_a_call_cancels_the_tool(everywhere: tuple[str, str, Path]) -> None:
-    _, where, file = everywhere
+def test_cancelling_a_call_cancels_the_tool(everywhere: Everywhere) -> None:
+    file = everywhere.file
 
     async def story() -> None:
         before = notes(file).count("hanging"), notes(file).count("cancelled")
-        async with talking(where) as talk:
-            task = asyncio.create_task(talk.call("hang"))
-            await eventually(lambda: notes(file).count("hanging") > before[0])
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await eventually(lambda: notes(file).count("cancelled") > before[1])
-            assert isinstance(await talk.call("echo", {"text": "still there"}), Done)
+        talk = everywhere.talk
+        task = asyncio.create_task(talk.call("hang"))
+        await eventually(lambda: notes(file).count("hanging") > before[0])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: notes(file).count("cancelled") > before[1])
+        assert isinstance(await talk.call("echo", {"text": "still there"}), Done)
 
-    run(story())
+    everywhere.run(story())
 
 
-def test_silence_ends_a_call_and_progress_prolongs_it(everywhere: tuple[str, str, Path]) -> None:
-    _, where, file = everywhere
+def test_silence_ends_a_call_and_progress_prolongs_it(everywhere: Everywhere) -> None:
+    where = everywhere.where
+    file = everywhere.file
 
     async def story() -> None:
         async with talking(where, idle=0.6) as talk:
@@ -255,7 +271,7 @@ def test_silence_ends_a_call_and_progress_prolongs_it(everywhere: tuple[str, str
             long = await talk.call("steps", {"number": 8, "pause": 0.2})
             assert isinstance(long, Done)
 
-    run(story())
+    everywhere.run(story())
 
 
 def test_progress_does_not_prolong_a_call_beyond_the_ceiling(tmp_path: Path) -> None:
@@ -442,11 +458,10 @@ def test_a_call_that_was_under_way_when_the_server_died_is_not_repeated(tmp_path
         async with talking(site.url) as talk:
             task = asyncio.create_task(talk.call("hang"))
             await eventually(lambda: "hanging" in site.noted())
-            site.kill()
+            await asyncio.to_thread(site.restart)
             outcome = await task
             assert isinstance(outcome, Failed)
             assert (outcome.code, outcome.sent) == ("unavailable", True)
-            site.start()
             assert isinstance(await talk.call("echo", {"text": "back"}), Done)
             assert site.noted().count("hang") == 1
 

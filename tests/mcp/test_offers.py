@@ -20,6 +20,8 @@ from mcp.shared.exceptions import MCPError
 from agent3.errors import NotFound
 from agent3.mcp.offers import ANNOTATIONS, Caller, Prompt, Prompted, Resource, Template, Tool
 from agent3.mcp.protocol import MCPDoor
+from agent3.mcp.questions import sampling
+from agent3.mcp.requests import powers_in
 from agent3.model import Done, Needs, Outcome, Part, Principal
 from tests.support.mcp_serving import MODERN, modern_request, served
 from tests.support.mcp_toy import Toys
@@ -146,6 +148,12 @@ def test_a_client_is_asked_for_its_model_and_its_folders(mode: str) -> None:
     run(story())
 
 
+def test_a_question_for_the_model_that_the_protocol_does_not_have_is_refused_at_once() -> None:
+    assert sampling("q", "Hello?", systemPrompt="Be brief").id == "q"
+    with pytest.raises(ValueError):
+        sampling("q", "Hello?", messages="nonsense")
+
+
 # News
 
 
@@ -254,6 +262,19 @@ def test_a_burst_of_changes_is_told_once_and_from_any_thread() -> None:
             door.changed("prompts")
             second = await asyncio.wait_for(anext(aiter(stream)), 10)
             assert [type(one).__name__ for one in (first, second)] == ["ToolsListChanged", "PromptsListChanged"]
+
+    run(story())
+
+
+def test_a_session_that_ended_is_not_told_any_more() -> None:
+    async def story() -> None:
+        async with fixture() as (door, url):
+            async with Client(url, mode="legacy") as client:
+                await client.list_tools()
+                assert len(door._changes._legacy) == 1
+            async with asyncio.timeout(10):
+                while door._changes._legacy:
+                    await asyncio.sleep(0.01)
 
     run(story())
 
@@ -370,6 +391,38 @@ def test_headers_are_compared_also_before_anybody_listed_and_without_the_blanks_
                     assert (said, response.status) == (said, status)
 
     run(story())
+
+
+def test_an_app_in_front_is_told_which_calls_it_may_answer_itself() -> None:
+    async def story() -> None:
+        async with fixture() as (door, url):
+            assert not door.regular("greet"), "nobody knows yet what it demands"
+            async with Client(url, mode="legacy") as client:
+                await client.list_tools()
+                assert door.regular("greet")
+                assert not door.regular("test_missing_capability")
+                assert not door.regular("test_x_mcp_header")
+                assert not door.regular("greet", can=powers_in(TASKS))
+                assert door.regular("greet", can=powers_in({"elicitation": {}, "sampling": {}}))
+                level = wire.SetLevelRequest(params=wire.SetLevelRequestParams(level="info"))
+                await client.session.send_request(level, wire.EmptyResult)
+                (session,) = door._levels
+                assert not door.regular("greet", session=session)
+                door.changed("tools")
+                assert not door.regular("greet")
+
+    run(story())
+
+
+def test_what_a_request_declares_is_what_its_client_can() -> None:
+    assert powers_in({"elicitation": {}, "sampling": {}, "roots": {}, **TASKS}) == {
+        "form",
+        "sampling",
+        "roots",
+        "tasks",
+    }
+    assert powers_in({"elicitation": {"url": {}}}) == {"url"}
+    assert powers_in({"elicitation": 7}) == frozenset()
 
 
 # Tasks

@@ -22,8 +22,11 @@ TABLES = [
     "job_aliases",
     "job_events",
     "jobs",
+    "nonces",
     "schema_migrations",
 ]
+SHIPPED = [migration.version for migration in shipped()]
+NEXT = len(SHIPPED) + 1
 
 
 async def applied(database: Database) -> list[int]:
@@ -54,23 +57,23 @@ def test_many_starters_at_once_migrate_once(lasting_url: str) -> None:
     async def story() -> None:
         databases = await asyncio.gather(*(open_database(lasting_url) for _ in range(6)))
         for database in databases:
-            assert await applied(database) == [1]
+            assert await applied(database) == SHIPPED
             await database.aclose()
 
     asyncio.run(story())
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(url: str) -> None:
-    broken = Migration(2, "broken", "CREATE TABLE half (a TEXT);\nINSERT INTO nowhere VALUES (1);\n")
-    whole = Migration(2, "whole", "CREATE TABLE half (id {serial}, a {blob});\n-- done; really\n")
+    broken = Migration(NEXT, "broken", "CREATE TABLE half (a TEXT);\nINSERT INTO nowhere VALUES (1);\n")
+    whole = Migration(NEXT, "whole", "CREATE TABLE half (id {serial}, a {blob});\n-- done; really\n")
 
     async def story(database: Database) -> None:
         with pytest.raises(StorageError):
             await database.write(lambda tx: apply_next(tx, database.dialect, (*shipped(), broken), 0.0))
-        assert await applied(database) == [1]
+        assert await applied(database) == SHIPPED
         done = await database.write(lambda tx: apply_next(tx, database.dialect, (*shipped(), whole), 0.0))
         assert done == whole
-        assert await applied(database) == [1, 2]
+        assert await applied(database) == [*SHIPPED, NEXT]
         row = await database.write(lambda tx: tx.one("INSERT INTO half (a) VALUES (?) RETURNING id", b"a"))
         assert row is not None
         assert row["id"] == 1

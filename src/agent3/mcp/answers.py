@@ -7,7 +7,6 @@ be read is a malformed response, never a crash.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
-from agent3.mcp.channels import Refused
+from agent3.mcp.channels import Refused, params_of
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Working, text_of
 
 __all__ = ["error_of", "event_of", "outcome_of", "question_of", "response_of", "task_of", "url_needs"]
@@ -48,7 +47,7 @@ def outcome_of(result: Mapping[str, Any], call: Call) -> Outcome:
     if result.get("isError"):
         return Failed("target_failed", text_of(parts)[:2_000] or f"{call.agent} says that it failed.", parts=parts)
     meta = result.get("_meta")
-    kept = {key: value for key, value in meta.items() if not key.startswith(_OWN_META)} if meta else {}
+    kept = {key: one for key, one in meta.items() if not key.startswith(_OWN_META)} if isinstance(meta, dict) else {}
     return Done(parts, meta=kept)
 
 
@@ -57,7 +56,7 @@ def parts_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
     content = result.get("content") or []
     try:
         parts = [_part(block) for block in content]
-    except (KeyError, TypeError, ValueError, binascii.Error) as wrong:
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
         raise MalformedResponse(f"{who} answered with content that cannot be read: {wrong!r}.") from None
     structured = result.get("structuredContent")
     if structured is None:
@@ -80,11 +79,11 @@ def _part(block: Mapping[str, Any]) -> Part:
     if kind == "text":
         return Part(text=_text(block["text"]), meta=meta)
     if kind in ("image", "audio"):
-        return Part(raw=base64.b64decode(block["data"], validate=True), media_type=block.get("mimeType"), meta=meta)
+        return Part(raw=base64.b64decode(block["data"], validate=True), media_type=_kind(block), meta=meta)
     if kind == "resource_link":
         described = {key: block[key] for key in ("title", "description", "size") if block.get(key) is not None}
-        name = block.get("name")
-        return Part(url=_text(block["uri"]), name=name, media_type=block.get("mimeType"), meta={**described, **meta})
+        name = _text(block.get("name") or block["uri"])
+        return Part(url=_text(block["uri"]), name=name, media_type=_kind(block), meta={**described, **meta})
     if kind == "resource":
         return _embedded(block["resource"], meta)
     raise ValueError(f"a block of the unknown type {str(kind)[:64]!r}")
@@ -92,7 +91,7 @@ def _part(block: Mapping[str, Any]) -> Part:
 
 def _embedded(resource: Mapping[str, Any], meta: dict[str, Any]) -> Part:
     uri = _text(resource["uri"])
-    kind, told = resource.get("mimeType"), {**meta, "uri": uri}
+    kind, told = _kind(resource), {**meta, "uri": uri}
     if "blob" in resource:
         return Part(raw=base64.b64decode(resource["blob"], validate=True), media_type=kind, name=uri, meta=told)
     return Part(text=_text(resource["text"]), media_type=kind, name=uri, meta=told)
@@ -103,6 +102,11 @@ def _meta(block: Mapping[str, Any]) -> dict[str, Any]:
     if annotations := block.get("annotations"):
         return {**found, "annotations": annotations}
     return dict(found)
+
+
+def _kind(block: Mapping[str, Any]) -> str | None:
+    kind = block.get("mimeType")
+    return None if kind is None else _text(kind)
 
 
 def _text(value: Any) -> str:
@@ -120,6 +124,8 @@ def needs_of(result: Mapping[str, Any], call: Call, state: dict[str, Any]) -> Ne
     A server may use the same key in every round; the ids of questions are unique over the job.
     """
     requests = result.get("inputRequests") or {}
+    if not isinstance(requests, dict):
+        raise MalformedResponse(f"{call.agent} asks for input, but what it asks cannot be read.")
     keys: dict[str, str] = {}
     questions = []
     for key, request in requests.items():
@@ -133,7 +139,7 @@ def _asked(name: str, request: Any, call: Call) -> Question:
     method = request.get("method") if isinstance(request, dict) else None
     if method != "elicitation/create":
         raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not offer to servers.")
-    return question_of(name, request.get("params") or {})
+    return question_of(name, params_of(request))
 
 
 def question_of(name: str, params: Mapping[str, Any]) -> Question:
@@ -184,17 +190,20 @@ def task_of(task: Mapping[str, Any], call: Call) -> Outcome:
     if not isinstance(state["task"], str):
         raise MalformedResponse(f"{call.agent} answered with a task that has no id.")
     if status == "completed":
-        return outcome_of({**(task.get("result") or {}), "resultType": "complete"}, call)
+        result = task.get("result")
+        return outcome_of({**(result if isinstance(result, dict) else {}), "resultType": "complete"}, call)
     if status == "failed":
-        wrong = task.get("error") or {}
-        raise error_of(Refused(wrong.get("code"), str(wrong.get("message") or text or "It failed.")), call.agent)
+        wrong = task.get("error")
+        code, words = (wrong.get("code"), wrong.get("message")) if isinstance(wrong, dict) else (None, None)
+        raise error_of(Refused(code if isinstance(code, int) else None, str(words or text or "It failed.")), call.agent)
     if status == "cancelled":
         return Failed("canceled", str(text or f"{call.agent} says that the task was cancelled."))
     if status == "input_required":
         return needs_of(task, call, state)
     poll = task.get("pollIntervalMs")
     seconds = float(poll) / 1000 if isinstance(poll, int | float) and not isinstance(poll, bool) else 1.0
-    return Working(state, poll=min(max(seconds, _FEWEST_POLL), _MOST_POLL), text=text)
+    told = text if isinstance(text, str) else None
+    return Working(state, poll=min(max(seconds, _FEWEST_POLL), _MOST_POLL), text=told)
 
 
 # Notifications and errors
@@ -203,12 +212,18 @@ def task_of(task: Mapping[str, Any], call: Call) -> Outcome:
 def event_of(method: str, params: Mapping[str, Any]) -> Event | None:
     """The event that a notification stands for, or None for one that is nobody's business."""
     if method == "notifications/progress":
-        return Event("progress", text=params.get("message"), done=params.get("progress"), total=params.get("total"))
+        text = params.get("message")
+        done, total = _number(params.get("progress")), _number(params.get("total"))
+        return Event("progress", text=text if isinstance(text, str) else None, done=done, total=total)
     if method == "notifications/message":
         data = params.get("data")
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
         return Event("log", text=text[:2_000], name=str(params.get("level") or "info"), data=params.get("logger"))
     return None
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 _CODES: dict[int, type[Agent3Error]] = {

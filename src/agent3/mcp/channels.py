@@ -31,7 +31,7 @@ from agent3.errors import (
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Stream
 
-__all__ = ["Channel", "Exchange", "HTTPChannel", "Refused", "answer_to", "read"]
+__all__ = ["Channel", "Exchange", "HTTPChannel", "Refused", "answer_to", "params_of", "read", "result_of"]
 
 log = logger("mcp")
 
@@ -163,6 +163,12 @@ def read(body: bytes, place: str) -> dict[str, Any]:
     return message
 
 
+def params_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a message; none where they are not what they should be."""
+    found = message.get("params")
+    return found if isinstance(found, dict) else {}
+
+
 def result_of(message: dict[str, Any], place: str, status: int | None = None) -> Any:
     """The result in an answer; Refused if it is an error."""
     if "result" in message:
@@ -176,7 +182,7 @@ def result_of(message: dict[str, Any], place: str, status: int | None = None) ->
 
 async def answer_to(message: dict[str, Any], exchange: Exchange | None) -> bytes:
     """The bytes that answer a question of the server: by whoever can, else that nobody does."""
-    key, method, params = message.get("id"), str(message.get("method")), message.get("params") or {}
+    key, method, params = message.get("id"), str(message.get("method")), params_of(message)
     try:
         if method == "ping":
             return jsonrpc.result(key, {})
@@ -247,8 +253,11 @@ class HTTPChannel:
 
     async def tell(self, body: bytes, headers: Mapping[str, str]) -> None:
         plain = {name: value for name, value in headers.items() if not name.lower().startswith("mcp-param-")}
-        async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, plain) as answer:
-            content = b"".join([chunk async for chunk in answer])
+        try:
+            async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, plain) as answer:
+                content = b"".join([chunk async for chunk in answer])
+        except TimeoutError:
+            raise CallTimeout(f"{self.place} did not take a notification in time.") from None
         if answer.status >= 400:
             self._whole(answer, content)
 
@@ -351,7 +360,7 @@ class HTTPChannel:
         elif "id" in message:
             self._reply(message, exchange, headers, reading)
         else:
-            exchange.heard(str(message["method"]), message.get("params") or {})
+            exchange.heard(str(message["method"]), params_of(message))
         return None
 
     def _reply(

@@ -6,6 +6,8 @@ outcomes (answers.py). A route's address is a URL or ``stdio:`` and a command in
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +42,9 @@ log = logger("mcp")
 
 KEY_META = "io.agent3/idempotency-key"
 """Under which a call's key is told to the server, so that it can recognise a repetition."""
+
+_MOST_EVENTS = 10_000
+"""What one call may tell on its way; further words only show that it is alive."""
 
 
 class MCPConnector:
@@ -185,8 +190,10 @@ class MCPConnector:
         return task_of(await ask("tasks/get"), call)
 
     def _exchange(self, call: Call) -> Exchange:
+        left = itertools.count(_MOST_EVENTS, -1)
+
         def hear(method: str, params: dict[str, Any]) -> None:
-            if (event := event_of(method, params)) is not None:
+            if (event := event_of(method, params)) is not None and next(left) > 0:
                 call.emit(event)
 
         idle = max(self._idle, 0.9 * (call.timeout or 0.0))
@@ -251,10 +258,10 @@ def _agent(address: str, session: Session, capabilities: tuple[Capability, ...])
         name=name,
         description=str(info.get("description") or session.instructions or "")[:2_000],
         version=str(info.get("version") or "1"),
-        provider=info.get("websiteUrl"),
+        provider=_maybe(info.get("websiteUrl")),
         tags=("mcp",),
         capabilities=capabilities,
-        source=address if not address.startswith(PREFIX) else place_of(address),
+        source=_source(address),
         card={
             "protocol": "mcp",
             "protocolVersion": session.version,
@@ -263,6 +270,17 @@ def _agent(address: str, session: Session, capabilities: tuple[Capability, ...])
             **({"instructions": session.instructions} if session.instructions else {}),
         },
     )
+
+
+def _source(address: str) -> str:
+    """Where it comes from, fit to be shown: no query, and of a command only what tells it from others."""
+    if not address.startswith(PREFIX):
+        return address.split("?", 1)[0]
+    return f"{place_of(address)}#{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+
+
+def _maybe(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def agent_id(name: str) -> str:
@@ -285,7 +303,7 @@ def _capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceili
     meta = {key: tool[key] for key in ("annotations", "icons", "_meta", "execution") if tool.get(key)}
     return Capability(
         name=name,
-        title=tool.get("title") or (annotations or {}).get("title"),
+        title=_maybe(tool.get("title")) or _maybe((annotations or {}).get("title")),
         description=str(tool.get("description") or ""),
         input_schema=schema,
         output_schema=output if isinstance(output, dict) else None,

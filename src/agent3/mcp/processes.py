@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from agent3 import jsonrpc
 from agent3.errors import Agent3Error, MalformedResponse, SetupError, Unavailable
-from agent3.mcp.channels import LIMITS, Exchange, answer_to, read, result_of
+from agent3.mcp.channels import LIMITS, Exchange, answer_to, params_of, read, result_of
 from agent3.observe.logs import get as logger
 
 __all__ = ["Command", "PipeChannel", "Restarts", "Watchdog", "environment"]
@@ -282,8 +282,13 @@ class PipeChannel:
             raise self._gone(sent=True) from None
 
     async def _last_words(self) -> None:
-        """Let what a program said before it ended arrive: somebody will want to know it."""
-        await asyncio.wait([self._overhearing], timeout=0.5)
+        """Let what a program said before it ended arrive, and how it ended: somebody will want to know it."""
+        try:
+            async with asyncio.timeout(0.5):
+                await asyncio.wait([self._overhearing])
+                await self._process.wait()
+        except TimeoutError:
+            log.debug("%s closed its input and goes on", self.place)
 
     def _call_off(self, key: int) -> None:
         stdin = self._process.stdin
@@ -339,7 +344,7 @@ class PipeChannel:
             self._tell(message)
 
     def _tell(self, message: dict[str, Any]) -> None:
-        params = message.get("params") or {}
+        params = params_of(message)
         token = params.get("progressToken")
         if isinstance(token, int) and token in self._waiting:
             self._waiting[token][1].heard(str(message["method"]), params)

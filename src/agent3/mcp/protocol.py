@@ -204,6 +204,17 @@ class MCPDoor:
             self._demands.clear()
         self._changes.tell(kind, uri)
 
+    def regular(self, tool: str, *, session: str = "", can: frozenset[str] = frozenset()) -> bool:
+        """Whether a call wants nothing of this door but the tool's answer, so that an app in front may give it.
+
+        False for tools that were not seen yet or demand something of a request, for legacy sessions that want log
+        lines, and for clients that follow tasks, where there are tasks.
+        """
+        known = self._demands.get(tool)
+        if known is None or known.headed or known.tool.requires or session in self._levels:
+            return False
+        return self._desk is None or "tasks" not in can
+
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         if self._manager is None:

@@ -37,10 +37,11 @@ _POWERS = {"sampling/createMessage": "sampling", "roots/list": "roots"}
 def sampling(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
     """A question for the client's own model; ``params`` by the protocol's names, ``messages`` for more than a text.
 
-    The answer's data is the protocol's CreateMessageResult.
+    The answer's data is the protocol's CreateMessageResult. ValueError for parameters that it does not have.
     """
     messages = [{"role": "user", "content": {"type": "text", "text": text}}]
     body = {"messages": messages, "maxTokens": max_tokens, **params}
+    wire.CreateMessageRequestParams.model_validate(body)
     return _client_question(question_id, text, "sampling/createMessage", body)
 
 
@@ -151,8 +152,12 @@ def answer_of(question: Question, reply: Reply) -> Answer:
 
 def answers_of(questions: Sequence[Question], replies: Mapping[str, Any]) -> dict[str, Answer]:
     """The answers among what a client sent; what nobody asked for is left out, and so is what fits no question."""
-    given = [(question, replies.get(question.id)) for question in questions]
-    return {one.id: answer_of(one, reply) for one, reply in given if _fits(one, reply)}
+    answers: dict[str, Answer] = {}
+    for question in questions:
+        reply = replies.get(question.id)
+        if reply is not None and _fits(question, reply):
+            answers[question.id] = answer_of(question, reply)
+    return answers
 
 
 def _fits(question: Question, reply: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as wire
@@ -10,6 +11,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError as WireError
 from starlette.types import Scope
 
 from agent3.errors import Agent3Error
@@ -23,6 +25,7 @@ __all__ = [
     "lacking",
     "meta_of",
     "owned",
+    "powers_in",
     "powers_of",
     "principal_of",
     "protocol_error",
@@ -70,6 +73,18 @@ def powers_of(ctx: Context) -> frozenset[str]:
         return frozenset()
     if era_of(ctx) == "legacy":
         return _asking(capabilities) if ctx.session.can_send_request else frozenset()
+    return _declared(capabilities)
+
+
+def powers_in(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Likewise from what a modern request declares; nothing where that has not the protocol's form."""
+    try:
+        return _declared(wire.ClientCapabilities.model_validate(capabilities, by_name=False))
+    except WireError:
+        return frozenset()
+
+
+def _declared(capabilities: wire.ClientCapabilities) -> frozenset[str]:
     follows = {"tasks"} if TASKS in (capabilities.extensions or {}) else set()
     return _asking(capabilities) | follows
 

@@ -63,7 +63,8 @@ class Session:
         self.version = version
         self.running: set[Exchange] = set()
         self.capabilities: dict[str, Any] = _table(hello, "capabilities")
-        self.instructions: str | None = hello.get("instructions")
+        told = hello.get("instructions")
+        self.instructions: str | None = told if isinstance(told, str) else None
         meta = _table(hello, "_meta")
         self.info: dict[str, Any] = _table(hello, "serverInfo") or _table(meta, "io.modelcontextprotocol/serverInfo")
         self._keys = itertools.count(1)
@@ -206,10 +207,12 @@ class Upstream:
         ttl = 0.0
         for _ in range(_PAGES):
             page = await self.request(method, {"cursor": cursor} if cursor else {}, Exchange, harmless=True)
-            found += [one for one in page.get(key) or () if isinstance(one, dict)]
+            items, following = page.get(key), page.get("nextCursor")
+            if not isinstance(items, list):
+                raise MalformedResponse(f"{place_of(self.address)} answered {method} without a list of {key}.")
+            found += [one for one in items if isinstance(one, dict)]
             ttl = self._ttl(page)
-            following = page.get("nextCursor")
-            if not following or following == cursor:
+            if not isinstance(following, str) or not following or following == cursor:
                 break
             cursor = following
         else:
@@ -276,7 +279,8 @@ class Upstream:
             if isinstance(channel, PipeChannel):
                 return None
             raise
-        if LATEST_MODERN_VERSION not in (hello.get("supportedVersions") or ()):
+        supported = hello.get("supportedVersions")
+        if not isinstance(supported, list) or LATEST_MODERN_VERSION not in supported:
             return None
         return Session(channel, "modern", LATEST_MODERN_VERSION, hello)
 

@@ -250,7 +250,8 @@ def _at_url(url: str, credential: str | None) -> Route:
 
 
 def _at_command(words: list[str], environment: dict[str, str], folder: str | None, credential: str | None) -> Route:
-    command = Command(words[0], tuple(words[1:]), environment, folder)
+    # The gateway may run elsewhere than whoever adds the command.
+    command = Command(words[0], tuple(words[1:]), environment, folder or str(Path.cwd()))
     variable, reference = _named(credential)
     if reference is not None and variable is None:
         variable = _variable(reference)

@@ -1,0 +1,68 @@
+"""The command that runs the conformance suites: what it counts as passed. The suites themselves are run on demand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conformance.__main__ import main
+from conformance.kits import Npm
+from conformance.mcp_suite import LEGS, Leg, _read
+
+LEG = Leg("any", Npm("@scope/kit", "1.0.0", "index.js"))
+
+
+def results(folder: Path, **scenarios: list[str]) -> Path:
+    for name, statuses in scenarios.items():
+        checks = [{"id": f"{name}-{number}", "status": status} for number, status in enumerate(statuses)]
+        (folder / name).mkdir()
+        (folder / name / "checks.json").write_text(json.dumps(checks), "utf-8")
+    return folder
+
+
+def test_checks_are_counted_by_their_status(tmp_path: Path) -> None:
+    report = _read(LEG, 0, results(tmp_path, one=["SUCCESS", "SUCCESS", "INFO"], two=["SUCCESS", "SKIPPED", "WARNING"]))
+    assert (report.scenarios, report.checks["SUCCESS"], report.checks["SKIPPED"]) == (2, 3, 1)
+    assert report.passed
+    assert [fault.split()[0] for fault in report.faults] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("code", "statuses"), [(0, ["SUCCESS", "FAILURE"]), (1, ["SUCCESS"]), (0, ["SKIPPED"]), (0, [])]
+)
+def test_a_failure_an_exit_code_or_nothing_checked_is_not_passed(
+    tmp_path: Path, code: int, statuses: list[str]
+) -> None:
+    assert not _read(LEG, code, results(tmp_path, one=statuses)).passed
+
+
+def test_a_kit_is_used_as_it_is_when_it_is_there_and_of_this_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    package = LEG.kit.folder / "node_modules" / "@scope" / "kit"
+    package.mkdir(parents=True)
+    (package / "package.json").write_text('{"version": "1.0.0"}', "utf-8")
+    node = LEG.kit.folder / "node_modules" / ".bin" / "node"
+    node.parent.mkdir()
+    node.touch()
+    assert LEG.kit.command() == [str(node), str(package / "index.js")]
+    (package / "package.json").write_text('{"version": "0.9.0"}', "utf-8")
+    with pytest.raises(Exception, match="npm, which is not on PATH"):
+        LEG.kit.command()
+
+
+def test_every_leg_has_a_name_of_its_own_and_stands_in_the_table() -> None:
+    names = [leg.name for leg in LEGS]
+    assert len(set(names)) == len(names)
+    page = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
+    for name in names:
+        assert f"| `{name}` |" in page.read_text("utf-8")
+
+
+def test_a_leg_that_does_not_exist_is_a_wrong_command_line() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["mcp", "--leg", "nonsense"])
+    assert ended.value.code == 2
