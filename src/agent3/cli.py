@@ -199,6 +199,48 @@ def call(
 
 
 @app.command
+def add(
+    what: str,
+    *,
+    name: str | None = None,
+    credential: str | None = None,
+    where: Where = Where(),  # noqa: B008 - frozen
+) -> None:
+    """Add an MCP server: its address, a command that runs one, or a client's JSON file.
+
+    Parameters
+    ----------
+    what:
+        https://host/mcp, "npx some-server --flag" in quotes, or a file with {"mcpServers": {…}}.
+    name:
+        What to call it; by default what it calls itself.
+    credential:
+        Where its secret is: env:NAME, or HEADER=env:NAME.
+    """
+    from agent3.server.adding import add_here
+
+    results = add_here(_settings(where.config, where.db), what, name, credential)
+    _print({"added": [_added(one) for one in results]}, where, _show_added)
+    if all(one.error is not None for one in results):
+        sys.exit(_exit_code(results[0].error) if results and results[0].error is not None else 1)
+
+
+@app.command
+def remove(agent: str, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Forget an agent that was added.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    """
+    from agent3.server.adding import remove_here
+
+    remove_here(_settings(where.config, where.db), agent)
+    _print({"removed": agent}, where, lambda body: print(f"Removed {agent}."))
+
+
+@app.command
 def doctor(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
     """Check that this installation can do its work, and say what to do where it cannot."""
     from agent3.server.doctor import examine
@@ -317,6 +359,20 @@ def _agents(found: Mapping[str, Any]) -> None:
     Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 1_000).print(table)
     if len(found["agents"]) == _MOST:
         print(f"These are the first {_MOST}. Use agent3 search to find others.")
+
+
+def _added(one: Any) -> dict[str, Any]:
+    if one.agent is None:
+        return {"name": one.name, "error": one.error.to_dict()}
+    return {"name": one.name, "id": one.agent.id, "capabilities": [each.name for each in one.agent.capabilities]}
+
+
+def _show_added(body: Mapping[str, Any]) -> None:
+    for one in body["added"]:
+        if "error" in one:
+            print(f"agent3: {one['name']}: {one['error']['message']}", file=sys.stderr)
+        else:
+            print(f"Added {one['id']}: {', '.join(one['capabilities']) or 'no capabilities'}")
 
 
 def _pretty(body: Mapping[str, Any]) -> None:

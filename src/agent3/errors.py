@@ -320,6 +320,8 @@ class StorageError(Agent3Error):
     code = "storage_failed"
     http_status = 503
     retryable = True
+    outcome: Any = None
+    """What had come of the call, where only the record of it failed."""
 
 
 class StorageFull(StorageError):

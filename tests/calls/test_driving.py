@@ -1,4 +1,4 @@
-"""Driving by hand: the same behaviour as asyncio's own, at no cost for what never waits."""
+"""Driving by hand: as if it were awaited, with a watcher only for what waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agent3.calls.driving import Left, watched, within
+from agent3.calls.driving import Left, watched
 
 
 async def _quick() -> int:
@@ -21,26 +21,8 @@ async def _forever(left: list[str]) -> None:
         raise
 
 
-def test_what_never_waits_needs_no_loop() -> None:
-    async def awaiting() -> int:
-        return await within(5, _quick())
-
-    with pytest.raises(StopIteration) as done:
-        awaiting().send(None)
-    assert done.value.value == 1
-
-
-def test_what_waits_too_long_is_cancelled_and_timed_out() -> None:
-    async def story() -> list[str]:
-        left: list[str] = []
-        with pytest.raises(TimeoutError):
-            await within(0.01, _forever(left))
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-        return left
-
-    assert asyncio.run(story()) == ["cancelled"]
+async def _never() -> None:
+    await asyncio.sleep(60)
 
 
 def test_results_and_errors_come_through_after_waiting() -> None:
@@ -52,18 +34,18 @@ def test_results_and_errors_come_through_after_waiting() -> None:
 
     async def story() -> int:
         with pytest.raises(ValueError, match="negative"):
-            await within(5, later(-1))
-        return await within(5, later(3))
+            await watched(later(-1), _never)
+        return await watched(later(3), _never)
 
     assert asyncio.run(story()) == 3
 
 
-def test_a_cancelled_caller_cancels_the_inside_and_is_not_timed_out() -> None:
+def test_a_cancelled_caller_cancels_the_inside() -> None:
     async def story() -> list[str]:
         left: list[str] = []
 
         async def waiting() -> None:
-            await within(60, _forever(left))
+            await watched(_forever(left), _never)
 
         task = asyncio.create_task(waiting())
         await asyncio.sleep(0.01)
@@ -85,10 +67,7 @@ def test_the_inside_may_use_timeouts_and_groups_of_its_own() -> None:
         return "fine"
 
     async def story() -> str:
-        return await within(5, within_twice())
-
-    async def within_twice() -> str:
-        return await within(5, inner())
+        return await watched(inner(), _never)
 
     assert asyncio.run(story()) == "fine"
 

@@ -360,13 +360,47 @@ def test_the_statuses_of_the_ledger() -> None:
             (DONE, "done"),
             (DOWN, "failed"),
             (Failed("canceled", "x"), "canceled"),
-            (refuses, "refused"),
+            (refuses, "failed"),
             (Needs((Question("q", "?"),)), "needs"),
         ]
         for answer, status in cases:
             async with rig(Script(answer)) as it:
                 await it.call(retries=0)
                 assert [row["status"] for row in await it.rows()] == [status]
+        async with rig(Script(DONE), input_schema={"type": "object", "required": ["x"]}) as it:
+            await it.call()
+            assert [row["status"] for row in await it.rows()] == ["refused"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("mode", ["durable", "batched"])
+def test_a_hostile_context_cannot_keep_its_call_out_of_the_ledger(mode: Any, url: str) -> None:
+    async def story() -> None:
+        async with rig(Script(DONE), url=url, calls=Calls(ledger=mode)) as it:
+            for context in ("a\x00b", "fine", "\ud800"):
+                await it.call(context=context)
+            assert [row["context"] for row in await it.rows()] == ["a\ufffdb", "fine", "?"]
+
+    run(story())
+
+
+def test_a_storage_error_of_the_ledger_carries_what_had_come_of_the_call() -> None:
+    class Broken:
+        def __init__(self, inner: Any):
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def many(self, sql: str, rows: Any) -> None:
+            raise StorageError("the disk is gone")
+
+    async def story() -> None:
+        async with rig(Script(DONE), wrap=Broken) as it:
+            with pytest.raises(StorageError) as failed:
+                await it.call()
+            assert isinstance(failed.value.outcome, Done)
 
     run(story())
 

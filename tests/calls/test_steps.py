@@ -635,7 +635,8 @@ def test_only_an_attempt_without_harm_is_repeatable() -> None:
     unsent = Failed("unavailable", "x", sent=False)
     cases: list[tuple[Any, dict[str, Any], bool]] = [
         (DOWN, {}, False),
-        (DOWN, {"key": "k"}, True),
+        (DOWN, {"key": "k"}, False),
+        (DOWN, {"key": "k", "route": Route("a", "a.test", meta={"keys": True})}, True),
         (DOWN, {"hints": IDEMPOTENT}, True),
         (DOWN, {"hints": Hints(read_only=True)}, True),
         (DOWN, {"hints": Hints(replay=True)}, False),

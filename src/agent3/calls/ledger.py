@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import REFUSALS, failed_by
 from agent3.env import Env
-from agent3.errors import StorageError
+from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
@@ -84,6 +84,9 @@ class Ledger:
 
     def later(self, row: Row) -> None:
         """Record one turn soon, without waiting: for a caller that is already gone."""
+        if len(self._rows) >= 2 * _BACKLOG:
+            self._lose(row, "the backlog is full")
+            return
         if not self._rows:
             self._oldest = self.env.monotonic()
         self._rows.append(row)
@@ -104,15 +107,20 @@ class Ledger:
         try:
             await self.flush()
         except StorageError as wrong:
-            log.error("ledger: %d rows are lost: %s", len(self._rows), wrong)
+            for row in self._rows:
+                self._lose(row, str(wrong))
+
+    def _lose(self, row: Row, why: str) -> None:
+        """The end of a row that cannot be kept: never silent."""
+        self.metrics.events_dropped.inc(("ledger row",))
+        log.error("ledger: the row of call %s (%s/%s, %s) is lost: %s", row[0], row[6], row[7], row[13], why)
 
     async def _write_now(self, row: Row) -> None:
         try:
             await self._database.many(_INSERT, [row])
         except (StorageError, asyncio.CancelledError):
             # The caller hears that it failed, or is gone; what happened is recorded all the same, as soon as it can be.
-            if len(self._rows) < _BACKLOG:
-                self.later(row)
+            self.later(row)
             raise
 
     async def _insert(self, rows: list[Row]) -> None:
@@ -124,6 +132,16 @@ class Ledger:
             await self._database.many(_MANY, hundreds)
         if rest:
             await self._database.many(_ONE, rows[:rest])
+
+    async def _insert_singly(self, rows: list[Row]) -> None:
+        """One of them cannot be stored; it must not take the others with it."""
+        for row in rows:
+            try:
+                await self._database.many(_ONE, [row])
+            except StorageError:
+                self._rows.append(row)
+            except Agent3Error as wrong:
+                self._lose(row, wrong.message)
 
     async def _flush_all(self) -> None:
         while self._rows:
@@ -142,9 +160,11 @@ class Ledger:
             self.metrics.ledger_backlog.set((), len(rows))
             try:
                 await self._insert(rows)
-            except BaseException:
+            except (StorageError, asyncio.CancelledError):
                 self._rows = rows + self._rows
                 raise
+            except Agent3Error:
+                await self._insert_singly(rows)
             self._room.set()
             self.metrics.ledger_backlog.set((), len(self._rows))
 
@@ -207,7 +227,11 @@ async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
     outcome = _accounted(call, outcome, seconds, sizes)
     status = _status(outcome, call.live)
     row = _row(call, outcome, at, seconds, status, sizes, book.metrics)
-    await book.write(row, refusal=status in ("denied", "refused"))
+    try:
+        await book.write(row, refusal=status in ("denied", "refused"))
+    except StorageError as wrong:
+        wrong.outcome = outcome
+        raise
     return outcome
 
 
@@ -219,7 +243,8 @@ def _status(outcome: Outcome, live: Live) -> str:
             return "denied"
         if outcome.code == "canceled":
             return "canceled"
-        return "refused" if outcome.code in REFUSALS else "failed"
+        # A target that was asked and answers with a code of ours has failed; only we refuse.
+        return "refused" if outcome.code in REFUSALS and not live.attempts else "failed"
     return "needs" if isinstance(outcome, Needs) else "working"
 
 
@@ -296,16 +321,16 @@ def _row(
         at,
         call.principal.id,
         call.principal.tenant,
-        call.agent,
-        call.capability,
-        route.key if route is not None else None,
+        _storable(call.agent),
+        _storable(call.capability),
+        _storable(route.key) if route is not None else None,
         live.door,
         call.entry,
-        call.context,
+        _storable(call.context) if call.context is not None else None,
         trace_id(call),
         status,
         code,
-        message,
+        _storable(message) if message is not None else None,
         seconds,
         live.attempts,
         live.hops,
@@ -314,6 +339,13 @@ def _row(
         cost,
         *sizes,
     )
+
+
+def _storable(text: str) -> str:
+    """A text that every database takes: what a stranger put into a name must not keep its call out of the ledger."""
+    if text.isprintable():
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 _NOTHING = Usage()

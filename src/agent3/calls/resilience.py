@@ -19,6 +19,7 @@ from agent3.errors import CallTimeout, CircuitOpen, StorageError, Unavailable
 from agent3.model import Call, Failed, Handler, Outcome, Route, Step, Working
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
+from agent3.security.sanitize import clean_outcome
 from agent3.settings import Calls
 
 __all__ = ["UNDELIVERED", "Breakers", "attempt", "breaker", "dead_letter", "deadline", "fallback", "retry"]
@@ -215,6 +216,11 @@ class Breakers:
         if circuit is not None and circuit.probe == call:
             circuit.probe = None
 
+    def late(self, call: Call) -> bool:
+        """Whether the time of the whole call is over."""
+        expires = call.live.expires
+        return expires is not None and self._env.monotonic() >= expires
+
     def _circuit(self, key: str) -> _Circuit:
         if key not in self._circuits and len(self._circuits) >= self._most:
             self._circuits.pop(next(iter(self._circuits)))
@@ -237,7 +243,8 @@ def breaker(circuits: Breakers) -> Step:
             try:
                 outcome = await inner(call)
             except asyncio.CancelledError:
-                circuits.abandoned(key, call.id)
+                # A caller that goes away says nothing of the target; a deadline that it let pass does.
+                circuits.failed(key) if circuits.late(call) else circuits.abandoned(key, call.id)
                 raise
             if isinstance(outcome, Failed) and outcome.code in _BREAKS:
                 circuits.failed(key)
@@ -291,7 +298,7 @@ async def _tried(inner: Handler, call: Call, seconds: float, limit: Timeout) -> 
         if limit.expired and isinstance(wrong, TimeoutError):
             return failed_by(_late(call, seconds))
         log.debug("attempt at %s failed", call.agent, exc_info=True)
-        return failed_by_any(wrong, call.agent)
+        return clean_outcome(failed_by_any(wrong, call.agent))
 
 
 def _is_cancelled() -> bool:
@@ -301,8 +308,13 @@ def _is_cancelled() -> bool:
 
 
 def _harmless(outcome: Failed, call: Call) -> bool:
-    """Whether doing it again cannot do it twice: never sent, idempotent by nature, or the target was given a key."""
-    return not outcome.sent or call.idempotent or call.key is not None
+    """Whether doing it again cannot do it twice: never sent, idempotent by nature, or the target was given a key.
+
+    A key helps only where the route says that its target gets it and honours it.
+    """
+    if not outcome.sent or call.idempotent:
+        return True
+    return call.key is not None and call.route is not None and bool(call.route.meta.get("keys"))
 
 
 def _word(outcome: Outcome) -> str:

@@ -17,7 +17,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, MalformedResponse
 from agent3.model import Artifact, Call, Capability, Done, Event, Failed, Handler, Outcome, Part, Step, value_of
 from agent3.observe.metrics import Metrics
-from agent3.security.sanitize import clean_outcome, clean_part, clean_text
+from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value
 
 __all__ = ["ResultCache", "artifacts", "cache", "sanitize"]
 
@@ -182,16 +182,26 @@ def sanitize(limit: int) -> Step:
 
 
 def _clean_event(event: Event) -> Event:
-    text = clean_text(event.text) if event.text else event.text
-    parts = tuple(map(clean_part, event.parts)) if event.parts else event.parts
-    return event if text is event.text and parts == event.parts else replace(event, text=text, parts=parts)
+    return replace(
+        event,
+        text=clean_text(event.text) if event.text else event.text,
+        name=clean_text(event.name) if event.name else event.name,
+        parts=tuple(map(clean_part, event.parts)) if event.parts else event.parts,
+        data=clean_value(event.data) if event.data is not None else None,
+    )
+
+
+def _structured(outcome: Done) -> Any:
+    """What the schema speaks of: the one datum, also where a text for people stands beside it; else all there is."""
+    data = [part.data for part in outcome.parts if part.data is not UNSET]
+    return data[0] if len(data) == 1 else value_of(outcome.parts)
 
 
 def _malformed(outcome: Outcome, capability: Capability) -> Failed | None:
     if capability.output_schema is None or not isinstance(outcome, Done):
         return None
     try:
-        compiled(capability.output_schema).check(value_of(outcome.parts), what="result")
+        compiled(capability.output_schema).check(_structured(outcome), what="result")
     except Agent3Error as wrong:
         text = f"{capability.name} answered with something that breaks its own schema: {wrong.message}"
         return failed_by(MalformedResponse(text, data=wrong.data))

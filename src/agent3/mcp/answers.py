@@ -65,6 +65,9 @@ def parts_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
 
 
 def _repeats(part: Part, structured: Any) -> bool:
+    """Whether a text says just what the structured content says; a plain value is wrapped there as ``result``."""
+    if part.text is not None and structured == {"result": part.text}:
+        return True
     if part.text is None or not part.text or part.text[0] not in '{["0123456789-tfn':
         return False
     try:

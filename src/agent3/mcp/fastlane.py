@@ -9,8 +9,8 @@ here: it goes to the SDK untouched, which knows the right refusal. Lists are the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -19,20 +19,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3.calls.driving import Left, watched
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, NotFound
+from agent3.errors import Agent3Error
 from agent3.jsonrpc import SSEParser, check_bytes
-from agent3.mcp.protocol import Caller, ToolSet, failure_form, failure_text
+from agent3.mcp.offers import Caller
+from agent3.mcp.protocol import OUTCOME, MCPDoor, failure_form, failure_text
+from agent3.mcp.requests import powers_in
 from agent3.model import Done, Event, Failed, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 
-__all__ = ["OUTCOME", "FastLane"]
+__all__ = ["FastLane"]
 
 log = logger("mcp")
 
 MODERN = b"2026-07-28"
 LEGACY = frozenset({b"2025-03-26", b"2025-06-18", b"2025-11-25"})
-OUTCOME = "agent3.outcome"
-"""The key in the ASGI scope under which a turn that paused is handed to the SDK's lane, which must not repeat it."""
 REFRESH = 600.0
 """Seconds after which one request of a legacy session goes to the SDK again, whose idle timer would else run out."""
 PAGES = 1_000
@@ -103,36 +103,18 @@ class _Heard:
         self.plain = self.plain and accepts and json
 
 
-class Fingerprinted(Protocol):
-    """A tool set that can say when its list is still the same; without it lists are not remembered."""
-
-    def fingerprint(self, principal: Principal) -> Hashable:
-        """Equal for two callers and moments exactly when their lists are equal."""
-        ...
-
-
 class FastLane:
-    """An ASGI app in front of the SDK's. ``hosts`` are the Host headers known to be ours, without wildcards."""
+    """An ASGI app in front of a door, which keeps whatever is not regular."""
 
-    def __init__(
-        self,
-        slow: ASGIApp,
-        toolset: ToolSet,
-        *,
-        principal: Callable[[Scope], Principal],
-        server: tuple[str, str],
-        knows_host: Callable[[str], bool],
-        max_body: int,
-        env: Env = REAL,
-    ):
-        self._slow = slow
-        self._toolset = toolset
-        self._principal = principal
-        self._max_body = max_body
+    def __init__(self, door: MCPDoor, *, env: Env = REAL):
+        self._door = door
+        self._slow: ASGIApp = door.asgi()
+        self._toolset = door.toolset
+        self._principal = door.principal
+        self._max_body = door.max_body
         self._env = env
-        self._knows_host = knows_host
         self._hosts: dict[bytes, bool] = {}
-        info = {"io.modelcontextprotocol/serverInfo": {"name": server[0], "version": server[1]}}
+        info = {"io.modelcontextprotocol/serverInfo": {"name": door.name, "version": door.version}}
         self._server_info = msgspec.json.encode(info)
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
         self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
@@ -164,6 +146,10 @@ class FastLane:
         if principal is None:
             return False
         if request.method == "tools/call":
+            if not self._door.regular(
+                request.params.name or "", session=heard.session.decode("latin-1"), can=_can(request)
+            ):
+                return False
             return await self._call(request, principal, modern, scope, receive, send)
         page = self._pages.get(self._page_key(request, heard.version, principal))
         if page is None:
@@ -174,7 +160,7 @@ class FastLane:
     def _known(self, host: bytes) -> bool:
         known = self._hosts.get(host)
         if known is None:
-            known = self._knows_host(host.decode("latin-1"))
+            known = self._door.answers_to(host.decode("latin-1"))
             if len(self._hosts) < 1_000:
                 self._hosts[host] = known
         return known
@@ -207,13 +193,14 @@ class FastLane:
     ) -> bool:
         params = request.params
         trace = params.meta.traceparent if params.meta is not None else UNSET
-        capabilities = params.meta.capabilities if params.meta is not None else None
+        can = _can(request)
         caller = Caller(
             principal=principal,
             listener=_ignore,
             era="modern" if modern else "legacy",
-            can_elicit=bool(capabilities and "elicitation" in capabilities),
+            can_elicit="form" in can,
             traceparent=trace if isinstance(trace, str) else None,
+            can=can,
         )
         assert params.name is not None
         turn = self._turn(params.name, params.arguments or {}, caller)
@@ -222,21 +209,21 @@ class FastLane:
             outcome = await watched(turn, lambda: _hung_up(receive)) if modern else await turn
         except Left:
             return True
-        if outcome is None:
-            return False
         if isinstance(outcome, Done | Failed) and (result := self._result(outcome, modern)) is not None:
             await _send(send, _envelope(request.id, result), b"")
             return True
         scope[OUTCOME] = outcome
         return False
 
-    async def _turn(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome | None:
+    async def _turn(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+        """What goes wrong is an outcome. The tool itself is there: only those that were listed are regular."""
         try:
             return await self._toolset.call(name, arguments, caller)
-        except NotFound:
-            return None
         except Agent3Error as error:
             return failed_by(error)
+        except Exception:
+            log.exception("The tool %s failed inside the gateway", name)
+            return Failed("internal", f"{name} failed inside the gateway; its log says why")
 
     def _result(self, outcome: Done | Failed, modern: bool) -> bytes | None:
         """The result as the SDK would write it; None for content that only the SDK's types can carry."""
@@ -363,6 +350,15 @@ def _parse(body: bytes) -> _Request | None:
     except (msgspec.DecodeError, Agent3Error, RecursionError, UnicodeDecodeError):
         return None
     return request if request.jsonrpc == "2.0" and not isinstance(request.id, bool) else None
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _can(request: _Request) -> frozenset[str]:
+    """What the client of a modern request says it can do."""
+    meta = request.params.meta
+    return powers_in(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
 
 
 def _is_modern(request: _Request, heard: _Heard) -> bool:

@@ -154,11 +154,12 @@ class MCPDoor:
         env: Env = REAL,
     ):
         self.toolset = toolset
+        self.name, self.version = name, version
+        self.principal = principal
+        self.max_body = max_body
         self._hint = hint
         self._seal = Seal(key or env.random_bytes(32), answer_within, env)
-        self._principal = principal
         self._page_size = page_size
-        self._max_body = max_body
         self._resumable = resumable
         self._retry = retry
         self._security = _security(allowed_hosts, allowed_origins)
@@ -182,7 +183,7 @@ class MCPDoor:
             events=SessionEvents if self._resumable else None,
             retry_interval=int(self._retry * 1000),
             security_settings=self._security,
-            max_request_body_size=self._max_body,
+            max_request_body_size=self.max_body,
         )
         async with manager.run(), self._changes.telling():
             self._manager = manager
@@ -215,13 +216,19 @@ class MCPDoor:
             return False
         return self._desk is None or "tasks" not in can
 
+    def answers_to(self, host: str) -> bool:
+        """Whether a Host header names this server."""
+        allowed = self._security.allowed_hosts
+        anywhere = not self._security.enable_dns_rebinding_protection
+        return anywhere or host in allowed or f"{host.rsplit(':', 1)[0]}:*" in allowed
+
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         if self._manager is None:
             await Response("The MCP endpoint is not running", 503)(scope, receive, send)
             return
         try:
-            principal = self._principal(scope)
+            principal = self.principal(scope)
         except Agent3Error as error:
             await _refusal(error)(scope, receive, send)
             return

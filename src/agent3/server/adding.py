@@ -6,6 +6,7 @@ stored that was not reached, and no secret is stored at all: a value that looks 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -23,9 +24,10 @@ from agent3.mcp.processes import PREFIX, Command
 from agent3.model import Agent, Capability, Route
 from agent3.observe.logs import get as logger
 from agent3.security.secrets import EnvironmentVault, Vault
-from agent3.server.build import Server
+from agent3.server.build import Server, build
+from agent3.settings import Settings
 
-__all__ = ["Added", "add", "add_all", "remove", "renew"]
+__all__ = ["Added", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
 
 log = logger("server")
 
@@ -82,6 +84,26 @@ async def add_all(
 async def remove(server: Server, agent: str) -> None:
     """Take a stored agent out of the directory; AgentNotFound when there is none."""
     await server.directory.remove(agent)
+
+
+def add_here(settings: Settings, what: str, name: str | None = None, credential: str | None = None) -> list[Added]:
+    """``add_all`` for the command line, on the database of the settings; a running gateway sees it at once."""
+
+    async def work() -> list[Added]:
+        async with build(settings, take_over=False) as server:
+            return await add_all(server, what, name, credential)
+
+    return asyncio.run(work())
+
+
+def remove_here(settings: Settings, agent: str) -> None:
+    """``remove`` likewise."""
+
+    async def work() -> None:
+        async with build(settings, take_over=False) as server:
+            await remove(server, agent)
+
+    asyncio.run(work())
 
 
 async def renew(server: Server, address: str, *, vault: Vault | None = None) -> list[Agent]:

@@ -12,10 +12,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3._version import __version__
 from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
+from agent3.mcp.fastlane import FastLane
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
@@ -70,7 +71,10 @@ def app(server: Server) -> ASGIApp:
     inner = Starlette(
         routes=house, middleware=_signed(server, doorkeeper), lifespan=lifespan, exception_handlers=handlers
     )
-    return _Guard(_for_pages(inner, server.settings.server.allowed_origins), server)
+    lane: ASGIApp = FastLane(mcp, env=server.env)
+    if doorkeeper.signing:
+        lane = SignedRequests(lane, doorkeeper, server.database, server.settings.server, server.env)
+    return _Guard(_for_pages(inner, server.settings.server.allowed_origins), lane, server)
 
 
 def _signed(server: Server, doorkeeper: Doorkeeper) -> list[Middleware]:
@@ -94,19 +98,28 @@ def _for_pages(inner: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 class _Guard:
-    """What stands before every door but MCP's, which has its own: foreign pages may not call a gateway on loopback."""
+    """What stands before every door: foreign pages may not call a gateway on loopback.
 
-    def __init__(self, inner: ASGIApp, server: Server):
+    MCP judges hosts and origins by itself, and goes straight to its lane unless a page calls, which needs CORS.
+    """
+
+    def __init__(self, inner: ASGIApp, lane: ASGIApp, server: Server):
         self._inner = inner
+        self._lane = lane
         self._origins = {*server.settings.server.allowed_origins}
         names = {"127.0.0.1", "localhost", "[::1]", server.settings.server.host}
         self._hosts = names | set(server.settings.server.allowed_hosts)
         self._open = not is_loopback(server.settings.server.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/mcp" and (refusal := self._refusal(scope)):
-            await error_response(refusal)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            if scope["path"] == "/mcp":
+                if scope["method"] == "POST" and not any(name == b"origin" for name, _ in scope["headers"]):
+                    await _caught(self._lane, scope, receive, send)
+                    return
+            elif refusal := self._refusal(scope):
+                await error_response(refusal)(scope, receive, send)
+                return
         await self._inner(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Agent3Error | None:
@@ -119,6 +132,23 @@ class _Guard:
         if origin is not None and origin not in self._origins and origin.rsplit("://", 1)[-1] != host:
             return SecurityError(f"Pages of {origin[:100]!r} may not call. Add it to server.allowed_origins.")
         return None
+
+
+async def _caught(lane: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """What Starlette does around its routes: an error of ours is logged and told without its words."""
+    begun = False
+
+    async def noting(message: Message) -> None:
+        nonlocal begun
+        begun = True
+        await send(message)
+
+    try:
+        await lane(scope, receive, noting)
+    except Exception:
+        log.exception("POST /mcp failed")
+        if not begun:
+            await error_response(Agent3Error("Internal error. The log of the gateway says more."))(scope, receive, send)
 
 
 async def _home(request: Request) -> Response:

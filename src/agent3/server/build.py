@@ -14,10 +14,12 @@ from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
 from agent3.errors import SetupError
 from agent3.gateway import Gateway
+from agent3.mcp.connector import MCPConnector
 from agent3.model import Connector
 from agent3.observe import traces
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
+from agent3.security.network import Policy
 from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
@@ -73,6 +75,15 @@ async def _take_over(house: House) -> None:
     house.runner.keep_house()
 
 
+def _mcp(settings: Settings, env: Env) -> MCPConnector:
+    """MCP servers, behind the one outbound gate."""
+    out = settings.outbound
+    policy = Policy(
+        allow_loopback=out.allow_loopback, allow_private=out.allow_private, allow_hosts=frozenset(out.allow_hosts)
+    )
+    return MCPConnector(policy, idle=settings.calls.attempt_timeout, env=env)
+
+
 @asynccontextmanager
 async def build(
     settings: Settings,
@@ -92,7 +103,7 @@ async def build(
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
         local = LocalConnector()
-        connectors: dict[str, Connector] = {"local": local}
+        connectors: dict[str, Connector] = {"local": local, "mcp": _mcp(settings, env)}
         directory = Directory(database, env)
         for agent in agents:
             local.add(agent)
