@@ -1,4 +1,3 @@
-# ruff: noqa: T201 - a command line speaks.
 """The command line: ``python -m conformance mcp [--serve PORT | --leg NAME … | --url URL]``.
 
 Ends with 0, with 1 when a check failed or a kit could not be got, with 2 when the command line is wrong.

@@ -1,4 +1,3 @@
-# ruff: noqa: S603, T201 - what runs here is named in this file, and it says what it fetches.
 """Other people's test kits, from npm and PyPI by name and version, in the user's cache folder.
 
 What is there already is used as it is, without a network. Nothing of it is part of the project.

@@ -25,6 +25,7 @@ from agent3.calls.house import House
 from agent3.calls.runner import Runner, Target
 from agent3.env import REAL
 from agent3.errors import CapabilityNotFound, NotFound, ValidationError
+from agent3.mcp.fastlane import FastLane
 from agent3.mcp.jobs import JobTasks
 from agent3.mcp.offers import (
     URI,
@@ -602,10 +603,10 @@ async def opened() -> AsyncIterator[MCPDoor]:
 
 
 class _Endpoint:
-    """The door of the app around, which exists only while that runs."""
+    """The door of the app around, behind its fast lane; it exists only while that runs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await scope["app"].state.door.serve(scope, receive, send)
+        await scope["app"].state.lane(scope, receive, send)
 
 
 def app() -> Starlette:
@@ -614,7 +615,7 @@ def app() -> Starlette:
     @asynccontextmanager
     async def lifespan(starlette: Starlette) -> AsyncIterator[None]:
         async with opened() as door, door.running():
-            starlette.state.door = door
+            starlette.state.lane = FastLane(door)
             yield
 
     return Starlette(routes=[Route("/mcp", _Endpoint())], lifespan=lifespan)

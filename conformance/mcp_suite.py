@@ -1,4 +1,3 @@
-# ruff: noqa: S310, S603, T201 - what runs here is named in this file, on loopback.
 """The MCP project's own conformance kit against the fixture server: every leg, its counts, and a table."""
 
 from __future__ import annotations

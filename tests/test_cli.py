@@ -259,8 +259,8 @@ def test_without_a_gateway_the_local_database_is_used(agent3: Command, tmp_path:
 def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_path: Path) -> None:
     from agent3.server.client import running as find
 
-    (tmp_path / "data").mkdir()
-    note = tmp_path / "data" / "gateway.json"
+    (tmp_path / "data" / "gateways").mkdir(parents=True)
+    note = tmp_path / "data" / "gateways" / "1.json"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(10)
     for text in ("", "{}", "[]", '{"url": "http://127.0.0.1:9", "pid": "x"}', json.dumps({"url": 1, "pid": gone.pid})):
@@ -268,6 +268,19 @@ def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_pat
         assert find() is None
     note.write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": os.getpid()}))
     assert agent3("list").code == 0
+
+
+def test_a_second_gateway_that_stops_leaves_the_first_to_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent3.server.client import running as find
+
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path))
+    with gateway(tmp_path, "--demo") as first:
+        with gateway(tmp_path, "--demo") as second:
+            assert find() == second.url
+            assert second.stop() == 0
+        assert find() == first.url
 
 
 def test_a_conversation_in_the_demo_goes_on_from_command_to_command(agent3: Command) -> None:

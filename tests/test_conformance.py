@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from conformance.__main__ import main
 from conformance.kits import Npm
 from conformance.mcp_suite import LEGS, Leg, _read

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 BASH = [Path(ROOT, "scripts", name) for name in ("setup", "start", "test", "conformance", "interop")]
-OURS = [*BASH, Path(ROOT, "scripts", "lock")]
+OURS = [*BASH, Path(ROOT, "scripts", "lock"), Path(ROOT, "scripts", "docs")]
 PINS = ["run", "build", "dev"]
 
 

@@ -10,6 +10,7 @@ import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import msgspec
@@ -17,10 +18,11 @@ import pydantic
 import pytest
 
 from agent3 import testing
-from agent3.calls import LocalAgent, LocalConnector
+from agent3.calls import LocalAgent, LocalConnector, functions
 from agent3.calls.functions import Context, SyncContext
+from agent3.calls.threads import Threads
 from agent3.errors import AgentNotFound, Canceled, Declined, SetupError, Unavailable
-from agent3.model import Answer, Done, Event, Failed, Needs, Outcome, Part, Question, Working, value_of
+from agent3.model import Answer, Call, Done, Event, Failed, Live, Needs, Outcome, Part, Question, Working, value_of
 from tests.support.home import CLIENT, home, job_of, run, until
 
 
@@ -476,6 +478,115 @@ def test_an_async_function_that_may_not_be_replayed_does_not_survive_a_restart()
     assert outcome.code == "interrupted"
 
 
+def test_once_runs_once_for_all_who_ask_side_by_side() -> None:
+    ran: list[str] = []
+
+    async def pay() -> str:
+        ran.append("paid")
+        await asyncio.sleep(0.01)
+        return "receipt"
+
+    async def fn(ctx: Context) -> list[Any]:
+        return list(await asyncio.gather(*(ctx.once("pay", pay) for _ in range(5))))
+
+    assert value(called(fn)) == ["receipt"] * 5
+    assert ran == ["paid"]
+
+
+def test_once_runs_once_for_all_threads_that_ask_side_by_side() -> None:
+    ran: list[str] = []
+    together = threading.Barrier(5, timeout=5)
+
+    def pay() -> str:
+        ran.append("paid")
+        time.sleep(0.05)
+        return "receipt"
+
+    def fn(ctx: SyncContext) -> list[str]:
+        def one(_: int) -> str:
+            together.wait()
+            return ctx.once("pay", pay)
+
+        with ThreadPoolExecutor(5) as threads:
+            return list(threads.map(one, range(5)))
+
+    assert value(called(fn)) == ["receipt"] * 5
+    assert ran == ["paid"]
+    assert functions._turnstiles == {}
+
+
+def test_once_is_tried_by_the_next_who_waits_when_it_failed() -> None:
+    ran: list[str] = []
+
+    async def pay() -> str:
+        ran.append("tried")
+        await asyncio.sleep(0.01)
+        if len(ran) == 1:
+            raise Unavailable("the bank is closed")
+        return "receipt"
+
+    async def fn(ctx: Context) -> list[str]:
+        both = await asyncio.gather(ctx.once("pay", pay), ctx.once("pay", pay), return_exceptions=True)
+        return [str(one) for one in both]
+
+    assert value(called(fn)) == ["the bank is closed", "receipt"]
+    assert ran == ["tried", "tried"]
+
+
+def test_once_in_a_thread_whose_attempt_is_over_is_not_begun_again_by_the_next_attempt() -> None:
+    ran: list[str] = []
+
+    def pay() -> str:
+        ran.append("paid")
+        time.sleep(0.4)
+        return "receipt"
+
+    def fn(ctx: SyncContext) -> str:
+        return ctx.once("pay", pay)
+
+    async def story() -> None:
+        async with home(offering(fn, idempotent=True, timeout=0.25)) as here:
+            assert value(await here.call("do", {}, retries=3)) == "receipt"
+            assert ran == ["paid"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_endless_generator_is_stopped_at_the_limit_and_says_so(is_async: bool) -> None:
+    closed = threading.Event()
+
+    async def later() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 1_000_000
+        finally:
+            closed.set()
+
+    def now() -> Iterator[str]:
+        try:
+            while True:
+                yield "x" * 1_000_000
+        finally:
+            closed.set()
+
+    outcome = called(later if is_async else now)
+    assert isinstance(outcome, Failed)
+    assert outcome.code == "too_large"
+    assert "more than 16777216 bytes" in outcome.message
+    assert closed.is_set()
+
+
+def test_many_tiny_pieces_weigh_as_well() -> None:
+    async def fn() -> AsyncIterator[str]:
+        while True:
+            yield ""
+
+    outcome = called(fn)
+    assert isinstance(outcome, Failed)
+    assert outcome.code == "too_large"
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_once_takes_only_json(is_async: bool) -> None:
     async def later(ctx: Context) -> None:
@@ -615,11 +726,65 @@ def test_a_closed_connector_can_be_used_again() -> None:
         for _ in range(2):
             async with home(agent) as here:
                 assert value(await here.call("do", {"text": "a"})) == "A"
-        connector = LocalConnector()
-        first = connector._pool()
+        threads = Threads(2, 1)
+        for _ in range(2):
+            assert await threads.run("a", lambda: 1) == 1
+            threads.close()
+
+    run(story())
+
+
+def test_hung_functions_of_one_agent_leave_threads_for_the_others() -> None:
+    go = threading.Event()
+    slow, other = LocalAgent("slow"), LocalAgent("other")
+
+    def stuck() -> None:
+        go.wait(20)
+
+    slow.add(stuck, timeout=0.1)
+    other.add(plain)
+    connector = LocalConnector(workers=8)
+    connector.add(slow)
+    connector.add(other)
+
+    async def turn(agent: LocalAgent, name: str, given: dict[str, Any]) -> Outcome:
+        capability = agent.functions[name].capability
+        live = Live(agent.agent, capability)
+        call = Call(id="c", principal=CLIENT, agent=agent.id, capability=name, input=given, live=live)
+        return await connector.call(msgspec.structs.replace(call, route=capability.routes[0]))
+
+    async def story() -> None:
+        hung = [asyncio.create_task(turn(slow, "stuck", {})) for _ in range(10)]
+        await asyncio.sleep(0.05)
+        for task in hung:
+            task.cancel()
+        await asyncio.wait(hung)
+        with pytest.raises(Unavailable, match="All 2 threads that 'slow' may use") as refusal:
+            await turn(slow, "stuck", {})
+        assert refusal.value.sent is False
+        assert value(await asyncio.wait_for(turn(other, "plain", {"text": "a"}), 2)) == "A"
+        go.set()
+        async with asyncio.timeout(5):
+            while connector._threads._rooms:
+                await asyncio.sleep(0.01)
+        assert await turn(slow, "stuck", {}) == Done(()), "they came back, so it can be called again"
         await connector.aclose()
-        assert connector._pool() is not first
-        await connector.aclose()
+
+    try:
+        run(story())
+    finally:
+        go.set()
+
+
+def test_a_burst_of_honest_calls_waits_for_threads_and_none_is_refused() -> None:
+    def fn(n: int) -> int:
+        time.sleep(0.005)
+        return n
+
+    async def story() -> None:
+        async with home(offering(fn)) as here:
+            outcomes = await asyncio.gather(*(here.call("do", {"n": n}) for n in range(90)))
+            assert [value(one) for one in outcomes] == list(range(90))
 
     run(story())
 

@@ -12,7 +12,7 @@ import pytest
 from agent3.calls import LocalAgent
 from agent3.calls.functions import Context
 from agent3.env import SeededEnv
-from agent3.errors import Unavailable
+from agent3.errors import Canceled, Unavailable
 from agent3.model import Done, Event, Failed, Needs, value_of
 from agent3.settings import Calls, Settings
 from tests.support.home import CLIENT, QUIET, home, job_of, run, said, until
@@ -253,3 +253,128 @@ def test_parked_frames_are_small() -> None:
     each = run(story(), 60)
     print(f"{each:.1f} KiB for each parked frame")
     assert each < 20
+
+
+def test_a_question_asked_while_another_waits_is_asked_in_the_next_turn() -> None:
+    agent = LocalAgent("a")
+    later = asyncio.Event()
+
+    @agent.capability
+    async def ask(ctx: Context) -> list[Any]:
+        async def second() -> Any:
+            await later.wait()
+            return await ctx.ask("B?")
+
+        return list(await asyncio.gather(ctx.ask("A?"), second()))
+
+    async def story() -> None:
+        async with home(agent) as here:
+            first = await here.call("ask", {})
+            assert isinstance(first, Needs)
+            assert [one.text for one in first.questions] == ["A?"]
+            later.set()
+            await asyncio.sleep(0.01)
+            again = await here.answer(first, q1="a")
+            assert isinstance(again, Needs), again
+            assert [one.text for one in again.questions] == ["B?"]
+            last = await here.answer(again, q2="b")
+            assert isinstance(last, Done)
+            assert value_of(last.parts) == ["a", "b"]
+
+    run(story())
+
+
+def test_a_question_that_the_function_gave_up_is_not_asked_any_more() -> None:
+    agent = LocalAgent("a")
+
+    @agent.capability
+    async def ask(ctx: Context) -> list[Any]:
+        async def impatient() -> str:
+            try:
+                return str(await asyncio.wait_for(ctx.ask("Quick?"), 0.02))
+            except TimeoutError:
+                return "too late"
+
+        hurried = asyncio.create_task(impatient())
+        slow = await ctx.ask("Slow?")
+        return [await hurried, slow, await ctx.ask("Last?")]
+
+    async def story() -> None:
+        async with home(agent) as here:
+            first = await here.call("ask", {})
+            assert isinstance(first, Needs)
+            await asyncio.sleep(0.05)
+            both = {one.id: "x" for one in first.questions}
+            last = await here.runner.answer(CLIENT, job_of(first), said(**both))
+            assert isinstance(last, Needs)
+            assert [one.text for one in last.questions] == ["Last?"]
+            done = await here.runner.answer(CLIENT, job_of(last), said(**{last.questions[0].id: "z"}))
+            assert isinstance(done, Done)
+            assert value_of(done.parts) == ["too late", "x", "z"]
+
+    run(story())
+
+
+def test_a_function_that_delays_its_cancellation_does_not_delay_the_deadline() -> None:
+    agent = LocalAgent("stubborn")
+    ended = asyncio.Event()
+    refused: list[Exception] = []
+
+    @agent.capability
+    async def ask(ctx: Context) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1.5)
+        ctx.status("heard by nobody")
+        try:
+            await ctx.ask("Anybody?")
+        except Canceled as wrong:
+            refused.append(wrong)
+        ended.set()
+        return ""
+
+    async def story() -> None:
+        async with home(agent, settings=settings(timeout=0.1)) as here:
+            started = asyncio.get_running_loop().time()
+            outcome = await here.call("ask", {})
+            assert asyncio.get_running_loop().time() - started < 1.2
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "timeout"
+            page = here.house.metrics.render()[0].decode()
+            assert 'agent3_events_dropped_total{reason="frame outlived its turn"} 1.0' in page
+            gc.collect()  # only the park holds its task now
+            await asyncio.wait_for(ended.wait(), 5)
+            assert here.events == []
+            assert len(refused) == 1
+
+    run(story())
+
+
+def test_a_frame_that_outlives_its_attempt_does_not_speak_in_the_next_one() -> None:
+    agent, runs = LocalAgent("stubborn"), []
+    ended = asyncio.Event()
+
+    @agent.capability(idempotent=True, timeout=0.3)
+    async def ask(ctx: Context) -> str:
+        runs.append("run")
+        if len(runs) > 1:
+            await asyncio.wait_for(ended.wait(), 5)
+            return str(await ctx.ask("Second?"))
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.52)
+        ctx.send("from the first")
+        ended.set()
+        return "first"
+
+    async def story() -> None:
+        async with home(agent, settings=settings(timeout=5.0)) as here:
+            outcome = await here.call("ask", {})
+            assert isinstance(outcome, Needs), outcome
+            assert [one.text for one in outcome.questions] == ["Second?"]
+            assert runs == ["run", "run"]
+            assert [event for event in here.events if event.kind == "artifact"] == []
+
+    run(story())

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conformance.kits import FASTMCP, INSPECTOR, python_with
 from conformance.mcp_suite import fixture_server
-
 from tests.support.gateway import AGENT3, Process, environment, gateway
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import mcp_types as wire
 import pytest
-from conformance.mcp_fixture import opened
 from mcp.client.client import Client
 from mcp.client.session import MessageHandlerFnT
 from mcp.client.stdio import StdioServerParameters
@@ -23,6 +22,7 @@ from agent3.mcp.protocol import MCPDoor
 from agent3.mcp.questions import sampling
 from agent3.mcp.requests import powers_in
 from agent3.model import Done, Needs, Outcome, Part, Principal
+from conformance.mcp_fixture import opened
 from tests.support.mcp_serving import MODERN, modern_request, served
 from tests.support.mcp_toy import Toys
 
@@ -553,7 +553,7 @@ def test_a_task_belongs_to_who_made_it() -> None:
     async def story() -> None:
         async with opened() as door:
             who = [Principal("ann")]
-            door._principal = lambda _: who[0]
+            door.principal = lambda _: who[0]
             async with served(door) as url, aiohttp.ClientSession() as http:
                 say = Wire(http, url, TASKS)
                 task = (await say("tools/call", name="slow_compute", arguments={"seconds": 30}))["taskId"]

@@ -12,7 +12,6 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
 
 
-
 def test_the_targets_are_the_documented_ones() -> None:
     assert MCPPerformanceMonitor.LATENCY_TARGETS == {
         "list_tools": 0.1,

@@ -13,14 +13,16 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
 import msgspec
 
 from agent3 import schema
-from agent3.errors import AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError
+from agent3.calls.threads import Threads
+from agent3.errors import AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
 from agent3.model import (
     Agent,
     Answer,
@@ -48,6 +50,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 _PATIENCE = 60.0
 """Seconds that a thread waits for storage before it gives up."""
+_HEED = 0.2
+"""Seconds after which a thread that waits for another looks whether anybody still waits for itself."""
+_MOST_SENT = 16 * 1_048_576
+"""Bytes that one run may hand over piece by piece."""
+_EACH = 64
+"""Bytes that a piece counts for beyond its content: many small ones weigh as well."""
 
 
 class _Asked(BaseException):
@@ -64,6 +72,7 @@ class _Base:
         self._call = call
         self._count = 0
         self._sent = 0
+        self._weight = 0
 
     @property
     def principal(self) -> Principal:
@@ -92,6 +101,15 @@ class _Base:
     def _given(self, question: Question) -> Answer | None:
         return self._call.answers.get(question.id)
 
+    def _next(self, parts: tuple[Part, ...]) -> Event:
+        """The next piece of the result; TooLarge when all together are too much."""
+        self._weight += sum(_EACH + _size(part) for part in parts)
+        if self._weight > _MOST_SENT:
+            name = f"{self._call.agent}/{self._call.capability}"
+            raise TooLarge(f"{name} handed over more than {_MOST_SENT} bytes piece by piece and was stopped.")
+        self._sent += 1
+        return _chunk(parts, self._sent)
+
 
 def _value(answer: Answer, question: Question, kind: Any) -> Any:
     if answer.action == "decline":
@@ -103,6 +121,10 @@ def _value(answer: Answer, question: Question, kind: Any) -> Any:
 
 class Context(_Base):
     """The first parameter, named ``ctx``, of an async capability."""
+
+    def __init__(self, call: Call):
+        super().__init__(call)
+        self._doing: dict[str, asyncio.Lock] = {}
 
     async def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
         """Ask the caller and wait for the answer, however long it takes; Declined when the answer is no."""
@@ -116,10 +138,18 @@ class Context(_Base):
         return _value(answer, question, kind)
 
     async def once(self, name: str, do: Callable[[], Any]) -> Any:
-        """Do something once in this job, however often the function is run again."""
+        """Do something once in this job, however often the function is run again, and however many ask at once.
+
+        Who comes while it is being done waits for it; if it fails, the next one who waits tries.
+        """
         live = self._call.live
-        if name in live.kept:
-            return live.kept[name]
+        async with self._doing.setdefault(name, asyncio.Lock()):
+            if name not in live.kept:
+                await self._do(name, do)
+        return live.kept[name]
+
+    async def _do(self, name: str, do: Callable[[], Any]) -> None:
+        live = self._call.live
         value = do()
         if inspect.isawaitable(value):
             value = await value
@@ -128,7 +158,6 @@ class Context(_Base):
         if now.keep is not None:
             await now.keep(name, plain)
         live.kept[name] = plain
-        return plain
 
     def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
         """Tell how far it is."""
@@ -140,8 +169,10 @@ class Context(_Base):
 
     def send(self, value: Any) -> None:
         """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
-        self._sent += 1
-        self._call.emit(_chunk(value, self._sent))
+        self._hand_over(parts_of(value))
+
+    def _hand_over(self, parts: tuple[Part, ...]) -> None:
+        self._call.emit(self._next(parts))
 
 
 class SyncContext(_Base):
@@ -169,16 +200,19 @@ class SyncContext(_Base):
         return _value(answer, question, kind)
 
     def once(self, name: str, do: Callable[[], T]) -> T:
-        """Do something once in this job, however often the function is run again."""
+        """Do something once in this job, however often the function is run again, and however many ask at once.
+
+        Who comes while it is being done, in whichever thread, waits for it; if it fails, the next one tries.
+        """
         self._go_on()
         live = self._call.live
-        if name in live.kept:
-            return live.kept[name]  # type: ignore[no-any-return]
-        value = _plain(do(), f"ctx.once({name!r})")
-        if live.keep is not None:
-            asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
-        live.kept[name] = value
-        return value  # type: ignore[no-any-return]
+        with _alone(f"{self.job_id} {name}", self._go_on):
+            if name not in live.kept:
+                value = _plain(do(), f"ctx.once({name!r})")
+                if live.keep is not None:
+                    asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
+                live.kept[name] = value
+        return live.kept[name]  # type: ignore[no-any-return]
 
     def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
         """Tell how far it is; raises Canceled when nobody waits any more."""
@@ -193,10 +227,13 @@ class SyncContext(_Base):
 
         After this the call is never repeated behind the caller's back.
         """
+        self._hand_over(parts_of(value))
+
+    def _hand_over(self, parts: tuple[Part, ...]) -> None:
         self._go_on()
-        self._sent += 1
+        piece = self._next(parts)
         if self._sent > self._sent_before:
-            self._emit(_chunk(value, self._sent))
+            self._emit(piece)
 
     def _emit(self, event: Event) -> None:
         self._go_on()
@@ -211,9 +248,48 @@ class SyncContext(_Base):
             raise Canceled("The caller no longer waits for this.")
 
 
-def _chunk(value: Any, number: int) -> Event:
+@dataclasses.dataclass(slots=True)
+class _Turnstile:
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    waiting: int = 0
+
+
+_turnstiles: dict[str, _Turnstile] = {}
+_guard = threading.Lock()
+
+
+@contextmanager
+def _alone(key: str, heed: Callable[[], None]) -> Iterator[None]:
+    """One thread at a time for each key. It is of the process and not of a context: an attempt whose time was over may
+    still be in its thread when the next one begins. ``heed`` is asked now and then whether to go on waiting."""
+    with _guard:
+        turnstile = _turnstiles.setdefault(key, _Turnstile())
+        turnstile.waiting += 1
+    try:
+        while not turnstile.lock.acquire(timeout=_HEED):
+            heed()
+        try:
+            yield
+        finally:
+            turnstile.lock.release()
+    finally:
+        with _guard:
+            turnstile.waiting -= 1
+            if not turnstile.waiting:
+                _turnstiles.pop(key, None)
+
+
+def _chunk(parts: tuple[Part, ...], number: int) -> Event:
     """A piece of the result. The first begins it anew: a replay after a restart replaces what the first run sent."""
-    return Event("artifact", artifact="result", parts=parts_of(value), append=number > 1)
+    return Event("artifact", artifact="result", parts=parts, append=number > 1)
+
+
+def _size(part: Part) -> int:
+    if part.text is not None:
+        return len(part.text)
+    if part.raw is not None:
+        return len(part.raw)
+    return len(encode(part))
 
 
 def _plain(value: Any, what: str) -> Any:
@@ -270,14 +346,14 @@ class _Function:
     capability: Capability
     inline: bool
 
-    async def run(self, call: Call, threads: Callable[[], ThreadPoolExecutor]) -> Outcome:
+    async def run(self, call: Call, threads: Threads) -> Outcome:
         """Run it for a turn, in the way its form asks for."""
         given = schema.arguments(self.signature, call.input if isinstance(call.input, dict) else {})
         if self.signature.is_async:
             return await self._in_loop(call, given)
         if self.inline:
             return _outcome_of(self.fn(**given))
-        return await self._in_thread(call, given, threads())
+        return await self._in_thread(call, given, threads)
 
     async def _in_loop(self, call: Call, given: dict[str, Any]) -> Outcome:
         context = Context(call)
@@ -286,15 +362,14 @@ class _Function:
         value = self.fn(**given)
         return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
 
-    async def _in_thread(self, call: Call, given: dict[str, Any], threads: ThreadPoolExecutor) -> Outcome:
-        loop = asyncio.get_running_loop()
-        context = SyncContext(call, loop)
+    async def _in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
+        context = SyncContext(call, asyncio.get_running_loop())
         if self.signature.context is not None:
             given[self.signature.context] = context
         bound = functools.partial(self.fn, **given)
         work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context)
         try:
-            return await loop.run_in_executor(threads, work)
+            return await threads.run(call.agent, work)
         finally:
             context.cancelled = True
 
@@ -319,8 +394,9 @@ def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Ou
             if isinstance(value, Question):
                 answer = context.ask(value.text, value.schema or str, url=value.url)
             else:
-                chunks.extend(parts_of(value))
-                context.send(value)
+                parts = parts_of(value)
+                context._hand_over(parts)  # noqa: SLF001 - it is ours
+                chunks.extend(parts)
     except StopIteration as end:
         return Done(_folded(chunks) + parts_of(end.value))
     finally:
@@ -331,8 +407,9 @@ async def _drain(generator: AsyncGenerator[Any, Any], context: Context) -> Outco
     chunks: list[Part] = []
     try:
         async for value in generator:
-            context.send(value)
-            chunks.extend(parts_of(value))
+            parts = parts_of(value)
+            context._hand_over(parts)  # noqa: SLF001 - it is ours
+            chunks.extend(parts)
     finally:
         await generator.aclose()
     return Done(_folded(chunks))
@@ -460,12 +537,11 @@ class LocalAgent:
 
 
 class LocalConnector:
-    """Reaches the agents of this process."""
+    """Reaches the agents of this process. Plain functions of one agent get at most a quarter of its threads."""
 
-    def __init__(self, workers: int = 32):
+    def __init__(self, workers: int = 64):
         self.agents: dict[str, LocalAgent] = {}
-        self._workers = workers
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads(workers, max(1, workers // 4))
 
     def add(self, agent: LocalAgent) -> None:
         """Make an agent reachable under its id."""
@@ -489,24 +565,17 @@ class LocalConnector:
                 f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does not "
                 "allow it to be replayed. Call it again."
             )
-        return await function.run(call, self._pool)
+        return await function.run(call, self._threads)
 
     async def aclose(self) -> None:
         """Let the threads go; a function that still runs in one is not waited for."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._threads.close()
 
     def _agent(self, address: str) -> LocalAgent:
         agent = self.agents.get(address)
         if agent is None:
             raise AgentNotFound(f"Agent {address!r} is not in this process. Serve it with agent3 serve MODULE:AGENT.")
         return agent
-
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="agent3-function")
-        return self._threads
 
 
 def _may_replay(capability: Capability) -> bool:

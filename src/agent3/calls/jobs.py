@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import socket
-import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from agent3.calls import nodes
 from agent3.calls.outcomes import REFUSALS
 from agent3.env import Env
-from agent3.errors import Conflict, JobNotFound, TurnTaken, ValidationError
+from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
 from agent3.model import (
     Answer,
     Call,
@@ -35,15 +34,25 @@ from agent3.model import (
     decode_outcome,
     encode,
 )
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["Job", "Jobs", "Status", "node_name"]
+__all__ = ["Job", "Jobs", "Status"]
+
+log = logger("jobs")
 
 Status = Literal["working", "needs", "done", "failed", "canceled"]
 LEASE = 30.0
 """Seconds after which a silent process has lost its jobs."""
 _GAP = 10_000
 """Numbers left out when a job is taken over: its old process may have told events that it no longer wrote down."""
+_BRIEFLY = 3_600.0
+"""Seconds that a job is kept whose call was refused: it did nothing, and strangers must not fill the disk with it."""
+_AT_ONCE = 100
+"""Jobs removed in one transaction: others write in between."""
+_NAMES = 500
+"""Parameters of one statement."""
 
 _answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
 _questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
@@ -81,42 +90,17 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.status in ("done", "failed", "canceled")
 
 
-def node_name(env: Env) -> str:
-    """This process, so that another on the same machine can tell whether it still lives."""
-    return f"{socket.gethostname()}/{os.getpid()}/{env.id()[:16]}"
-
-
-_here: weakref.WeakValueDictionary[str, Jobs] = weakref.WeakValueDictionary()
-"""The nodes of this very process that have not left."""
-
-
-def _dead(node: str | None, me: str) -> bool:
-    """Whether a node is certainly gone: it left, or was another process of this machine whose number is free."""
-    if node is None:
-        return True
-    host, _, rest = node.partition("/")
-    pid = rest.partition("/")[0]
-    if host != me.partition("/")[0] or node == me or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return pid == str(os.getpid()) and node not in _here
-
-
 class Jobs:
     """The store of jobs. Every method is one transaction, and what it returns is on disk."""
 
-    def __init__(self, database: Database, env: Env, *, keep_days: float = 7.0):
+    def __init__(self, database: Database, env: Env, *, keep_days: float = 7.0, metrics: Metrics = METRICS):
         self._database = database
         self._env = env
+        self._metrics = metrics
         self._keep = keep_days * 86_400.0
-        self.node = node_name(env)
+        self.node = nodes.enter(env, self)
         self._changed: dict[str, set[asyncio.Event]] = {}
-        _here[self.node] = self
+        self._unreadable: set[str] = set()
 
     async def open(self, call: Call) -> tuple[Job, bool]:
         """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
@@ -132,11 +116,17 @@ class Jobs:
             found = await tx.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
             if found is None:
                 raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
-            if found["key_hash"] != digest:
-                raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
-            return _job(found), False
+            return _same(found, call, digest), False
 
         return await self._database.write(work)
+
+    async def known(self, call: Call) -> Job | None:
+        """The job that (owner, key) already has, if any. One key with another body is a Conflict."""
+        digest = _digest(call)
+        if digest is None:
+            return None
+        found = await self._database.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
+        return _same(found, call, digest) if found is not None else None
 
     async def adopt(self, call: Call, outcome: Needs | Working, route: Route | None) -> Job:
         """Make a job of an inline turn that did not end, together with how it stands, in one commit."""
@@ -166,11 +156,11 @@ class Jobs:
         return _job(row)
 
     async def owned(self, owner: str, limit: int = 50) -> list[Job]:
-        """The owner's jobs, the latest changed first."""
+        """The owner's jobs, the latest changed first; one that cannot be read is left out."""
         rows = await self._database.all(
             "SELECT * FROM jobs WHERE owner = ? ORDER BY updated DESC, id DESC LIMIT ?", owner, limit
         )
-        return [_job(row) for row in rows]
+        return [job for row in rows if (job := self._read(row)) is not None]
 
     async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None) -> Job:
         """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken."""
@@ -254,14 +244,16 @@ class Jobs:
         events: Sequence[Event] = (),
         kept: Mapping[str, Any] | None = None,
         written: int = 0,
+        attempted: bool = True,
     ) -> Job:
         """Row, remaining events and the turn's own event in one commit, and only then is anybody told.
 
-        ``written`` is the number of the last event that was appended before.
+        ``written`` is the number of the last event that was appended before. A key stands for nothing, and may be used
+        again, if its call was refused before it was ``attempted``, or was certainly not sent.
         """
 
         async def work(tx: Transaction) -> Job:
-            return await self._finish(tx, job, outcome, route, answers, events, kept, written)
+            return await self._finish(tx, job, outcome, route, answers, events, kept, written, attempted)
 
         ended = await self._database.write(work)
         self._tell(job.id)
@@ -270,86 +262,169 @@ class Jobs:
     async def events(self, job_id: str, after: int, limit: int = 500) -> list[Event]:
         """Events past a sequence number, in order."""
         rows = await self._database.all(
-            "SELECT body FROM job_events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?", job_id, after, limit
+            "SELECT seq, turn, body FROM job_events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?",
+            job_id,
+            after,
+            limit,
         )
-        return [_event.decode(bytes(row["body"])) for row in rows]
+        return [self._read_event(job_id, row) for row in rows]
 
     async def follow(self, owner: str, job_id: str, after: int = 0) -> AsyncIterator[Event]:
         """Events past ``after``, until the job is no longer working and all has been read."""
         job = await self.get(owner, job_id)
-        bell = asyncio.Event()
-        self._changed.setdefault(job.id, set()).add(bell)
-        try:
+        seen = -1
+        with self._bell(job.id) as bell:
             while True:
                 bell.clear()
-                job = await self.get(owner, job.id)
-                batch = await self.events(job.id, after)
+                status, seq, pause = await self._stands(job.id)
+                batch = await self.events(job.id, after) if seq != seen else []
                 for event in batch:
                     after = event.seq
                     if event.kind != "state":
                         yield event
-                if not batch and job.status != "working":
+                if batch:
+                    continue
+                if status != "working":
                     return
-                if not batch:
-                    await _ring(bell, 0.25)
-        finally:
-            self._changed[job.id].discard(bell)
-            if not self._changed[job.id]:
-                del self._changed[job.id]
+                seen = seq
+                await _ring(bell, pause)
 
     async def wait(self, owner: str, job_id: str, seconds: float) -> Job:
         """The job as soon as it is no longer working, or as it stands when the time is over."""
         job = await self.get(owner, job_id)
-        bell = asyncio.Event()
-        self._changed.setdefault(job.id, set()).add(bell)
+        status: str = job.status
         until = self._env.monotonic() + seconds
-        try:
-            while job.status == "working" and (left := until - self._env.monotonic()) > 0:
+        with self._bell(job.id) as bell:
+            while status == "working" and (left := until - self._env.monotonic()) > 0:
                 bell.clear()
-                job = await self.get(owner, job.id)
-                if job.status == "working":
-                    await _ring(bell, min(left, 0.25))
-            return await self.get(owner, job.id)
-        finally:
-            self._changed[job.id].discard(bell)
-            if not self._changed[job.id]:
-                del self._changed[job.id]
+                status, _, pause = await self._stands(job.id)
+                if status == "working":
+                    await _ring(bell, min(left, pause))
+        return await self.get(owner, job.id)
 
-    async def abandoned(self) -> list[Job]:
-        """Working jobs whose process is gone or silent; also this one's own, if it forgot them."""
-        rows = await self._database.all("SELECT * FROM jobs WHERE status = 'working' ORDER BY updated LIMIT 1000")
+    async def abandoned(self) -> list[str]:
+        """Ids of working jobs whose process is gone or silent; also this one's own, if it forgot them."""
         now = self._env.now()
-        return [_job(row) for row in rows if (row["lease"] or 0.0) < now or _dead(row["node"], self.node)]
+        held = await self._database.all(
+            "SELECT DISTINCT node FROM jobs WHERE status = 'working' AND node IS NOT NULL AND lease >= ?", now
+        )
+        gone = [row["node"] for row in held if nodes.dead(row["node"], self.node)][:_NAMES]
+        rows = await self._database.all(
+            "SELECT id FROM jobs WHERE status = 'working' AND (node IS NULL OR lease IS NULL OR lease < ? "
+            f"OR node IN (''{', ?' * len(gone)})) ORDER BY updated, id",
+            now,
+            *gone,
+        )
+        return [row["id"] for row in rows]
 
-    async def heartbeat(self, jobs: Sequence[str]) -> None:
-        """Say that this process still works on its jobs."""
+    async def stray(self, job_id: str) -> Job | None:
+        """An abandoned job; None when it no longer is, or cannot be read."""
+        row = await self._database.one("SELECT * FROM jobs WHERE id = ? AND status = 'working'", job_id)
+        if row is None:
+            return None
+        silent = (row["lease"] or 0.0) < self._env.now()
+        return self._read(row) if silent or nodes.dead(row["node"], self.node) else None
+
+    async def heartbeat(self, jobs: Sequence[str]) -> list[str]:
+        """Say that this process still works on its jobs; those that another has taken meanwhile."""
         until = self._env.now() + LEASE
         await self._database.many(
             "UPDATE jobs SET lease = ? WHERE id = ? AND node = ? AND status = 'working'",
             [(until, job, self.node) for job in jobs],
         )
+        mine: set[str] = set()
+        for start in range(0, len(jobs), _NAMES):
+            some = jobs[start : start + _NAMES]
+            marks = ", ".join("?" * len(some))
+            rows = await self._database.all(f"SELECT id FROM jobs WHERE node = ? AND id IN ({marks})", self.node, *some)
+            mine.update(row["id"] for row in rows)
+        return [job for job in jobs if job not in mine]
 
     async def leave(self) -> None:
         """Give up this process's jobs, so that the next may take them over at once."""
-        _here.pop(self.node, None)
-        await self._database.many("UPDATE jobs SET lease = 0 WHERE node = ? AND status = 'working'", [(self.node,)])
+        nodes.leave(self.node)
+        await self._database.many(
+            "UPDATE jobs SET node = NULL, lease = ? WHERE node = ? AND status = 'working'",
+            [(self._env.now(), self.node)],
+        )
 
-    async def expire(self) -> int:
-        """Remove jobs past their time that nobody works on, with their events and aliases."""
-        now = self._env.now()
+    async def expire(self, most: int = 100_000) -> int:
+        """Remove jobs past their time that nobody works on, with their events and aliases; how many.
 
-        async def work(tx: Transaction) -> int:
-            old = "FROM jobs WHERE expires < ? AND status <> 'working'"
-            for table in ("job_events", "job_aliases"):
-                await tx.run(f"DELETE FROM {table} WHERE job IN (SELECT id {old})", now)
-            return await tx.run(f"DELETE {old}", now)
-
-        return await self._database.write(work)
+        A transaction for every hundred, so that writers get their turn in between.
+        """
+        removed = 0
+        while removed < most:
+            some = await self._database.write(self._expire_some)
+            removed += some
+            if some < _AT_ONCE:
+                break
+        return removed
 
     async def counts(self) -> dict[str, int]:
         """How many jobs stand in each status."""
         rows = await self._database.all("SELECT status, COUNT(*) AS jobs FROM jobs GROUP BY status")
         return {row["status"]: row["jobs"] for row in rows}
+
+    async def _expire_some(self, tx: Transaction) -> int:
+        rows = await tx.all(
+            "SELECT id FROM jobs WHERE expires < ? AND status <> 'working' ORDER BY expires LIMIT ?",
+            self._env.now(),
+            _AT_ONCE,
+        )
+        old = [row["id"] for row in rows]
+        if old:
+            marks = ", ".join("?" * len(old))
+            for table, column in (("job_events", "job"), ("job_aliases", "job"), ("jobs", "id")):
+                await tx.run(f"DELETE FROM {table} WHERE {column} IN ({marks})", *old)
+        return len(old)
+
+    async def _stands(self, job_id: str) -> tuple[str, int, float]:
+        """Status, last number, and the seconds until it is worth while to look again unasked.
+
+        This process hears the bell of its own jobs; of another's it hears nothing.
+        """
+        row = await self._database.one("SELECT status, seq, node FROM jobs WHERE id = ?", job_id)
+        if row is None:
+            raise JobNotFound(f"Job {job_id!r} has expired.")
+        return row["status"], row["seq"], 1.0 if row["node"] == self.node else 0.25
+
+    @contextmanager
+    def _bell(self, job_id: str) -> Iterator[asyncio.Event]:
+        """A bell that rings whenever this process changes the job."""
+        bell = asyncio.Event()
+        self._changed.setdefault(job_id, set()).add(bell)
+        try:
+            yield bell
+        finally:
+            self._changed[job_id].discard(bell)
+            if not self._changed[job_id]:
+                del self._changed[job_id]
+
+    def _read(self, row: Row) -> Job | None:
+        """The job of a row; None where it cannot be read, so that one bad row does not stand in the way of others."""
+        try:
+            return _job(row)
+        except Corrupt as wrong:
+            self._complain(row["id"], wrong.message)
+            return None
+
+    def _read_event(self, job_id: str, row: Row) -> Event:
+        """The event of a row, or one in its place that says why it is not shown."""
+        try:
+            return msgspec.structs.replace(_event.decode(bytes(row["body"])), seq=row["seq"])
+        except _UNDECODABLE as wrong:
+            self._complain(f"{job_id}/{row['seq']}", f"Event {row['seq']} of job {job_id} cannot be read: {wrong}")
+            return Event("log", text="An event stood here that cannot be read.", seq=row["seq"], turn=row["turn"] or 0)
+
+    def _complain(self, name: str, text: str) -> None:
+        """Log and count what cannot be read, once each."""
+        if name in self._unreadable:
+            return
+        if len(self._unreadable) < 10_000:
+            self._unreadable.add(name)
+        log.error("jobs: %s; it is skipped", text)
+        self._metrics.events_dropped.inc(("undecodable row",))
 
     async def _insert(self, tx: Transaction, call: Call, digest: str | None) -> Row | None:
         now = self._env.now()
@@ -379,7 +454,10 @@ class Jobs:
         events: Sequence[Event],
         kept: Mapping[str, Any] | None = None,
         written: int = 0,
+        attempted: bool = True,
     ) -> Job:
+        unused = _never_ran(job, outcome, attempted)
+        now = self._env.now()
         seq = max(job.seq, written, *(event.seq for event in events)) + 1
         row = await tx.one(
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
@@ -392,10 +470,10 @@ class Jobs:
             encode(outcome.questions) if isinstance(outcome, Needs) else None,
             encode(dict(job.answers if answers is None else answers)),
             seq,
-            int(_never_ran(outcome)),
-            self._env.now(),
-            self._env.now() + self._keep,
-            self._env.now() + LEASE if isinstance(outcome, Working) else None,
+            int(unused),
+            now,
+            now + (min(self._keep, _BRIEFLY) if unused else self._keep),
+            now + LEASE if isinstance(outcome, Working) else None,
             job.id,
             job.generation,
         )
@@ -446,9 +524,21 @@ def _kept(write: Callable[[Any], bytes], what: Any) -> bytes:
         raise ValidationError(f"The input cannot be kept: {wrong}. Give JSON values only.") from None
 
 
-def _never_ran(outcome: Outcome) -> bool:
-    """Whether the call was refused or certainly not sent: its key then stands for nothing and may be used again."""
-    return isinstance(outcome, Failed) and (not outcome.sent or outcome.code in REFUSALS)
+def _same(row: Row, call: Call, digest: str | None) -> Job:
+    """The job that a key stands for; Conflict when the call is another."""
+    if row["key_hash"] != digest:
+        raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
+    return _job(row)
+
+
+def _never_ran(job: Job, outcome: Outcome, attempted: bool) -> bool:
+    """Whether a job ends without having reached its target: its key then stands for nothing and may be used again.
+
+    A code is no proof, since targets fail with any; and of a later generation nobody knows what the earlier ones sent.
+    """
+    if not isinstance(outcome, Failed) or job.generation > 1:
+        return False
+    return not outcome.sent or (not attempted and outcome.code in REFUSALS)
 
 
 def _shown(outcome: Outcome) -> Any:
@@ -470,7 +560,18 @@ def _state(state: Any, kept: Mapping[str, Any]) -> bytes | None:
     return encode({"state": state, "kept": dict(kept)}) if state is not None or kept else None
 
 
+_UNDECODABLE = (msgspec.MsgspecError, TypeError, ValueError, AttributeError)
+
+
 def _job(row: Row) -> Job:
+    """The job of a row; Corrupt when it cannot be read."""
+    try:
+        return _decoded(row)
+    except _UNDECODABLE as wrong:
+        raise Corrupt(f"Job {row['id']} cannot be read: {wrong}") from None
+
+
+def _decoded(row: Row) -> Job:
     stored = msgspec.json.decode(bytes(row["state"])) if row["state"] is not None else {}
     return Job(
         id=row["id"],

@@ -15,7 +15,7 @@ from agent3.settings import Settings, data_folder
 
 __all__ = ["Gateway", "Local", "Remote", "announce", "running"]
 
-_FILE = "gateway.json"
+_FOLDER = "gateways"
 
 
 class Gateway(Protocol):
@@ -30,22 +30,42 @@ class Gateway(Protocol):
 
 
 def announce(url: str, folder: Path | None = None) -> Path:
-    """Leave word where the gateway of this machine runs, for commands to find it."""
-    file = (folder or data_folder()) / _FILE
+    """Leave word where this gateway runs, for commands to find it. Each has a note of its own, by its process."""
+    file = (folder or data_folder()) / _FOLDER / f"{os.getpid()}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"url": url, "pid": os.getpid()}))
     return file
 
 
 def running(folder: Path | None = None) -> str | None:
-    """The address of the gateway that runs here, if one does."""
+    """The address of the gateway that runs here, if one does: of several, the one started last."""
+    notes = (folder or data_folder()) / _FOLDER
+    for note in sorted(notes.glob("*.json"), key=_age):
+        if (url := _answering(note)) is not None:
+            return url
+    return None
+
+
+def _age(note: Path) -> float:
     try:
-        note = json.loads(((folder or data_folder()) / _FILE).read_text())
-        os.kill(int(note["pid"]), 0)
-        Remote(str(note["url"]), timeout=1.0).get("/healthz")
+        return -note.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _answering(note: Path) -> str | None:
+    """The address in a note, if that gateway still lives; the note of a dead one is removed."""
+    try:
+        told = json.loads(note.read_text())
+        os.kill(int(told["pid"]), 0)
+        Remote(str(told["url"]), timeout=1.0).get("/healthz")
+    except ProcessLookupError:
+        note.unlink(missing_ok=True)
     except (OSError, ValueError, KeyError, TypeError, Agent3Error):
         return None
-    return str(note["url"])
+    else:
+        return str(told["url"])
+    return None
 
 
 class Remote:

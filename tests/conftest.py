@@ -1,0 +1,9 @@
+"""What every test stands on."""
+
+from __future__ import annotations
+
+import signal
+
+# A suite that a script starts in the background inherits an ignored SIGINT, and so would every process it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
