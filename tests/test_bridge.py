@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -376,3 +376,53 @@ def test_the_shared_bridge_is_one_for_the_process() -> None:
     assert bridge.shared() is bridge.shared()
     assert bridge.run(soon(5)) == 5
     assert list(bridge.iterate(counting([], 2))) == [0, 1]
+
+
+def test_cancelling_the_future_of_spawned_work_cancels_the_work(door: Bridge) -> None:
+    started, ended = threading.Event(), threading.Event()
+    future = door.spawn(forever(started, ended))
+    assert started.wait(5)
+    assert future.cancel()
+    assert ended.wait(5)
+    assert future.cancelled()
+    assert door.run(soon(1)) == 1
+
+
+def test_spawned_work_that_is_cancelled_before_it_begins_never_begins(door: Bridge) -> None:
+    begun: list[int] = []
+    held, go = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        held.set()
+        go.wait(5)
+
+    async def work() -> None:
+        begun.append(1)
+
+    door.spawn(hold())
+    assert held.wait(5)
+    futures = [door.spawn(work()) for _ in range(3)]
+    assert all(future.cancel() for future in futures)
+    go.set()
+    door.run(soon(1))
+    gc.collect()  # a coroutine that was forgotten would complain here, and a warning is an error
+    assert begun == []
+    assert wait(futures, 5).not_done == set()
+
+
+def test_spawned_work_that_is_done_cannot_be_cancelled_any_more(door: Bridge) -> None:
+    future = door.spawn(soon(3))
+    assert future.result(5) == 3
+    assert not future.cancel()
+
+
+def test_cancelling_at_any_moment_leaves_nothing_to_complain_about(
+    door: Bridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(300):
+        future = door.spawn(soon(1))
+        if not future.cancel():
+            assert future.result(5) == 1
+    door.close()
+    gc.collect()
+    assert [record for record in caplog.records if record.name in ("asyncio", "concurrent.futures")] == []

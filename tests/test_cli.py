@@ -132,9 +132,69 @@ def test_list_prints_one_line_for_each_agent(at: Command) -> None:
 
 
 def test_show_prints_what_an_agent_can_do(at: Command) -> None:
-    assert json.loads(at("show", "pizza").out)["name"] == "Pizza Palace"
+    page = at("show", "pizza").out
+    assert page.startswith("Pizza Palace (pizza)\n")
+    assert "not rated yet" in page
+    assert [line.split()[0] for line in page.splitlines() if line and not line.startswith(" ")][-2:] == [
+        "order",
+        "menu",
+    ]
+    assert "parameter" in page
+    assert "required" in page
     assert [one["name"] for one in at("show", "pizza", "--json").json["capabilities"]] == ["order", "menu"]
     assert at("show", "pizza", "--card", "--json").json["skills"][0]["id"] == "order"
+
+
+def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFixture[str]) -> None:
+    properties = {
+        "size": {"enum": ["small", "large"], "description": "How [bold]large"},
+        "many": {"type": "integer", "default": 1},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "fixed": {"const": 7},
+        "either": {"type": ["string", "null"]},
+        "free": True,
+    }
+    capability = {
+        "name": "order\x1b[31m",
+        "description": "Orders",
+        "inputSchema": {"properties": properties, "required": ["size"]},
+    }
+    body: dict[str, Any] = {
+        "id": "x",
+        "name": "X",
+        "description": "",
+        "version": "2",
+        "provider": None,
+        "status": "active",
+        "tags": [],
+    }
+    cli._page(body | {"rating": {"count": 2, "mean": 4.5}, "capabilities": [capability]})
+    page = capfd.readouterr().out
+    assert "\x1b" not in page
+    assert "rated 4.5 by 2" in page
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in page.splitlines() if line.startswith("  ")}
+    assert rows["size"] == '"small" | "large" required How [bold]large'
+    assert rows["many"] == "integer default 1"
+    assert rows["tags"] == "array of string optional"
+    assert rows["place"] == "Place | null optional"
+    assert rows["fixed"] == "7 optional"
+    assert rows["either"] == "string | null optional"
+    assert rows["free"] == "any optional"
+    cli._page(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
+    assert "It offers nothing that you can call." in capfd.readouterr().out
+
+
+def test_errors_speak_of_commands_and_say_where_the_parameters_stand(at: Command) -> None:
+    assert "Use agent3 search to find one." in at("show", "nobody").err
+    assert "Use agent3 search to find one." in at("call", "pizza", "x", "--capability", "zzzz").err
+    lacking = at("call", "pizza", "--capability", "order", "--input", "{}")
+    assert (lacking.code, lacking.err) == (
+        2,
+        "agent3: Missing required parameter: message. See: agent3 show pizza\n",
+    )
+    told = at("call", "pizza", "--capability", "order", "--input", "{}", "--json").json
+    assert told["error"] == "Missing required parameter: message", "programs get the words of the gateway"
 
 
 def test_call_prints_the_result_alone(at: Command) -> None:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 BASH = [Path(ROOT, "scripts", name) for name in ("setup", "start", "test", "conformance", "interop")]
-OURS = [*BASH, Path(ROOT, "scripts", "lock"), Path(ROOT, "scripts", "docs")]
+OURS = [*BASH, Path(ROOT, "scripts", "lock")]
 PINS = ["run", "build", "dev"]
 
 
@@ -279,7 +279,7 @@ def test_test_runs_every_check_and_then_the_tests(staged: Path, tmp_path: Path) 
     code, said = run(staged / "scripts" / "test", cwd=tmp_path)
     assert code == 0
     assert [line.split()[0] for line in noted(staged)] == [
-        *("setup", "python", "ruff", "ruff", "mypy", "mypy", "lint-imports", "python")
+        *("setup", "python", "ruff", "ruff", "mypy", "mypy", "mypy", "lint-imports", "python")
     ]
     assert re.findall(r"^== ([a-z ]+)$", said, re.M) == [
         *("browser", "format", "lint", "types", "import contracts", "tests")

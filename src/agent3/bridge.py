@@ -54,8 +54,14 @@ class Bridge:
         return work.wait(timeout)
 
     def spawn(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine and go on; the future tells when it is done, and how."""
-        return _Work(self._running(waits=False), coro).future
+        """Start a coroutine and go on; the future tells when it is done, and how. Cancelling it cancels the work."""
+        try:
+            work = _Work(self._running(waits=False), coro)
+        except BaseException:
+            coro.close()
+            raise
+        work.future.add_done_callback(work.follow)
+        return work.future
 
     def finish(self, coro: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that never suspends, run here and now, without a loop or a thread.
@@ -196,17 +202,36 @@ class _Work(Generic[T]):
 
     def _start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._carry())
+        self._task.add_done_callback(self._never_begun)
 
     async def _carry(self) -> None:
         # Also SystemExit and KeyboardInterrupt: let out of a task they would end the loop for everybody.
         try:
             result = await self._coro
         except asyncio.CancelledError:
-            self.future.set_exception(Canceled("The work was cancelled before it was done."))
+            self._fail(Canceled("The work was cancelled before it was done."))
         except BaseException as error:  # noqa: BLE001
-            self.future.set_exception(error)
+            self._fail(error)
         else:
-            self.future.set_result(result)
+            if self.future.set_running_or_notify_cancel():
+                self.future.set_result(result)
+
+    def _fail(self, error: BaseException) -> None:
+        # Whoever holds the future of ``spawn`` may have cancelled it; from here on that is too late, and refused.
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _never_begun(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never comes to its coroutine."""
+        if task.cancelled():
+            self._coro.close()
+            self._fail(Canceled("The work was cancelled before it was begun."))
+
+    def follow(self, future: Future[T]) -> None:
+        """The future is done; if that is because it was cancelled, so is the work."""
+        if future.cancelled():
+            with suppress(Canceled):
+                self._engine.post(self._stop)
 
     def wait(self, timeout: float | None) -> T:
         """Its result; whatever ends the waiting early cancels it."""

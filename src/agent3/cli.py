@@ -32,11 +32,20 @@ from agent3.errors import (
 from agent3.settings import Settings, load
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from agent3.server.client import Gateway
 
 __all__ = ["app", "main"]
 
 _MOST = 50
+_COMMANDS = {
+    "agent3_search": "agent3 search",
+    "agent3_select": "agent3 show",
+    "agent3_invoke": "agent3 show --card",
+    "agent3_call": "agent3 call",
+}
+"""What the tools of an LLM are called here."""
 
 app = App(
     name="agent3",
@@ -152,7 +161,10 @@ def show(agent: str, *, card: bool = False, where: Where = Where()) -> None:  # 
         Show its raw card instead.
     """
     gateway = _gateway(where)
-    _print(gateway.card(agent) if card else gateway.show(agent), where, _pretty)
+    if card:
+        _print(gateway.card(agent), where, _pretty)
+    else:
+        _print(gateway.show(agent), where, _page)
 
 
 @app.command
@@ -259,7 +271,7 @@ def main() -> None:
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": wrong.to_dict()}) + "\n")
         else:
-            sys.stderr.write(f"agent3: {wrong.message}\n")
+            sys.stderr.write(f"agent3: {_for_people(wrong.message)}\n")
         sys.exit(_exit_code(wrong))
     except KeyboardInterrupt:
         sys.exit(130)
@@ -312,6 +324,20 @@ def _json(text: str | None) -> Any:
         raise ValidationError(f"--input is not JSON: {wrong}. Quote it for your shell.") from None
 
 
+def _for_people(text: str) -> str:
+    """An error in the words of this door: whoever reads it has commands, and no tools."""
+    for tool, command in _COMMANDS.items():
+        text = text.replace(tool, command)
+    return text
+
+
+def _see(answer: Mapping[str, Any], agent: str) -> str:
+    """Where the parameters stand, for a call that lacks one."""
+    if answer.get("errorCode") != "invalid_input" or "Missing required" not in answer["error"]:
+        return ""
+    return f"{'' if answer['error'].endswith(('.', '?')) else '.'} See: agent3 show {quote(agent)}"
+
+
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
@@ -344,7 +370,6 @@ def _print(body: Mapping[str, Any], where: Where, pretty: Callable[[Mapping[str,
 
 
 def _agents(found: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     if not found["agents"]:
@@ -355,10 +380,78 @@ def _agents(found: Mapping[str, Any]) -> None:
     for one in found["agents"]:
         names = ", ".join(capability["name"] for capability in one["capabilities"])
         table.add_row(one["id"], one["description"], names, str(one["rating"] or "-"))
-    # What agents say of themselves is text, never markup; a pipe gets one line for each, for tools that read lines.
-    Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 1_000).print(table)
+    _console().print(table)
     if len(found["agents"]) == _MOST:
         print(f"These are the first {_MOST}. Use agent3 search to find others.")
+
+
+def _console() -> Console:
+    """What agents say of themselves is text, never markup; a pipe gets long lines, for tools that read by line."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 1_000)
+
+
+def _page(body: Mapping[str, Any]) -> None:
+    """An agent for people: what it is, how it was rated, what it can do and what it takes for that."""
+    console = _console()
+    rating = body["rating"]
+    rated = f"rated {rating['mean']} by {rating['count']}" if rating["count"] else "not rated yet"
+    facts = [f"version {body['version']}", body["provider"], body["status"], rated, *body["tags"]]
+    console.print(_clean(f"{body['name']} ({body['id']})"), style="bold")
+    if body["description"]:
+        console.print(_clean(body["description"]))
+    console.print(_clean(", ".join(fact for fact in facts if fact)), style="dim")
+    for one in body["capabilities"]:
+        _capability(console, one)
+    if not body["capabilities"]:
+        console.print("\nIt offers nothing that you can call.")
+
+
+def _capability(console: Console, one: Mapping[str, Any]) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+
+    console.print(f"\n{_clean(one['name'])}", style="bold")
+    if one["description"]:
+        console.print(Padding(_clean(one["description"]), (0, 0, 0, 2), expand=False))
+    schema = one["inputSchema"] or {}
+    if not (properties := schema.get("properties")):
+        return
+    table = Table("parameter", "type", "required", "description", box=None, pad_edge=False)
+    for name, definition in properties.items():
+        known = definition if isinstance(definition, dict) else {}
+        required = "required" if name in (schema.get("required") or ()) else _default(known)
+        table.add_row(*(_clean(cell) for cell in (name, _kind(known), required, str(known.get("description", "")))))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _kind(definition: Mapping[str, Any]) -> str:
+    """The type of a parameter, in a word or a few."""
+    if "enum" in definition:
+        return " | ".join(json.dumps(one, ensure_ascii=False) for one in definition["enum"])
+    if "const" in definition:
+        return json.dumps(definition["const"], ensure_ascii=False)
+    for choice in ("anyOf", "oneOf"):
+        if choice in definition:
+            return " | ".join(_kind(one) for one in definition[choice] if isinstance(one, dict))
+    if "$ref" in definition:
+        return str(definition["$ref"]).rpartition("/")[2]
+    kind = definition.get("type", "any")
+    if kind == "array" and isinstance(definition.get("items"), dict):
+        return f"array of {_kind(definition['items'])}"
+    return " | ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _default(definition: Mapping[str, Any]) -> str:
+    if definition.get("default") is None:
+        return "optional"
+    return f"default {json.dumps(definition['default'], ensure_ascii=False)}"
+
+
+def _clean(text: str) -> str:
+    """Text of a stranger without what would move the cursor or change the colours of the terminal."""
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
 
 
 def _added(one: Any) -> dict[str, Any]:
@@ -370,7 +463,7 @@ def _added(one: Any) -> dict[str, Any]:
 def _show_added(body: Mapping[str, Any]) -> None:
     for one in body["added"]:
         if "error" in one:
-            print(f"agent3: {one['name']}: {one['error']['message']}", file=sys.stderr)
+            print(f"agent3: {one['name']}: {_for_people(one['error']['message'])}", file=sys.stderr)
         else:
             print(f"Added {one['id']}: {', '.join(one['capabilities']) or 'no capabilities'}")
 
@@ -387,7 +480,7 @@ def _answered(answer: Mapping[str, Any], agent: str, where: Where) -> None:
     elif answer.get("status") == "working":
         print(f"It goes on. To look at it: {_go_on(agent, '', answer, where)}", file=sys.stderr)
     elif not answer["success"]:
-        print(f"agent3: {answer['error']}", file=sys.stderr)
+        print(f"agent3: {_for_people(answer['error'])}{_see(answer, agent)}", file=sys.stderr)
     else:
         result = answer.get("result")
         print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))

@@ -91,8 +91,16 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Conversations kept in memory while they wait for an answer."""
     parked_seconds: float = 3_600.0
     """Seconds after which a waiting conversation leaves memory; it stays in storage."""
+    events: int = 100_000
+    """Events that one turn may tell; one that tells more ends as ``too_large``."""
+    event_bytes: int = 16_777_216
+    """Bytes that the events of one turn may have together, likewise."""
     job_days: float = 7.0
-    """Days that an ended job can still be read."""
+    """Days that an ended job and its large results can still be read."""
+    ledger_days: float = 90.0
+    """Days that the ledger goes back; 0 keeps it for ever."""
+    dead_letter_days: float = 30.0
+    """Days that a dead letter is kept; 0 keeps it for ever."""
     ledger: Literal["durable", "batched"] = "durable"
     """``durable``: the answer waits until its row is on disk. ``batched``: at most 50 ms behind."""
 

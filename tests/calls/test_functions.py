@@ -805,3 +805,28 @@ def test_a_slow_plain_function_times_out_without_blocking_the_loop() -> None:
             go.set()
 
     run(story())
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_function_that_passes_on_an_unsent_error_has_run_all_the_same(plain: bool) -> None:
+    ran: list[int] = []
+    agent = LocalAgent("inner")
+
+    def broken() -> None:
+        ran.append(1)
+        error = Unavailable("further on it is down")
+        error.sent = False
+        raise error
+
+    async def broken_async() -> None:
+        broken()
+
+    agent.add(broken if plain else broken_async, name="do")
+
+    async def story() -> None:
+        async with home(agent) as here:
+            outcome = await here.call("do", {})
+            assert isinstance(outcome, Failed)
+            assert (outcome.code, outcome.sent, ran) == ("unavailable", True, [1])
+
+    run(story())

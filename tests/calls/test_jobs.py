@@ -10,7 +10,7 @@ import pytest
 
 from agent3.calls.jobs import LEASE, Job, Jobs
 from agent3.env import REAL, Env, SeededEnv
-from agent3.errors import Conflict, JobNotFound, TurnTaken, ValidationError
+from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
 from agent3.model import (
     Answer,
     Call,
@@ -24,7 +24,9 @@ from agent3.model import (
     Question,
     Route,
     Working,
+    encode,
 )
+from agent3.observe.metrics import Metrics
 from agent3.storage import Database
 from tests.support.home import run
 from tests.support.storage import using
@@ -75,17 +77,61 @@ def test_one_key_with_another_body_is_a_conflict(url: str) -> None:
     on(url, story)
 
 
-@pytest.mark.parametrize("refusal", [Failed("rate_limited", "later"), Failed("unavailable", "down", sent=False)])
-def test_a_call_that_never_ran_gives_its_key_back(url: str, refusal: Failed) -> None:
+REFUSED = Failed("rate_limited", "later")
+UNSENT = Failed("unavailable", "down", sent=False)
+
+
+@pytest.mark.parametrize(("refusal", "attempted"), [(REFUSED, False), (UNSENT, True)])
+def test_a_call_that_never_ran_gives_its_key_back(url: str, refusal: Failed, attempted: bool) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
         first, _ = await jobs.open(a_call(key="k"))
-        await jobs.end_turn(first, refusal, None)
+        await jobs.end_turn(first, refusal, None, attempted=attempted)
         second, new = await jobs.open(a_call(key="k"))
         assert new
         await jobs.end_turn(second, Failed("unavailable", "perhaps it ran"), None)
         assert not (await jobs.open(a_call(key="k")))[1], "what may have run must not run again by its key"
 
     on(url, story)
+
+
+@pytest.mark.parametrize("code", ["conflict", "rate_limited", "invalid_input", "blocked"])
+def test_a_target_that_fails_with_the_code_of_a_refusal_keeps_the_key(url: str, code: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call(key="k"))
+        await jobs.end_turn(job, Failed(code, "it ran, and failed so"), None, attempted=True)
+        assert not (await jobs.open(a_call(key="k")))[1]
+
+    on(url, story)
+
+
+def test_what_an_earlier_turn_or_process_may_have_sent_keeps_the_key(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        asked, _ = await jobs.open(a_call(key="turn"))
+        answered = await jobs.claim(await jobs.end_turn(asked, ASK, ROUTE))
+        await jobs.end_turn(answered, UNSENT, ROUTE)
+        seized = await jobs.seize((await jobs.open(a_call(key="process")))[0])
+        assert seized is not None
+        await jobs.end_turn(seized, REFUSED, ROUTE, attempted=False)
+        for key in ("turn", "process"):
+            assert not (await jobs.open(a_call(key=key)))[1]
+
+    on(url, story)
+
+
+def test_a_refused_job_is_kept_only_briefly(url: str) -> None:
+    world = SeededEnv()
+
+    async def story(jobs: Jobs, database: Database) -> None:
+        refused, _ = await jobs.open(a_call())
+        await jobs.end_turn(refused, REFUSED, None, attempted=False)
+        failed, _ = await jobs.open(a_call())
+        await jobs.end_turn(failed, REFUSED, None, attempted=True)
+        assert (await jobs.get("alice", refused.id)).outcome == REFUSED
+        world.advance(3_601)
+        assert await jobs.expire() == 1
+        assert [one.id for one in await jobs.owned("alice")] == [failed.id]
+
+    on(url, story, world)
 
 
 def test_input_without_a_json_form_cannot_be_a_job() -> None:
@@ -282,14 +328,16 @@ def test_only_jobs_of_silent_or_dead_processes_are_abandoned(url: str) -> None:
         world.advance(LEASE - 1)
         assert await jobs.abandoned() == []
         world.advance(2)
-        assert [job.id for job in await jobs.abandoned()] == [running.id]
+        assert await jobs.abandoned() == [running.id]
         await jobs.heartbeat([running.id])
-        await database.many(
-            "UPDATE jobs SET node = ? WHERE id = ?", [(f"{jobs.node.split('/')[0]}/4194999/x", running.id)]
-        )
-        assert [job.id for job in await jobs.abandoned()] == [running.id], "no process has that number"
-        await database.many("UPDATE jobs SET node = ? WHERE id = ?", [("elsewhere/1/x", running.id)])
-        assert await jobs.abandoned() == [], "a process of another machine is trusted until its lease is over"
+        host, numbering, _, _ = jobs.node.split("/")
+        await database.many("UPDATE jobs SET node = ?", [(f"{host}/{numbering}/4194999/x",)])
+        assert await jobs.abandoned() == [running.id], "no process has that number"
+        assert await jobs.stray(running.id) is not None
+        for other in ("elsewhere/1/x", f"{host}/another boot or container/4194999/x", f"{host}//4194999/x"):
+            await database.many("UPDATE jobs SET node = ? WHERE id = ?", [(other, running.id)])
+            assert await jobs.abandoned() == [], "where numbers mean something else, the lease decides"
+            assert await jobs.stray(running.id) is None
 
     on(url, story, world)
 
@@ -298,7 +346,9 @@ def test_who_leaves_gives_its_jobs_up_at_once(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
         job, _ = await jobs.open(a_call())
         await jobs.leave()
-        assert [one.id for one in await Jobs(database, REAL).abandoned()] == [job.id]
+        assert await Jobs(database, REAL).abandoned() == [job.id]
+        left = await jobs.get("alice", job.id)
+        assert left.lease == pytest.approx(REAL.now(), abs=10), "when it left is known to who has to judge how long ago"
 
     on(url, story)
 
@@ -371,3 +421,131 @@ def test_nodes_of_one_process_are_told_apart() -> None:
         assert Jobs(object(), world).node != Jobs(object(), world).node  # type: ignore[arg-type]
 
     run(story())
+
+
+def test_a_job_that_cannot_be_read_does_not_hide_the_others(url: str) -> None:
+    async def story(_: Jobs, database: Database) -> None:
+        metrics = Metrics()
+        jobs = Jobs(database, REAL, metrics=metrics)
+        good, _new = await jobs.open(a_call())
+        bad, _new = await jobs.open(a_call())
+        await database.many("UPDATE jobs SET call = ?, lease = 0 WHERE id = ?", [(b'{"id":1}', bad.id)])
+        assert [one.id for one in await jobs.owned("alice")] == [good.id]
+        assert await jobs.abandoned() == [bad.id]
+        assert await jobs.stray(bad.id) is None
+        with pytest.raises(Corrupt, match=bad.id):
+            await jobs.get("alice", bad.id)
+        assert 'agent3_events_dropped_total{reason="undecodable row"} 1.0' in metrics.render()[0].decode()
+
+    on(url, story)
+
+
+def test_an_event_that_cannot_be_read_leaves_a_note_in_its_place(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, _ = await jobs.open(a_call())
+        await jobs.append(job, [Event("status", text=str(number), seq=number, turn=1) for number in (1, 2, 3)])
+        await database.many("UPDATE job_events SET body = ? WHERE seq = 2", [(b'{"kind":"of tomorrow"}',)])
+        await jobs.end_turn(job, DONE, ROUTE, written=3)
+        seen = [event async for event in jobs.follow("alice", job.id)]
+        assert [(event.seq, event.kind) for event in seen] == [(1, "status"), (2, "log"), (3, "status"), (4, "turn")]
+
+    on(url, story)
+
+
+def test_abandoned_jobs_are_found_behind_any_number_of_healthy_ones(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        call = encode(a_call())
+        healthy = [(f"live{number}", call, 1.0, REAL.now() + 900, jobs.node) for number in range(1_500)]
+        await database.many(
+            "INSERT INTO jobs (id, owner, status, turn, call, updated, lease, node) "
+            "VALUES (?, 'alice', 'working', 1, ?, ?, ?, ?)",
+            [*healthy, ("silent", call, 2.0, 0.0, "x/1/y"), ("left", call, 3.0, REAL.now() + 900, None)],
+        )
+        assert await jobs.abandoned() == ["silent", "left"]
+
+    on(url, story)
+
+
+def test_a_heartbeat_tells_what_was_lost(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        mine, _ = await jobs.open(a_call())
+        ended, _ = await jobs.open(a_call())
+        await jobs.end_turn(ended, DONE, ROUTE)
+        taken, _ = await jobs.open(a_call())
+        assert await Jobs(database, REAL).seize(taken) is not None
+        others = [f"nobody knows {number}" for number in range(600)]
+        lost = await jobs.heartbeat([mine.id, taken.id, ended.id, *others])
+        assert lost == [taken.id, *others], "what ended here is not lost"
+
+    on(url, story)
+
+
+def test_many_old_jobs_go_in_small_transactions(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        await database.many(
+            "INSERT INTO jobs (id, owner, status, turn, call, expires) VALUES (?, 'alice', 'done', 1, ?, ?)",
+            [(f"old{number}", b"{}", float(number)) for number in range(250)],
+        )
+        assert await jobs.expire(most=150) == 200, "a round is bounded"
+        assert await jobs.expire() == 50
+        assert await jobs.expire() == 0
+
+    on(url, story)
+
+
+class Counting:
+    """A database that remembers what was read."""
+
+    def __init__(self, database: Database):
+        self._database = database
+        self.read: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def one(self, sql: str, *params: object) -> Any:
+        self.read.append(sql)
+        return await self._database.one(sql, *params)
+
+    async def all(self, sql: str, *params: object) -> Any:
+        self.read.append(sql)
+        return await self._database.all(sql, *params)
+
+
+def test_followers_of_a_silent_job_read_next_to_nothing() -> None:
+    async def story(_: Jobs, database: Database) -> None:
+        counting = Counting(database)
+        here, there = Jobs(counting, REAL), Jobs(counting, REAL)
+        job, _new = await here.open(a_call())
+
+        async def follow(jobs: Jobs) -> list[str]:
+            return [event.kind async for event in jobs.follow("alice", job.id)]
+
+        async def reads(jobs: Jobs) -> list[str]:
+            following = asyncio.create_task(follow(jobs))
+            await asyncio.sleep(0.05)
+            counting.read.clear()
+            await asyncio.sleep(0.6)
+            following.cancel()
+            await asyncio.wait([following])
+            return counting.read
+
+        assert await reads(here) == [], "it hears the bell of its own jobs"
+        looked = await reads(there)
+        assert 1 <= len(looked) <= 3
+        assert set(looked) == {"SELECT status, seq, node FROM jobs WHERE id = ?"}
+
+    on(":memory:", story)
+
+
+def test_a_key_is_known_only_with_its_call(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        assert await jobs.known(a_call()) is None
+        assert await jobs.known(a_call(key="k")) is None
+        job, _ = await jobs.open(a_call(key="k"))
+        assert await jobs.known(a_call(key="k")) == job
+        assert await jobs.known(a_call(BOB, key="k")) is None
+        with pytest.raises(Conflict, match="another call"):
+            await jobs.known(a_call(key="k", input={"else": 1}))
+
+    on(url, story)

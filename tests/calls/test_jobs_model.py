@@ -145,7 +145,8 @@ class JobsMachine(RuleBasedStateMachine):
         mine = known.status == "working" and known.generation == job.generation
         written = self.do(self.jobs.get(job.owner, job.id)).seq
         try:
-            self.do(self.jobs.end_turn(job, OUTCOMES[end], None, written=written))
+            attempted = end != "refused"
+            self.do(self.jobs.end_turn(job, OUTCOMES[end], None, written=written, attempted=attempted))
         except TurnTaken:
             assert not mine
             return
@@ -153,7 +154,7 @@ class JobsMachine(RuleBasedStateMachine):
         known.status = "failed" if end == "refused" else end
         known.answers = job.answers
         known.events.append(("turn", end))
-        if end == "refused":
+        if end == "refused" and known.generation == 1:
             known.key = None
 
     @invariant()

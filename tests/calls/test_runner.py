@@ -12,7 +12,7 @@ from agent3.calls import LocalAgent
 from agent3.calls.functions import Context, SyncContext
 from agent3.calls.runner import converse
 from agent3.env import REAL
-from agent3.errors import AgentNotFound, Conflict, JobNotFound, TurnTaken
+from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, TurnTaken
 from agent3.model import (
     Answer,
     Call,
@@ -28,7 +28,7 @@ from agent3.model import (
     value_of,
 )
 from agent3.settings import Calls, Limits, Server, Settings
-from agent3.storage import open_database
+from agent3.storage import Database, open_database
 from tests.support.home import CLIENT, QUIET, home, job_of, run, said, until
 from tests.support.rig import DONE, DOWN, Script, hang, rig
 
@@ -554,7 +554,7 @@ def test_recovered_calls_are_not_charged_again(lasting_url: str) -> None:
     run(story())
 
 
-def test_a_job_whose_agent_is_gone_ends_when_it_is_recovered(lasting_url: str) -> None:
+def test_a_job_is_left_for_a_process_that_has_its_agent_and_failed_when_none_has(lasting_url: str) -> None:
     async def story() -> None:
         toy = Toy()
         async with home(toy.agent, url=lasting_url) as here:
@@ -562,7 +562,12 @@ def test_a_job_whose_agent_is_gone_ends_when_it_is_recovered(lasting_url: str) -
             await asyncio.wait_for(toy.entered.wait(), 5)
         toy.agent.remove("wait_again")
         async with home(toy.agent, url=lasting_url) as here:
-            await here.runner.recover()
+            before = await here.job(running)
+            assert await here.runner.recover() == 0
+            assert await here.job(running) == before, "who does not have the agent touches nothing"
+            long_ago = REAL.now() - 3_700
+            await here.house.database.many("UPDATE jobs SET lease = ?, updated = ?", [(long_ago, long_ago)])
+            assert await here.runner.recover() == 1
             outcome = await here.runner.wait(CLIENT, running, 5)
             assert isinstance(outcome, Failed)
             assert outcome.code == "capability_not_found"
@@ -613,24 +618,34 @@ def test_two_processes_share_one_database(lasting_url: str) -> None:
     run(story())
 
 
-def test_the_background_duty_renews_leases_and_takes_over_what_is_lost(lasting_url: str) -> None:
+def test_the_background_duty_renews_leases(lasting_url: str) -> None:
     async def story() -> None:
-        one, two = Toy(), Toy()
-        two.go.set()
-        async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
+        toy = Toy()
+        async with home(toy.agent, url=lasting_url) as here:
             inline = asyncio.create_task(here.call("wait", {}))
-            await asyncio.wait_for(one.entered.wait(), 5)
-            job = job_of(await here.call("wait_again", {}, detach=True))
+            await asyncio.wait_for(toy.entered.wait(), 5)
+            await here.call("wait_again", {}, detach=True)
             await here.house.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
             here.runner.keep_house(0.02)
             async with asyncio.timeout(5):
                 while any((one.lease or 0) < REAL.now() for one in await here.jobs.owned("alice")):
                     await asyncio.sleep(0.01)
+            toy.go.set()
+            assert isinstance(await inline, Done)
+
+    run(story())
+
+
+def test_the_background_duty_takes_over_what_is_lost(lasting_url: str) -> None:
+    async def story() -> None:
+        one, two = Toy(), Toy()
+        two.go.set()
+        async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
+            job = job_of(await here.call("wait_again", {}, detach=True))
+            await asyncio.wait_for(one.entered.wait(), 5)
             await here.house.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
             there.runner.keep_house(0.02)
             assert isinstance(await there.runner.wait(CLIENT, job, 5), Done)
-            one.go.set()
-            assert isinstance(await inline, Done)
 
     run(story())
 
@@ -702,5 +717,287 @@ def test_a_down_target_fails_the_job() -> None:
             outcome = await it.call(key="k", retries=0)
             assert isinstance(outcome, Failed)
             assert outcome.code == "unavailable"
+
+    run(story())
+
+
+# Never twice, never lost
+
+
+def test_a_key_does_not_make_a_call_repeatable_after_a_restart(lasting_url: str) -> None:
+    async def story() -> None:
+        toy = Toy()
+        async with home(toy.agent, url=lasting_url) as here:
+            running = job_of(await here.call("wait", {}, key="k", detach=True))
+            await asyncio.wait_for(toy.entered.wait(), 5)
+        async with home(toy.agent, url=lasting_url) as here:
+            assert await here.runner.recover() == 1
+            outcome = await here.runner.wait(CLIENT, running, 5)
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "interrupted"
+            assert await here.call("wait", {}, key="k") == outcome
+            assert toy.runs.count("wait") == 1
+
+    run(story())
+
+
+def test_a_target_that_refuses_in_our_words_is_not_asked_again_by_its_key() -> None:
+    async def story() -> None:
+        target = Script(Failed("conflict", "the parcel left, and then the printer failed"))
+        async with rig(target) as it:
+            outcomes = [await it.call(key="k") for _ in range(3)]
+            assert len(target.calls) == 1
+            assert outcomes[0] == outcomes[2]
+
+    run(story())
+
+
+class Broken:
+    """A database that refuses writes while it is told to."""
+
+    def __init__(self, database: Database):
+        self._database = database
+        self.refusals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def write(self, work: Any) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("The disk hiccups.")
+        return await self._database.write(work)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_an_end_that_storage_does_not_take_is_written_later(detach: bool) -> None:
+    broken: list[Broken] = []
+
+    def wrap(database: Database) -> Any:
+        broken.append(Broken(database))
+        return broken[0]
+
+    async def refuse(call: Call) -> Outcome:
+        call.emit(Event("status", text="done, but not written"))
+        broken[0].refusals = 3
+        return DONE
+
+    async def story() -> None:
+        target = Script(refuse)
+        async with rig(target, wrap=wrap) as it:
+            call = it.a_call(key="k")
+            starting = it.runner.start(call, (it.agent, it.capability), detach=detach)
+            if detach:
+                assert isinstance(await starting, Working)
+            else:
+                with pytest.raises(StorageError):
+                    await starting
+            assert isinstance(await it.runner.wait(CLIENT, call.id, 5), Done)
+            assert len(target.calls) == 1
+            events = [event async for event in it.runner.follow(CLIENT, call.id)]
+            assert [event.kind for event in events] == ["status", "turn"]
+            await until(lambda: not it.runner._tasks)
+
+    run(story())
+
+
+def test_a_step_that_raises_ends_the_job_instead_of_leaving_it_behind() -> None:
+    async def story() -> None:
+        async with rig(Script()) as it:
+
+            async def broken(call: Call) -> Outcome:
+                raise StorageError("The ledger cannot be written.")
+
+            it.runner._handler = broken
+            outcome = await it.call(key="k")
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "storage_failed"
+            assert [row["status"] for row in await it.rows("jobs")] == ["failed"]
+            with pytest.raises(StorageError):
+                await it.call()
+
+    run(story())
+
+
+def test_one_job_that_cannot_be_taken_over_does_not_stop_the_others(lasting_url: str) -> None:
+    async def story() -> None:
+        toy = Toy()
+        async with home(toy.agent, url=lasting_url) as here:
+            jobs = [job_of(await here.call("wait_again", {}, detach=True)) for _ in range(3)]
+            await until(lambda: toy.runs.count("wait") == 3)
+        toy.go.set()
+        async with home(toy.agent, url=lasting_url) as here:
+            await here.house.database.many("UPDATE jobs SET call = ? WHERE id = ?", [(b"{}", jobs[0])])
+            found = here.runner._lookup
+            failures = iter([RuntimeError("a bug")])
+
+            async def lookup(agent: str, name: str) -> Any:
+                for failure in failures:
+                    raise failure
+                return await found(agent, name)
+
+            here.runner._lookup = lookup
+            assert await here.runner.recover() == 1
+            assert await here.runner.recover() == 1
+            for job in jobs[1:]:
+                assert isinstance(await here.runner.wait(CLIENT, job, 5), Done)
+
+    run(story())
+
+
+@pytest.mark.parametrize(("key", "detach"), [("k", False), (None, True)])
+def test_nothing_is_kept_of_a_call_that_comes_too_often(key: str | None, detach: bool) -> None:
+    async def story() -> None:
+        target = Script()
+        async with rig(target, limits=Limits(per_minute=0.001, burst=2)) as it:
+            assert isinstance(await it.call(key="first"), Done)
+            await it.call()
+            refused = await it.runner.start(it.a_call(key=key), (it.agent, it.capability), door="test", detach=detach)
+            assert isinstance(refused, Failed)
+            assert refused.code == "rate_limited"
+            assert isinstance(await it.call(key="first"), Done), "to hear again what was answered costs nothing"
+            assert len(await it.rows("jobs")) == 1
+            assert [row["status"] for row in await it.rows()] == ["done", "done", "refused"]
+            assert len(target.calls) == 2
+
+    run(story())
+
+
+def test_a_kept_call_still_counts_among_those_that_run_at_once() -> None:
+    async def story() -> None:
+        toy = Toy()
+        limits = Limits(per_minute=0, concurrent=1)
+        async with home(toy.agent, settings=Settings(server=QUIET.server, limits=limits)) as here:
+            running = job_of(await here.call("wait", {}, detach=True))
+            await asyncio.wait_for(toy.entered.wait(), 5)
+            busy = await here.call("wait", {}, key="k")
+            assert isinstance(busy, Failed)
+            assert busy.code == "rate_limited"
+            toy.go.set()
+            assert isinstance(await here.runner.wait(CLIENT, running, 5), Done)
+            assert isinstance(await here.call("wait", {}, key="k"), Done)
+
+    run(story())
+
+
+async def _flood(call: Call) -> Outcome:
+    for number in range(1_000):
+        call.emit(Event("status", text=f"{number} {'x' * 100}"))
+        await asyncio.sleep(0)
+    return DONE
+
+
+async def _swallow(call: Call) -> Outcome:
+    try:
+        return await _flood(call)
+    except asyncio.CancelledError:
+        return DONE
+
+
+async def _burst(call: Call) -> Outcome:
+    for number in range(1_000):
+        call.emit(Event("status", text=f"{number} {'x' * 100}"))
+    return DONE
+
+
+@pytest.mark.parametrize("target", [_flood, _swallow, _burst])
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("bounds", [Calls(events=10), Calls(event_bytes=1_500)])
+def test_a_turn_that_tells_too_much_is_ended(target: Any, key: str | None, bounds: Calls) -> None:
+    async def story() -> None:
+        heard: list[Event] = []
+        async with rig(Script(target), calls=bounds) as it:
+            outcome = await it.runner.start(it.a_call(key=key), (it.agent, it.capability), listener=heard.append)
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "too_large"
+            assert 8 < len(heard) <= 12
+            stored = [row["kind"] for row in await it.rows("job_events")]
+            assert stored == ([*["status"] * len(heard), "turn"] if key else [])
+            assert 'agent3_events_dropped_total{reason="more than a turn may tell"}' in _page(it)
+            task = asyncio.current_task()
+            assert task is not None
+            assert not task.cancelling()
+            await asyncio.sleep(0)
+
+    run(story())
+
+
+def _page(it: Any) -> str:
+    return str(it.metrics.render()[0].decode())
+
+
+def test_an_event_that_is_not_json_is_left_out_of_the_log() -> None:
+    async def odd(call: Call) -> Outcome:
+        call.emit(Event("log", text="fine"))
+        call.emit(Event("log", data=object()))
+        call.emit(Event("log", text="fine again"))
+        return DONE
+
+    async def story() -> None:
+        async with rig(Script(odd)) as it:
+            assert isinstance(await it.call(key="k"), Done)
+            assert [row["seq"] for row in await it.rows("job_events")] == [1, 2, 3]
+            assert 'agent3_events_dropped_total{reason="not JSON"} 1.0' in _page(it)
+
+    run(story())
+
+
+def test_who_lost_a_job_stops_and_writes_nothing(lasting_url: str) -> None:
+    async def story() -> None:
+        one, two = Toy(), Toy()
+        two.go.set()
+        async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
+            inline = asyncio.create_task(here.call("wait_again", {}))
+            await asyncio.wait_for(one.entered.wait(), 5)
+            one.entered.clear()
+            keyed = asyncio.create_task(here.call("wait_again", {}, key="k"))
+            await asyncio.wait_for(one.entered.wait(), 5)
+            await here.house.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
+            assert await there.runner.recover() == 2
+            await here.runner._round()
+            assert {type(await told) for told in (inline, keyed)} <= {Working, Done}
+            assert one.cancelled.is_set()
+            for job in await there.jobs.owned("alice"):
+                assert isinstance(await there.runner.wait(CLIENT, job.id, 5), Done)
+                turns = [event for event in await there.followed(job.id) if event.kind == "turn"]
+                assert len(turns) == 1
+            await until(lambda: not here.runner._tasks and not here.runner._lost)
+
+    run(story())
+
+
+def test_events_that_are_no_longer_ours_to_write_are_counted() -> None:
+    async def story() -> None:
+        emitted, go = asyncio.Event(), asyncio.Event()
+
+        async def tell(call: Call) -> Outcome:
+            call.emit(Event("status", text="nobody will read this"))
+            emitted.set()
+            await go.wait()
+            return DONE
+
+        async with rig(Script(tell)) as it:
+            told = await it.runner.start(it.a_call(), (it.agent, it.capability), detach=True)
+            assert isinstance(told, Working)
+            await it.database.many("UPDATE jobs SET generation = 7", [()])
+            await asyncio.wait_for(emitted.wait(), 5)
+            await until(lambda: 'agent3_events_dropped_total{reason="not written"} 1.0' in _page(it))
+            go.set()
+            await until(lambda: not it.runner._tasks)
+
+    run(story())
+
+
+def test_a_job_between_two_processes_can_be_cancelled(lasting_url: str) -> None:
+    async def story() -> None:
+        toy = Toy()
+        async with home(toy.agent, url=lasting_url) as here:
+            running = job_of(await here.call("wait", {}, detach=True))
+            await asyncio.wait_for(toy.entered.wait(), 5)
+        async with home(toy.agent, url=lasting_url) as here:
+            outcome = await here.runner.cancel(CLIENT, running)
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "canceled"
+            assert await here.runner.recover() == 0
 
     run(story())

@@ -11,6 +11,7 @@ from agent3.directory import Directory
 from agent3.env import REAL, SeededEnv
 from agent3.errors import AgentNotFound
 from agent3.model import Agent, Capability, Price, Route
+from agent3.observe.metrics import Metrics
 from agent3.storage import Database, open_database
 from tests.support.home import run
 from tests.support.storage import using
@@ -190,3 +191,20 @@ def test_search_over_many_agents_is_quick_and_steady() -> None:
         assert len(first) == 40
 
     using(":memory:", story)
+
+
+def test_an_agent_that_cannot_be_read_does_not_hide_the_others(url: str) -> None:
+    async def story(database: Database) -> None:
+        metrics = Metrics()
+        directory = Directory(database, REAL, metrics)
+        body = b'{"id":"bad","name":"bad","status":"of tomorrow"}'
+        await database.many("INSERT INTO agents (id, body) VALUES (?, ?)", [("bad", body), ("worse", b"\xff")])
+        await directory.add(PIZZA)
+        assert [hit.agent for hit in await directory.search("")] == [PIZZA]
+        assert await directory.get("pizza") == PIZZA
+        with pytest.raises(AgentNotFound):
+            await directory.get("bad")
+        assert 'agent3_events_dropped_total{reason="undecodable row"} 2.0' in metrics.render()[0].decode()
+        await directory.remove("bad")
+
+    using(url, story)

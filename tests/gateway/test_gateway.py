@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from agent3 import Context, LocalAgent
-from agent3.errors import AgentNotFound, CapabilityNotFound, JobNotFound, ValidationError
+from agent3.errors import AgentNotFound, CapabilityNotFound, JobNotFound, RateLimited, ValidationError
 from agent3.gateway import Caller, CallRequest, Gateway, response
 from agent3.model import (
     LOCAL,
@@ -30,7 +30,7 @@ from agent3.model import (
     value_of,
 )
 from agent3.server.build import Server, build
-from agent3.settings import Rule, Settings, Storage
+from agent3.settings import Limits, Rule, Settings, Storage
 
 ME = Caller(LOCAL, "test")
 
@@ -218,6 +218,75 @@ def test_the_card_an_agent_came_with_is_shown_as_it_is_unless_it_would_tell_too_
             narrowed = await server.gateway.invoke(Caller(Principal("guest")), "carded")
             assert [one["id"] for one in narrowed["skills"]] == ["plain"]
             assert "TOKEN" not in str(narrowed)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:pw@host.test:8443/mcp/v1?key=hidden#hidden", "https://host.test:8443/mcp/v1"),
+        ("https://[::1]:80/x?hidden", "https://[::1]:80/x"),
+        ('stdio:{"command":"/opt/bin/server","args":["--token","hidden"],"env":{"K":"hidden"}}', "stdio:server"),
+        ('stdio:{"command":"C:\\\\bin\\\\server.exe","args":["hidden"]}', "stdio:server.exe"),
+        ("stdio:hidden hidden", "stdio:"),
+        ("http://[hidden", ""),
+        ("travel", "travel"),
+    ],
+)
+def test_a_card_made_here_tells_where_but_no_credential(address: str, shown: str) -> None:
+    async def story() -> None:
+        async with opened() as server:
+            capability = Capability(name="do", routes=(Route("mcp", address, "do"),))
+            await server.directory.add(Agent(id="a", name="A", capabilities=(capability,)))
+            card = await server.gateway.invoke(ME, "a")
+            assert card["skills"][0]["interfaces"] == [{"protocol": "mcp", "address": shown}]
+            assert "hidden" not in str(card)
+            assert "pw" not in str(card)
+
+    run(story())
+
+
+def test_a_caller_has_one_rating_of_an_agent_in_storage() -> None:
+    async def story() -> None:
+        async with opened(travel(), LocalAgent("Other")) as server:
+            for rating in (1, 2, 3, 4):
+                await server.gateway.feedback(ME, "travel", rating, f"word {rating}")
+                await server.gateway.feedback(Caller(Principal("you")), "travel", 5)
+            await server.gateway.feedback(ME, "other", 2)
+            rows = await server.database.all("SELECT agent, principal, rating FROM feedback ORDER BY agent, principal")
+            assert [(row["agent"], row["principal"], row["rating"]) for row in rows] == [
+                ("other", LOCAL.id, 2),
+                ("travel", LOCAL.id, 4),
+                ("travel", "you", 5),
+            ]
+
+    run(story())
+
+
+def test_verbs_that_are_no_calls_share_one_generous_meter_for_each_client() -> None:
+    client = Caller(Principal("greedy", "client"))
+    settings = Settings(storage=Storage(url="sqlite://"), limits=Limits(per_minute=1, burst=1))
+
+    async def story() -> None:
+        async with build(settings, [travel()]) as server:
+            gateway = server.gateway
+            verbs: list[Callable[[], Awaitable[Any]]] = [
+                lambda: gateway.search(client, "travel"),
+                lambda: gateway.select(client, "travel"),
+                lambda: gateway.invoke(client, "travel"),
+                lambda: gateway.feedback(client, "travel", 5),
+                lambda: gateway.answer(client, "any", {}),
+            ]
+            for number in range(10):
+                await verbs[number % 4]()
+            for verb in verbs:
+                with pytest.raises(RateLimited, match="greedy") as refusal:
+                    await verb()
+                assert refusal.value.retry_after
+            assert (await gateway.search(Caller(Principal("modest", "client")), ""))["count"] == 1
+            for _ in range(30):
+                await gateway.search(ME, "travel")
 
     run(story())
 

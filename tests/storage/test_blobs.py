@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,44 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError):
         asyncio.run(Blobs(tmp_path / "file").put(b"data"))
+
+
+def test_a_blob_is_discarded_only_when_nobody_has_put_it_for_a_while(blobs: Blobs) -> None:
+    async def story() -> None:
+        sha256 = await blobs.put(b"hello")
+        assert await blobs.discard(sha256, 60) is False
+        assert await blobs.get(sha256) == b"hello"
+        assert await blobs.discard(sha256, 0) is True
+        assert not await blobs.exists(sha256)
+        assert await blobs.put(b"hello") == sha256
+        assert await blobs.get(sha256) == b"hello"
+
+    asyncio.run(story())
+
+
+def test_putting_a_blob_again_saves_it_from_being_discarded(tmp_path: Path) -> None:
+    async def story() -> None:
+        blobs = Blobs(tmp_path)
+        sha256 = await blobs.put(b"hello")
+        (file,) = (one for one in tmp_path.rglob("*") if one.is_file())
+        os.utime(file, (0, 0))
+        await blobs.put(b"hello")
+        assert await blobs.discard(sha256, 60) is False
+        os.utime(file, (0, 0))
+        assert await blobs.discard(sha256, 60) is True
+        assert not [one for one in tmp_path.rglob("*") if one.is_file()]
+
+    asyncio.run(story())
+
+
+def test_what_is_put_while_it_is_discarded_is_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        blobs = Blobs(tmp_path)
+        for _ in range(50):
+            sha256 = await blobs.put(b"hello")
+            (file,) = (one for one in tmp_path.rglob("*") if one.is_file())
+            os.utime(file, (0, 0))
+            await asyncio.gather(blobs.discard(sha256, 60), blobs.put(b"hello"), blobs.discard(sha256, 60))
+            assert await blobs.get(sha256) == b"hello"
+
+    asyncio.run(story())

@@ -155,7 +155,9 @@ async def rig(
         metrics=Metrics(),
     )
     handler = chain(house.steps, dispatch(connectors), order)
-    runner = Runner(handler, house.jobs, lookup, REAL, house.metrics)
+    runner = Runner(
+        handler, house.jobs, lookup, REAL, house.metrics, settings=house.settings.calls, charge=house.charge
+    )
     try:
         yield Rig(house, chosen, runner, database)
     finally:

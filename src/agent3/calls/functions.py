@@ -22,7 +22,7 @@ import msgspec
 
 from agent3 import schema
 from agent3.calls.threads import Threads
-from agent3.errors import AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
+from agent3.errors import Agent3Error, AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
 from agent3.model import (
     Agent,
     Answer,
@@ -359,8 +359,12 @@ class _Function:
         context = Context(call)
         if self.signature.context is not None:
             given[self.signature.context] = context
-        value = self.fn(**given)
-        return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
+        try:
+            value = self.fn(**given)
+            return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
+        except Agent3Error as wrong:
+            wrong.sent = True  # whatever it says of something further on, this function has run
+            raise
 
     async def _in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
         context = SyncContext(call, asyncio.get_running_loop())
@@ -381,6 +385,9 @@ def _sync_run(bound: Callable[[], Any], context: SyncContext) -> Outcome:
         return _drain_sync(value, context) if inspect.isgenerator(value) else _outcome_of(value)
     except _Asked as asked:
         return Needs((asked.question,), state=context.state)
+    except Agent3Error as wrong:
+        wrong.sent = True
+        raise
 
 
 def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Outcome:

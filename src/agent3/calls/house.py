@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from agent3.calls.chain import chain, dispatch
 from agent3.calls.jobs import Jobs
-from agent3.calls.keeping import ArtifactStore, DeadLetters
+from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
 from agent3.calls.ledger import Ledger, ledger
 from agent3.calls.outcomes import failed_by
 from agent3.calls.park import Park
-from agent3.calls.policy import authorize, limit, resolve, validate
+from agent3.calls.policy import authorize, limit, resolve, toll, validate
 from agent3.calls.resilience import Breakers, attempt, breaker, dead_letter, deadline, fallback, retry
 from agent3.calls.results import ResultCache, artifacts, cache, sanitize
-from agent3.calls.runner import Runner, Target
+from agent3.calls.runner import Charge, Runner, Target
 from agent3.calls.sealing import sealing
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
@@ -54,6 +54,7 @@ class House:
     dead_letters: DeadLetters
     artifacts: ArtifactStore
     steps: Mapping[str, Step]
+    charge: Charge
     handler: Handler
     runner: Runner
 
@@ -79,7 +80,7 @@ class House:
         results = ResultCache(how.cache_entries, env)
         park = Park(env, metrics, how.parked, how.parked_seconds)
         letters = DeadLetters(database, env)
-        store = ArtifactStore(database, blobs or Blobs(None), env, how.job_days)
+        store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
         limiter = RateLimiter(settings.limits.per_minute, settings.limits.burst, env=env)
         steps: dict[str, Step] = {
             "ledger": ledger(book, tracer),
@@ -100,7 +101,9 @@ class House:
             "park": park,
         }
         handler = chain(steps, dispatch(connectors))
-        jobs = Jobs(database, env, keep_days=how.job_days)
+        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics)
+        charge = _charge(limiter, steps["ledger"])
+        retention = Retention(database, jobs, store, env, how)
         return cls(
             settings=settings,
             database=database,
@@ -116,8 +119,9 @@ class House:
             dead_letters=letters,
             artifacts=store,
             steps=steps,
+            charge=charge,
             handler=handler,
-            runner=Runner(handler, jobs, lookup, env, metrics),
+            runner=Runner(handler, jobs, lookup, env, metrics, settings=how, charge=charge, sweep=retention.sweep),
         )
 
     async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:
@@ -136,3 +140,19 @@ class House:
         await self.ledger.aclose()
         for connector in self.connectors.values():
             await connector.aclose()
+
+
+def _charge(limiter: RateLimiter, record: Step) -> Charge:
+    """Charge a caller before anything of its call is kept; a refusal is recorded as if the chain had refused."""
+
+    async def charge(call: Call) -> Outcome | None:
+        refusal = toll(limiter, call)
+        if refusal is None:
+            return None
+
+        async def refused(_: Call) -> Outcome:
+            return refusal
+
+        return await record(refused)(call)
+
+    return charge

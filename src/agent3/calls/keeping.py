@@ -1,16 +1,26 @@
-"""What outlives a turn beside its job: dead letters and artifacts."""
+"""What outlives a turn beside its job: dead letters and artifacts; and for how long each is kept."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
 
+from agent3.calls.jobs import Jobs
 from agent3.env import Env
 from agent3.errors import NotFound
 from agent3.model import Call, Failed, encode
-from agent3.storage import Blobs, Database
+from agent3.settings import Calls
+from agent3.storage import Blobs, Database, Transaction
 
-__all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "StoredArtifact"]
+__all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "Retention", "StoredArtifact"]
+
+_DAY = 86_400.0
+_AT_ONCE = 500
+"""Rows removed in one transaction: others write in between."""
+_A_ROUND = 100_000
+"""Rows of one kind removed in one round; what is left waits for the next."""
+_YOUNG = 3_600.0
+"""Seconds within which whoever stores bytes has surely written down that they are needed."""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -80,7 +90,7 @@ class ArtifactStore:
         self._database = database
         self._blobs = blobs
         self._env = env
-        self._keep = keep_days * 86_400.0
+        self._keep = keep_days * _DAY
 
     async def store(self, call: Call, body: bytes, name: str | None, media_type: str) -> str:
         """Keep some bytes for the caller; the id is good only for that caller."""
@@ -117,3 +127,65 @@ class ArtifactStore:
         if row is None:
             raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
         return StoredArtifact(artifact, row["name"], row["media_type"], await self._blobs.get(row["sha256"]))
+
+    async def expire(self) -> int:
+        """Remove artifacts past their time, with the bytes that no other needs; how many."""
+        removed = 0
+        while removed < _A_ROUND:
+            hashes = await self._database.write(self._expire_some)
+            for digest in sorted(set(hashes)):
+                await self._let_go(digest)
+            removed += len(hashes)
+            if len(hashes) < _AT_ONCE:
+                break
+        return removed
+
+    async def _expire_some(self, tx: Transaction) -> list[str]:
+        now = self._env.now()
+        rows = await tx.all(
+            "DELETE FROM artifacts WHERE id IN (SELECT id FROM artifacts WHERE expires < ? AND created < ? "
+            "ORDER BY expires LIMIT ?) RETURNING sha256",
+            now,
+            now - _YOUNG,
+            _AT_ONCE,
+        )
+        return [row["sha256"] for row in rows]
+
+    async def _let_go(self, digest: str) -> None:
+        """Forget bytes that no row refers to; somebody who has just put them is about to write such a row."""
+        if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
+            await self._blobs.discard(digest, _YOUNG)
+
+
+class Retention:
+    """Removes what is past its time: ledger rows, dead letters, artifacts with their bytes, and jobs."""
+
+    def __init__(self, database: Database, jobs: Jobs, artifacts: ArtifactStore, env: Env, settings: Calls):
+        self._database = database
+        self._jobs = jobs
+        self._artifacts = artifacts
+        self._env = env
+        self._settings = settings
+
+    async def sweep(self) -> dict[str, int]:
+        """One round, in small transactions and bounded; how many of each kind went. Any number may sweep at once."""
+        return {
+            "ledger rows": await self._older("calls", self._settings.ledger_days),
+            "dead letters": await self._older("dead_letters", self._settings.dead_letter_days),
+            "artifacts": await self._artifacts.expire(),
+            "jobs": await self._jobs.expire(),
+        }
+
+    async def _older(self, table: str, days: float) -> int:
+        """Remove rows older than some days; 0 days keep them for ever."""
+        if days <= 0:
+            return 0
+        before = self._env.now() - days * _DAY
+        sql = f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE at < ? ORDER BY at LIMIT ?)"
+        removed = 0
+        while removed < _A_ROUND:
+            some = await self._database.write(lambda tx: tx.run(sql, before, _AT_ONCE))
+            removed += some
+            if some < _AT_ONCE:
+                break
+        return removed

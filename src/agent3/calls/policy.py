@@ -16,7 +16,10 @@ from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outco
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, RateLimiter
 
-__all__ = ["authorize", "limit", "resolve", "unknown", "validate"]
+__all__ = ["RECOVERY", "authorize", "limit", "resolve", "toll", "unknown", "validate"]
+
+RECOVERY = "recovery"
+"""The door of calls that were let in by an earlier process."""
 
 
 def unknown(agent: str, capability: str) -> CapabilityNotFound:
@@ -52,10 +55,10 @@ def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
 
     def step(inner: Handler) -> Handler:
         async def limited(call: Call) -> Outcome:
-            if call.entry != "start" or call.live.charged:
+            if call.entry != "start" or call.live.door == RECOVERY:
                 return await inner(call)
-            if call.principal.kind != "local" and (wait := limiter.take(call.principal.id)):
-                return failed_by(_too_often(call, wait))
+            if not call.live.charged and (refusal := toll(limiter, call)) is not None:
+                return refusal
             if not ceiling.enter(call.agent):
                 return failed_by(_too_many(call))
             try:
@@ -66,6 +69,13 @@ def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
         return limited
 
     return step
+
+
+def toll(limiter: RateLimiter, call: Call) -> Failed | None:
+    """Charge the caller for one call; the refusal of one that comes too often. The local person is not charged."""
+    if call.principal.kind != "local" and (wait := limiter.take(call.principal.id)):
+        return failed_by(_too_often(call, wait))
+    return None
 
 
 def _too_often(call: Call, wait: float) -> RateLimited:

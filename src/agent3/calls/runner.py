@@ -8,15 +8,18 @@ start: durable before they are told, events in the log, taken over by another pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from agent3.calls.jobs import LEASE, Job, Jobs
 from agent3.calls.outcomes import failed_by
+from agent3.calls.policy import RECOVERY
 from agent3.env import Env
-from agent3.errors import Agent3Error, Canceled, Conflict, Interrupted, NotFound, StorageError, TurnTaken
+from agent3.errors import Agent3Error, Canceled, Conflict, Interrupted, NotFound, StorageError, TooLarge, TurnTaken
 from agent3.model import (
     Agent,
     Answer,
@@ -31,23 +34,49 @@ from agent3.model import (
     Part,
     Principal,
     Working,
+    encode,
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
+from agent3.settings import Calls
 
-__all__ = ["Listener", "Runner", "Target", "converse"]
+__all__ = ["Charge", "Listener", "Runner", "Sweep", "Target", "converse"]
 
 log = logger("jobs")
 
 Listener = Callable[[Event], None]
 Target = tuple[Agent, Capability]
 Lookup = Callable[[str, str], Awaitable[Target]]
+Charge = Callable[[Call], Awaitable[Outcome | None]]
+"""Charges the caller of a first turn before anything of it is kept: the refusal, already recorded, or None."""
+Sweep = Callable[[], Awaitable[Mapping[str, int]]]
+"""Removes what is past its time; how many of each kind."""
 
 _FLUSH = 0.01
 _PENDING = 1_000
 _PATIENCE = 30.0
 """Seconds that a cancelled turn gets to clean up before its cancelling stops waiting for it."""
-_RECOVERY = "recovery"
+_FORSAKEN = 3_600.0
+"""Seconds after which a job is failed that no process took over, since none has its agent."""
+_FLOOD = "more than a turn may tell"
+_SWEEP = 600.0
+"""Seconds between two rounds that remove what is past its time."""
+_LATEST = 10.0
+"""Longest pause between two tries to write down how a turn ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What one turn may tell, and where it is counted when it tells more."""
+
+    events: int
+    size: int
+    metrics: Metrics
+
+    def dropped(self, reason: str, events: int = 1) -> None:
+        """Count events that nobody will see."""
+        if events:
+            self.metrics.events_dropped.inc((reason,), events)
 
 
 class _Turn:
@@ -60,12 +89,17 @@ class _Turn:
         live: Live,
         listener: Listener | None,
         call: Call,
+        bounds: _Bounds,
         opened: Callable[[_Turn], None] | None = None,
     ):
         self.job = job
         self.seq = job.seq if job is not None else 0
         self.task: asyncio.Task[Any] | None = None
         self.called_off = False
+        self.flooded = False
+        self._bounds = bounds
+        self._told = 0
+        self._weight = 0
         self._jobs = jobs
         self._listener = listener
         self.call = call
@@ -81,7 +115,13 @@ class _Turn:
             live.kept = dict(job.kept)
 
     def hear(self, event: Event) -> None:
-        """Take an event: write it down if this is a job, and tell the caller that is there."""
+        """Take an event: write it down if this is a job, and tell the caller that is there.
+
+        An event beyond the bounds of a turn is dropped and ends the turn.
+        """
+        if (reason := self._refusal(event)) is not None:
+            self._bounds.dropped(reason)
+            return
         if self.job is not None:
             self.seq += 1
             event = replace(event, seq=self.seq, turn=self.job.turn)
@@ -90,6 +130,16 @@ class _Turn:
                 self._writer = asyncio.get_running_loop().create_task(self._write())
         if self._listener is not None and event.kind != "state":
             self._tell(self._listener, event)
+
+    def calm(self) -> Failed:
+        """Undo the cancellation that a flood brought on; what the turn ends with instead."""
+        if self.task is not None and self.task.uncancel() > 0:
+            raise asyncio.CancelledError
+        text = (
+            f"{self.call.agent}/{self.call.capability} told more than {self._bounds.events} events or "
+            f"{self._bounds.size} bytes in one turn. Let it tell less, or raise calls.events and calls.event_bytes."
+        )
+        return failed_by(TooLarge(text))
 
     async def keep(self, name: str, value: Any) -> None:
         """Remember durably that something was done; an inline turn becomes a job by it."""
@@ -113,6 +163,22 @@ class _Turn:
         pending, self._pending = self._pending, []
         return pending
 
+    def _refusal(self, event: Event) -> str | None:
+        """Why an event is not taken: it cannot be kept, or the turn has told too much, which cancels it."""
+        if self.flooded:
+            return _FLOOD
+        weight = _weight(event)
+        if weight is None and self.job is not None:
+            return "not JSON"
+        self._told += 1
+        self._weight += weight or 0
+        if self._told <= self._bounds.events and self._weight <= self._bounds.size:
+            return None
+        self.flooded = True
+        if self.task is not None:
+            self.task.cancel()
+        return _FLOOD
+
     def _tell(self, listener: Listener, event: Event) -> None:
         try:
             listener(event)
@@ -135,6 +201,7 @@ class _Turn:
                 return
             except Agent3Error as wrong:
                 log.warning("job %s: %d events not written: %s", self.job.id, len(batch), wrong)
+                self._bounds.dropped("not written", len(batch))
                 return
             finally:
                 self._writing = False
@@ -143,15 +210,31 @@ class _Turn:
 class Runner:
     """Runs turns through the chain. One for each gateway; ``aclose`` leaves running jobs for the next process."""
 
-    def __init__(self, handler: Handler, jobs: Jobs, lookup: Lookup, env: Env, metrics: Metrics):
+    def __init__(
+        self,
+        handler: Handler,
+        jobs: Jobs,
+        lookup: Lookup,
+        env: Env,
+        metrics: Metrics,
+        *,
+        settings: Calls | None = None,
+        charge: Charge | None = None,
+        sweep: Sweep | None = None,
+    ):
+        how = settings or Calls()
         self._handler = handler
         self._jobs = jobs
         self._lookup = lookup
         self._env = env
         self._metrics = metrics
+        self._bounds = _Bounds(how.events, how.event_bytes, metrics)
+        self._charge = charge
+        self._sweep = sweep
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
         self._inlined: dict[str, _Turn] = {}
-        self._keeper: asyncio.Task[None] | None = None
+        self._lost: set[str] = set()
+        self._keepers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._closing = False
 
@@ -167,14 +250,19 @@ class Runner:
         """The first turn. With ``detach`` it answers ``Working`` as soon as the job is on disk.
 
         A call with a key that was seen before gets the outcome of that job. Cancelling the caller cancels the turn,
-        except a detached one. A listener that raises hears no more; the call goes on.
+        except a detached one. A listener that raises hears no more; the call goes on. Nothing is kept of a call that
+        comes too often.
         """
         if call.key is None and not detach:
             return await self._inline(call, target, listener, door)
+        if (known := await self._jobs.known(call)) is not None:
+            return _told(known) if detach else await self._join(known, call)
+        if (refusal := await self._charged(call, target, door)) is not None:
+            return refusal
         job, new = await self._jobs.open(call)
         if not new:
             return _told(job) if detach else await self._join(job, call)
-        task = self._spawn(job, call, target, listener, door)
+        task = self._spawn(job, call, target, listener, door, charged=self._charge is not None)
         if detach:
             return Working(job=job.id, turn=job.turn)
         return await self._attached(task)
@@ -233,26 +321,36 @@ class Runner:
         return await self._spawn(claimed, call, await self._last_known(job), None, door)
 
     async def recover(self) -> int:
-        """Take over jobs whose process is gone: go on where that is safe, else end them as interrupted."""
+        """Take over jobs whose process is gone: go on where that is safe, else end them as interrupted.
+
+        A job whose agent is not here is left for a process that has it; after an hour it is failed. One job that
+        cannot be taken over does not keep the others from it.
+        """
         taken = 0
-        for job in await self._jobs.abandoned():
-            if job.id in self._tasks or job.id in self._inlined:
+        for job_id in await self._jobs.abandoned():
+            if job_id in self._tasks or job_id in self._inlined:
                 continue
-            if (mine := await self._jobs.seize(job)) is not None:
-                taken += 1
-                await self._revive(mine)
+            try:
+                taken += await self._take_over(job_id)
+            except Exception:
+                log.exception("job %s: it could not be taken over; the next round tries again", job_id)
         return taken
 
-    def keep_house(self, every: float = LEASE / 3) -> None:
-        """Start the background duty: leases renewed, lost jobs taken over, old ones removed."""
-        self._keeper = asyncio.get_running_loop().create_task(self._duty(every), name="jobs")
+    def keep_house(self, every: float = LEASE / 3, sweep_every: float = _SWEEP) -> None:
+        """Start the background duties: leases renewed, lost jobs taken over; and, more slowly, old rows removed."""
+        loop = asyncio.get_running_loop()
+        self._keepers.append(loop.create_task(self._repeat(self._round, every), name="jobs"))
+        if self._sweep is not None:  # a task of its own: leases must not wait for a large sweep
+            sweeping = self._repeat(partial(self._clear_away, self._sweep), sweep_every)
+            self._keepers.append(loop.create_task(sweeping, name="sweep"))
 
     async def aclose(self, seconds: float = 10.0) -> None:
         """Let running turns finish for a while, then stop; what is left is taken over by the next process."""
         self._stopping.set()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        for keeper in self._keepers:
+            keeper.cancel()
+        if self._keepers:
+            await asyncio.wait(self._keepers)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
         self._closing = True
@@ -268,12 +366,17 @@ class Runner:
 
     # Inside
 
+    async def _charged(self, call: Call, target: Target, door: str) -> Outcome | None:
+        if self._charge is None:
+            return None
+        return await self._charge(replace(call, live=Live(*target, door=door)))
+
     async def _inline(self, call: Call, target: Target, listener: Listener | None, door: str) -> Outcome:
         live = Live(*target, door=door)
-        turn = _Turn(self._jobs, None, live, listener, call, self._enlist)
-        turn.task = asyncio.current_task()
+        turn = _Turn(self._jobs, None, live, listener, call, self._bounds, self._enlist)
         try:
-            outcome = await self._handler(replace(call, live=live, routes=call.routes or target[1].routes))
+            running = replace(call, live=live, routes=call.routes or target[1].routes)
+            outcome = await self._handled(running, turn)
         except asyncio.CancelledError:
             if not await self._called_off(turn, live):
                 raise
@@ -307,9 +410,16 @@ class Runner:
         else:
             assert isinstance(outcome, Needs | Working)
             job = await self._jobs.adopt(turn.call, outcome, live.route)
-        if job.status == "working":
+        return self._go_on(job, live)
+
+    def _go_on(self, job: Job, live: Live) -> Outcome:
+        """How a job stands after a turn; work that goes on elsewhere is followed, if it is still this process's."""
+        if self._mine(job):
             self._pursue(job, _target_of(live), live.door)
         return _told(job)
+
+    def _mine(self, job: Job) -> bool:
+        return job.status == "working" and job.node == self._jobs.node
 
     async def _join(self, job: Job, call: Call) -> Outcome:
         if job.status == "working":
@@ -317,11 +427,11 @@ class Runner:
         return _told(job)
 
     def _spawn(
-        self, job: Job, call: Call, target: Target, listener: Listener | None, door: str
+        self, job: Job, call: Call, target: Target, listener: Listener | None, door: str, *, charged: bool = False
     ) -> asyncio.Task[Outcome]:
         live = Live(*target, door=door)
-        live.charged = door == _RECOVERY
-        turn = _Turn(self._jobs, job, live, listener, call)
+        live.charged = charged
+        turn = _Turn(self._jobs, job, live, listener, call, self._bounds)
         running = replace(call, live=live, routes=call.routes or target[1].routes, job=job.id)
         return self._watch(job.id, self._run(running, live, turn))
 
@@ -334,6 +444,7 @@ class Runner:
     def _forget(self, job_id: str, task: asyncio.Task[Outcome]) -> None:
         if self._tasks.get(job_id) is task:
             del self._tasks[job_id]
+            self._lost.discard(job_id)
         if not task.cancelled() and (wrong := task.exception()) is not None:
             log.error("job %s: %s", job_id, wrong)
 
@@ -346,15 +457,12 @@ class Runner:
             raise
 
     async def _run(self, call: Call, live: Live, turn: _Turn) -> Outcome:
-        job = await self._to_its_end(call, live, turn)
-        if job.status == "working":
-            self._pursue(job, _target_of(live), live.door)
-        return _told(job)
+        return self._go_on(await self._to_its_end(call, live, turn), live)
 
     async def _to_its_end(self, call: Call, live: Live, turn: _Turn) -> Job:
         """Run a turn of a job until its end is on disk. Closing leaves it as it is, for the next process."""
         try:
-            outcome = await self._handler(call)
+            outcome = await self._handled(call, turn)
         except asyncio.CancelledError:
             if self._closing:
                 raise
@@ -363,23 +471,79 @@ class Runner:
             outcome = _called_off(outcome)
         return await self._end(turn, live, outcome)
 
+    async def _handled(self, call: Call, turn: _Turn) -> Outcome:
+        """What the chain answers. A turn that told too much ends so, whatever its target makes of being cancelled."""
+        turn.task = asyncio.current_task()
+        try:
+            outcome = await self._handler(call)
+            if not turn.flooded:
+                return outcome
+            await asyncio.sleep(0)  # the cancellation may have been swallowed, or not have come yet
+        except asyncio.CancelledError:
+            if not turn.flooded:
+                raise
+        except Agent3Error as wrong:
+            if turn.job is None:
+                raise
+            log.error("job %s: %s", turn.job.id, wrong)
+            came = wrong.outcome if isinstance(wrong, StorageError) else None
+            return failed_by(wrong) if came is None else came
+        return turn.calm()
+
     async def _end(self, turn: _Turn, live: Live, outcome: Outcome) -> Job:
-        assert turn.job is not None
+        """Write down how a turn ended; of a job that another process has taken, nothing is written."""
+        job = turn.job
+        assert job is not None
         events = await turn.settle()
-        work = self._jobs.end_turn(turn.job, outcome, live.route, live.answers, events, live.kept, turn.seq)
-        ending = asyncio.ensure_future(work)
+        if job.id in self._lost:
+            self._lost.discard(job.id)
+            self._bounds.dropped("not written", len(events))
+            return await self._jobs.get(job.owner, job.id)
+        work = partial(
+            self._jobs.end_turn,
+            job,
+            outcome,
+            live.route,
+            live.answers,
+            events,
+            live.kept,
+            turn.seq,
+            attempted=live.attempts > 0,
+        )
+        ending = asyncio.ensure_future(self._ended(job, live, work))
         try:
             return await asyncio.shield(ending)
         except asyncio.CancelledError:  # it comes too late: what has ended is written down
             await asyncio.wait([ending])
+            ending.exception()
             raise
+
+    async def _ended(self, job: Job, live: Live, work: Callable[[], Awaitable[Job]]) -> Job:
+        try:
+            return await work()
+        except StorageError as wrong:
+            log.error("job %s: its end is written as soon as storage takes it: %s", job.id, wrong)
+            self._watch(job.id, self._end_later(job, live, work))
+            raise
+
+    async def _end_later(self, job: Job, live: Live, work: Callable[[], Awaitable[Job]]) -> Outcome:
+        """Try again until the end of a turn is on disk: what has been done must neither be lost nor done again."""
+        pause = 0.25
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                return self._go_on(await work(), live)
+            except TurnTaken:
+                return _told(await self._jobs.get(job.owner, job.id))
+            except StorageError:
+                pause = min(2 * pause, _LATEST)
 
     def _pursue(self, job: Job, target: Target, door: str) -> None:
         """Go on asking a target that works elsewhere, until it has ended or needs something."""
 
         async def pursued() -> Outcome:
             now: Job | None = job
-            while now is not None and now.status == "working":
+            while now is not None and self._mine(now):
                 poll = now.outcome.poll if isinstance(now.outcome, Working) else None
                 if await _rings_within(self._stopping, 1.0 if poll is None else poll):
                     break
@@ -393,7 +557,7 @@ class Runner:
         if taken is None:
             return None
         live = Live(*target, door=door)
-        turn = _Turn(self._jobs, taken, live, None, taken.call)
+        turn = _Turn(self._jobs, taken, live, None, taken.call, self._bounds)
         call = replace(self._next(taken, taken.call.principal, "attach"), live=live)
         return await self._to_its_end(call, live, turn)
 
@@ -412,7 +576,7 @@ class Runner:
     async def _claim_to_cancel(self, job: Job) -> Job:
         if job.status == "needs":
             return await self._jobs.claim(job)
-        if job.node != self._jobs.node:
+        if job.node not in (None, self._jobs.node):
             raise Conflict(
                 f"Job {job.id} runs in another process. Cancel it there, or wait until that process is gone."
             )
@@ -446,18 +610,40 @@ class Runner:
             routes=job.call.routes or ((job.route,) if job.route is not None else ()),
         )
 
-    async def _revive(self, job: Job) -> None:
+    async def _take_over(self, job_id: str) -> bool:
+        job = await self._jobs.stray(job_id)
+        if job is None:
+            return False
         try:
             target = await self._lookup(job.call.agent, job.call.capability)
-        except Agent3Error as wrong:
-            await self._jobs.end_turn(job, failed_by(wrong), job.route)
-            return
+        except NotFound as wrong:
+            return await self._give_up(job, wrong)
+        taken = await self._jobs.seize(job)
+        if taken is None:
+            return False
+        await self._revive(taken, target)
+        return True
+
+    async def _give_up(self, job: Job, wrong: NotFound) -> bool:
+        """Fail a job whose agent no process has had for long; until then it is left alone."""
+        if max(job.lease or 0.0, job.updated or 0.0) > self._env.now() - _FORSAKEN:
+            log.debug("job %s: left for a process that has its agent: %s", job.id, wrong)
+            return False
+        taken = await self._jobs.seize(job)
+        if taken is None:
+            return False
+        log.warning("job %s: no process has its agent: %s", job.id, wrong)
+        await self._jobs.end_turn(taken, failed_by(wrong), taken.route)
+        return True
+
+    async def _revive(self, job: Job, target: Target) -> None:
+        """Go on with a job of another process. A key does not make it repeatable: its target never saw that key."""
         if isinstance(job.outcome, Working):
-            self._pursue(job, target, _RECOVERY)
-        elif _repeatable(target[1]) or job.call.key is not None:
+            self._pursue(job, target, RECOVERY)
+        elif _repeatable(target[1]):
             entry = "answer" if job.turn > 1 else "start"
             log.info("job %s: turn %d runs again after a restart", job.id, job.turn)
-            self._spawn(job, self._next(job, job.call.principal, entry), target, None, _RECOVERY)
+            self._spawn(job, self._next(job, job.call.principal, entry), target, None, RECOVERY)
         else:
             log.warning("job %s: interrupted by a restart", job.id)
             text = (
@@ -465,18 +651,43 @@ class Runner:
             )
             await self._jobs.end_turn(job, failed_by(Interrupted(text)), job.route)
 
-    async def _duty(self, every: float) -> None:
+    def _let_go(self, lost: Sequence[str]) -> None:
+        """Stop work on jobs that another process has taken, without a word to storage: they are its to write now."""
+        for job_id in lost:
+            turn, task = self._inlined.get(job_id), self._tasks.get(job_id)
+            if turn is not None and turn.task is not None:
+                turn.called_off, task = True, turn.task
+            if task is not None and not task.done():
+                log.warning("job %s: another process has taken it, so this one stops", job_id)
+                self._lost.add(job_id)
+                task.cancel()
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], every: float) -> None:
         while True:
             await asyncio.sleep(every)
             try:
-                if mine := [*self._tasks, *self._inlined]:
-                    await self._jobs.heartbeat(mine)
-                await self.recover()
-                await self._jobs.expire()
-                for status, count in (await self._jobs.counts()).items():
-                    self._metrics.jobs.set((status,), count)
+                await work()
             except Exception:
                 log.exception("jobs: the round failed and is made again in %g s", every)
+
+    async def _round(self) -> None:
+        if mine := [*self._tasks, *self._inlined]:
+            self._let_go(await self._jobs.heartbeat(mine))
+        await self.recover()
+        for status, count in (await self._jobs.counts()).items():
+            self._metrics.jobs.set((status,), count)
+
+    async def _clear_away(self, sweep: Sweep) -> None:
+        if removed := {name: count for name, count in (await sweep()).items() if count}:
+            log.info("past their time and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
+
+
+def _weight(event: Event) -> int | None:
+    """The bytes that an event takes; None when it is not JSON and so cannot be kept."""
+    try:
+        return len(encode(event))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _target_of(live: Live) -> Target:

@@ -1,7 +1,8 @@
 """The call core for the documented classes when no gateway is around: in memory, one for the whole process.
 
 A tool in a script then runs under the same steps as a remote agent behind a gateway. Nothing survives the process,
-and the log says so once.
+and the log says so once. Memory is not for ever either: of ledger and dead letters the latest rows are kept, of ended
+jobs those of a day.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from agent3.calls.house import House
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.env import REAL
+from agent3.errors import StorageError
 from agent3.model import LOCAL, Call, Capability, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 from agent3.settings import Calls, Settings
-from agent3.storage import open_database
+from agent3.storage import Transaction, open_database
 
 __all__ = ["Standalone", "shared"]
 
@@ -28,15 +30,24 @@ log = logger("standalone")
 
 T = TypeVar("T")
 
+_KEPT = {"calls": 10_000, "dead_letters": 1_000}
+"""Rows that stay when it is tidied."""
+_EVERY = 1_000
+"""Calls after which it is tidied."""
+_MOST_BYTES = 268_435_456
+_DAYS = 1.0
+"""Days that an ended job can still be read."""
+
 
 class Standalone:
     """A call core in memory, with a synchronous face. Safe from any thread."""
 
     def __init__(self, settings: Settings | None = None):
-        self._settings = settings or Settings(calls=Calls(ledger="batched"))
+        self._settings = settings or Settings(calls=Calls(ledger="batched", job_days=_DAYS))
         self._connector = LocalConnector()
         self._opening: asyncio.Future[House] | None = None
         self._numbers = itertools.count(1)
+        self._untidied = 0
 
     def host(self, agent: LocalAgent) -> None:
         """Make an agent callable, under an id of its own: two servers in one script may bear one name."""
@@ -75,7 +86,10 @@ class Standalone:
             traceparent=traceparent,
             context=context,
         )
-        return await house.runner.start(call, (agent.agent, capability))
+        try:
+            return await house.runner.start(call, (agent.agent, capability))
+        finally:
+            await self._tidy(house)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something in the bridge's loop."""
@@ -96,8 +110,22 @@ class Standalone:
 
     async def _open(self) -> House:
         log.info("no database was given: jobs and ledger live in memory and end with the process")
-        database = await open_database(":memory:", env=REAL)
-        return House.build(self._settings, database, {"local": self._connector}, self._lookup)
+        database = await open_database(":memory:", env=REAL, max_bytes=_MOST_BYTES)
+        house = House.build(self._settings, database, {"local": self._connector}, self._lookup)
+        house.runner.keep_house()
+        return house
+
+    async def _tidy(self, house: House) -> None:
+        """Now and then, on the way out of a call: by the clock alone a busy script would outrun it."""
+        self._untidied += 1
+        if self._untidied < _EVERY:
+            return
+        self._untidied = 0
+        try:
+            await house.ledger.flush()
+            await house.database.write(_forget_oldest)
+        except StorageError as wrong:
+            log.warning("the rows in memory were not tidied, which is tried again: %s", wrong)
 
     async def _lookup(self, agent_id: str, name: str) -> Target:
         agent = self._connector.agents.get(agent_id)
@@ -105,6 +133,12 @@ class Standalone:
         if agent is None or function is None:
             raise unknown(agent_id, name)
         return agent.agent, function.capability
+
+
+async def _forget_oldest(tx: Transaction) -> None:
+    for table, kept in _KEPT.items():
+        oldest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {kept}"
+        await tx.run(f"DELETE FROM {table} WHERE rowid <= ({oldest})")
 
 
 _shared = Standalone()

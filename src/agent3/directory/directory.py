@@ -16,10 +16,14 @@ from agent3.directory.words import Index
 from agent3.env import Env
 from agent3.errors import AgentNotFound
 from agent3.model import Agent, encode
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
-from agent3.storage import Database, Transaction
+from agent3.storage import Database, Row, Transaction
 
 __all__ = ["Directory", "Hit"]
+
+log = logger("directory")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
@@ -33,11 +37,15 @@ class Hit(Struct, frozen=True):
 
 
 class Directory:
-    """All agents of one gateway. What another process adds is seen within half a second."""
+    """All agents of one gateway. What another process adds is seen within half a second.
 
-    def __init__(self, database: Database, env: Env):
+    A stored agent that cannot be read is logged, counted and left out; the others are not the worse for it.
+    """
+
+    def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS):
         self._database = database
         self._env = env
+        self._metrics = metrics
         self._hosted: dict[str, Agent] = {}
         self._stored: dict[str, Agent] = {}
         self._version = -1
@@ -128,12 +136,20 @@ class Directory:
             row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
             version = row["value"] if row is not None else 0
             if version != self._version:
-                rows = await self._database.all("SELECT body FROM agents")
-                stored = (_decoder.decode(bytes(row["body"])) for row in rows)
-                self._stored = {agent.id: agent for agent in stored}
+                rows = await self._database.all("SELECT id, body FROM agents")
+                stored = map(self._read, rows)
+                self._stored = {agent.id: agent for agent in stored if agent is not None}
                 self._version, self._index = version, None
             if writes == self._writes:  # else what this process wrote meanwhile would be seen half a second later
                 self._checked = self._env.monotonic()
+
+    def _read(self, row: Row) -> Agent | None:
+        try:
+            return _decoder.decode(bytes(row["body"]))
+        except (msgspec.MsgspecError, ValueError, TypeError) as wrong:
+            log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], wrong)
+            self._metrics.events_dropped.inc(("undecodable row",))
+            return None
 
     def _look_again(self) -> None:
         self._writes += 1

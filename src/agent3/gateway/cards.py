@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
 
 from agent3.model import Agent, Capability
 
@@ -40,5 +43,27 @@ def _skill(one: Capability) -> dict[str, Any]:
         "outputModes": list(one.output_modes),
         "inputSchema": one.input_schema,
         "outputSchema": one.output_schema,
-        "interfaces": [{"protocol": route.protocol, "address": route.address} for route in one.routes],
+        "interfaces": [{"protocol": route.protocol, "address": _shown(route.address)} for route in one.routes],
     }
+
+
+def _shown(address: str) -> str:
+    """Where it is, without what may hold a credential: no account or query of a URL, of a command only the program."""
+    if address.startswith("stdio:"):
+        return f"stdio:{_program(address.removeprefix('stdio:'))}"
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ""
+    if not parts.netloc:
+        return address.partition("?")[0].partition("#")[0]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _program(command: str) -> str:
+    try:
+        words = msgspec.json.decode(command)
+    except msgspec.DecodeError:
+        return ""
+    path = words.get("command") if isinstance(words, dict) else None
+    return path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""

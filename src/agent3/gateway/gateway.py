@@ -19,7 +19,15 @@ from agent3.calls.policy import unknown
 from agent3.calls.runner import Listener, Target
 from agent3.directory import Directory, Hit, Rating, Reputation
 from agent3.directory.words import Index
-from agent3.errors import Agent3Error, AgentNotFound, CapabilityNotFound, JobNotFound, ValidationError, by_code
+from agent3.errors import (
+    Agent3Error,
+    AgentNotFound,
+    CapabilityNotFound,
+    JobNotFound,
+    RateLimited,
+    ValidationError,
+    by_code,
+)
 from agent3.gateway.cards import card_of
 from agent3.model import (
     Agent,
@@ -38,11 +46,14 @@ from agent3.model import (
     value_of,
 )
 from agent3.schema import nearest
+from agent3.security.limits import RateLimiter
 
 __all__ = ["CallRequest", "Caller", "Gateway", "response"]
 
 _LONGEST_TIMEOUT = 3_600.0
 _MOST_RETRIES = 10
+_QUESTIONS_PER_CALL = 10
+"""How much oftener than call a client may search, look, answer and rate."""
 
 
 class Caller(Struct, frozen=True):
@@ -77,9 +88,13 @@ class Gateway:
         self.house = house
         self.directory = directory
         self.reputation = reputation
+        limits = house.settings.limits
+        more = _QUESTIONS_PER_CALL
+        self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=house.env)
 
     async def search(self, caller: Caller, query: str, limit: int = 10) -> dict[str, Any]:
         """The agents that fit a query, the best first, each with what it can do and how it was rated."""
+        self._metered(caller)
         hits = await self.directory.search(query, max(1, min(limit, 50)), self._visible(caller.principal))
         ratings = await self.reputation.all([hit.agent.id for hit in hits])
         found = [self._summary(hit, ratings[hit.agent.id], caller.principal) for hit in hits]
@@ -87,6 +102,7 @@ class Gateway:
 
     async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """Everything one needs to decide whether and how to call an agent."""
+        self._metered(caller)
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
         rating = await self.reputation.of(agent.id)
         return {
@@ -103,6 +119,7 @@ class Gateway:
 
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """The agent's raw card. No network is touched and no credential is in it."""
+        self._metered(caller)
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
         return card_of(agent, self._callable(agent, caller.principal))
 
@@ -135,6 +152,7 @@ class Gateway:
 
     async def answer(self, caller: Caller, job: str, answers: Mapping[str, Answer], turn: int | None = None) -> Outcome:
         """The next turn of a job that asked."""
+        self._metered(caller)
         return await self.house.runner.answer(
             caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door
         )
@@ -159,9 +177,11 @@ class Gateway:
         return await self.house.runner.wait(caller.principal, job, seconds)
 
     async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
-        """Rate an agent from 1 to 5; the latest word of each caller counts."""
+        """Rate an agent from 1 to 5; the latest word of each caller counts, and is the only one kept."""
+        self._metered(caller)
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
         await self.reputation.rate(agent.id, caller.principal.id, rating, comment)
+        await self._forget_earlier_ratings(agent.id, caller.principal.id)
         return {
             "agentId": agent.id,
             "recorded": True,
@@ -177,6 +197,22 @@ class Gateway:
         return agent, capability
 
     # Inside
+
+    def _metered(self, caller: Caller) -> None:
+        """What is no call is free, but not without end: each of these verbs reads or writes the database."""
+        principal = caller.principal
+        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
+            raise RateLimited(
+                f"Client {principal.id} searches, looks, answers or rates too often. Come back in {wait:.1f} s.",
+                retry_after=wait,
+            )
+
+    async def _forget_earlier_ratings(self, agent: str, principal: str) -> None:
+        latest = "SELECT id FROM feedback WHERE agent = ? AND principal = ? ORDER BY at DESC, id DESC LIMIT 1"
+        await self.house.database.many(
+            f"DELETE FROM feedback WHERE agent = ? AND principal = ? AND id <> ({latest})",
+            [(agent, principal, agent, principal)],
+        )
 
     def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
         return lambda agent: bool(self._callable(agent, principal)) or not agent.capabilities

@@ -104,7 +104,7 @@ async def build(
     try:
         local = LocalConnector()
         connectors: dict[str, Connector] = {"local": local, "mcp": _mcp(settings, env)}
-        directory = Directory(database, env)
+        directory = Directory(database, env, metrics)
         for agent in agents:
             local.add(agent)
             directory.host(agent.agent)

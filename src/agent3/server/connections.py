@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agent3.observe.logs import get as logger
 
@@ -50,14 +50,13 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._arriving = len(data)
         super().data_received(data)
-        if self._answering() or self.transport.is_closing():
-            self._stop()
-            return
-        if self._clock is None:
-            self._wind()
         self._received += len(data)
         if self._in_headers and self._received > _MOST_HEADERS:
             self._refuse()
+        elif self._answering() or self.transport.is_closing():
+            self._stop()
+        elif self._clock is None:
+            self._wind()
 
     def on_message_begin(self) -> None:
         self._in_headers, self._received = True, 0
@@ -85,7 +84,8 @@ class _Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
 
     def _wind(self) -> None:
         self._clock = self.loop.call_later(self.seconds, self._ring)

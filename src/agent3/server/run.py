@@ -28,6 +28,7 @@ from agent3.server.app import app, door
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import build, database_url
 from agent3.server.client import announce
+from agent3.server.connections import patient
 from agent3.server.tools import GatewayTools
 from agent3.settings import Settings
 from agent3.storage.opening import without_password
@@ -72,7 +73,8 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
             limit_concurrency=2_000,
             server_header=False,
-            h11_max_incomplete_event_size=65_536,
+            http=patient(settings.server.body_seconds),
+            ws="none",
         )
         url = _url(listener)
         note = announce(url)

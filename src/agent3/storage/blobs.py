@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
 
 from agent3.errors import Corrupt, NotFound, RequestError, StorageError, StorageFull
@@ -31,6 +32,7 @@ class Blobs:
     def __init__(self, folder: Path | None, *, memory_bytes: int = MEMORY_BYTES):
         self.folder = folder
         self._held: dict[str, bytes] = {}
+        self._put: dict[str, float] = {}
         self._room = memory_bytes
 
     async def put(self, data: bytes) -> str:
@@ -59,9 +61,21 @@ class Blobs:
         """Forget the blob; whether there was one."""
         if self.folder is None:
             data = self._held.pop(_checked(sha256), None)
+            self._put.pop(sha256, None)
             self._room += len(data or b"")
             return data is not None
         return await asyncio.to_thread(_remove, _path(self.folder, sha256))
+
+    async def discard(self, sha256: str, unused: float) -> bool:
+        """Forget the blob if nobody has put it for ``unused`` seconds; whether it is gone.
+
+        However close together, a ``put`` that returned afterwards has its bytes.
+        """
+        if self.folder is not None:
+            return await asyncio.to_thread(_discard, _path(self.folder, sha256), unused)
+        if time.time() - self._put.get(_checked(sha256), 0.0) < unused:
+            return False
+        return await self.delete(sha256)
 
     def _hold(self, sha256: str, data: bytes) -> str:
         if sha256 not in self._held:
@@ -69,6 +83,7 @@ class Blobs:
                 raise StorageFull("The blob store in memory is full. Delete blobs, or give it a folder.")
             self._held[sha256] = bytes(data)
             self._room -= len(data)
+        self._put[sha256] = time.time()
         return sha256
 
 
@@ -99,6 +114,7 @@ def _save(folder: Path, data: bytes) -> str:
 
 def _intact(path: Path, data: bytes) -> bool:
     try:
+        os.utime(path)  # before anything else: from here on ``_discard`` sees that it is wanted
         return path.read_bytes() == data
     except FileNotFoundError:
         return False
@@ -154,6 +170,22 @@ def _remove(path: Path) -> bool:
         path.unlink()
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise _translated(error, path.name) from error
+    return True
+
+
+def _discard(path: Path, unused: float) -> bool:
+    """Take the file aside and only then look when it was last put: nobody can put it in between."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        path.rename(aside)
+        if time.time() - aside.stat().st_mtime < unused:
+            aside.replace(path)
+            return False
+        aside.unlink()
+    except FileNotFoundError:
+        return True
     except OSError as error:
         raise _translated(error, path.name) from error
     return True
