@@ -312,7 +312,9 @@ def _gateway(where: Where) -> Gateway:
             "--server names a running gateway; --db and --demo make one in this process. Give one or other."
         )
     address = where.server or (None if own else os.environ.get("AGENT3_SERVER") or running())
-    return Remote(address) if address is not None else Local(_settings(where.config, where.db), where.demo)
+    if address is not None:
+        return Remote(address)
+    return Local(_settings(where.config, where.db), where.demo, alone=not own)
 
 
 def _json(text: str | None) -> Any:
@@ -347,7 +349,7 @@ def _at_terminal(where: Where) -> bool:
 
 
 def _ask(answer: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Put its questions to the person at the terminal; None when the person leaves them open (Ctrl-D)."""
+    """Put its questions to the person at the terminal; None when the person leaves them open (Ctrl-D, Ctrl-C)."""
     said: dict[str, Any] = {}
     for question in answer["questions"]:
         if url := question.get("url"):
@@ -356,7 +358,7 @@ def _ask(answer: Mapping[str, Any]) -> dict[str, Any] | None:
             print(f"  ({' / '.join(map(str, choices))})")
         try:
             said[question["id"]] = input(f"{question['text']} ")
-        except EOFError:
+        except (EOFError, KeyboardInterrupt):
             print()
             return None
     return said
@@ -373,8 +375,10 @@ def _agents(found: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     if not found["agents"]:
-        asked = f" for {found['query']!r}" if found["query"] else ""
-        print(f"No agent found{asked}. Start the gateway with agent3 serve --demo to have some to try.")
+        if found["query"]:
+            print(f"No agent fits {found['query']!r}. agent3 list shows what there is.")
+        else:
+            print("No agent found. Start the gateway with agent3 serve --demo to have some to try.")
         return
     table = Table("agent", "what it does", "capabilities", "rating", box=None, pad_edge=False)
     for one in found["agents"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
-from agent3.errors import Agent3Error, SetupError, Unauthenticated, Unavailable, ValidationError, by_code
+from agent3.errors import Agent3Error, NotFound, SetupError, Unauthenticated, Unavailable, ValidationError, by_code
 from agent3.settings import Settings, data_folder
 
 __all__ = ["Gateway", "Local", "Remote", "announce", "running"]
@@ -152,11 +152,12 @@ def _error(error: Mapping[str, Any]) -> Agent3Error:
 
 
 class Local:
-    """A gateway of this process's own on the same database, for when none runs."""
+    """A gateway of this process's own on the same database. ``alone`` says that one was looked for and none runs."""
 
-    def __init__(self, settings: Settings, demo: bool):
+    def __init__(self, settings: Settings, demo: bool, *, alone: bool = False):
         self._settings = settings
         self._demo = demo
+        self._alone = alone
         self.where = settings.storage.url or "the local database"
 
     def search(self, query: str, limit: int) -> dict[str, Any]:
@@ -176,7 +177,12 @@ class Local:
         return self._run("agent3_call", dict(arguments))
 
     def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return _run(self._verb(verb, arguments))
+        try:
+            return _run(self._verb(verb, arguments))
+        except NotFound as wrong:
+            if self._alone:
+                wrong.message += " No gateway runs here: start one with agent3 serve, or add --demo."
+            raise
 
     async def _verb(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
         # The whole gateway is loaded only by the command that needs it: agent3 --help stays light.

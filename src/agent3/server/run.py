@@ -26,7 +26,7 @@ from agent3.errors import SetupError
 from agent3.observe import logs
 from agent3.server.app import app, door
 from agent3.server.auth import Doorkeeper
-from agent3.server.build import build, database_url
+from agent3.server.build import Server, build, database_url
 from agent3.server.client import announce
 from agent3.server.connections import patient
 from agent3.server.tools import GatewayTools
@@ -102,7 +102,24 @@ class _Uvicorn(uvicorn.Server):
 
 async def _stdio(settings: Settings, agents: Sequence[LocalAgent]) -> None:
     async with build(settings, agents) as server:
+        _leave_on_interrupt(server)
         await door(server, GatewayTools(server.gateway, server.env, "stdio")).stdio()
+
+
+def _leave_on_interrupt(server: Server) -> None:
+    """Ctrl-C ends it. A thread waits for input and cannot be called back, so what is open is closed by hand first."""
+    leaving: list[asyncio.Task[None]] = []
+
+    async def leave() -> None:
+        try:
+            await asyncio.wait_for(server.house.aclose(), 5)
+            await asyncio.wait_for(server.database.aclose(), 5)
+        finally:
+            os._exit(130)
+
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGINT, lambda: leaving.append(asyncio.ensure_future(leave())) if not leaving else os._exit(130)
+    )
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -198,7 +215,7 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
-        f"  REST     {url}/v1  ({url}/openapi.json)",
+        f"  REST     {url}/openapi.json",
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
         f"  State    {without_password(database_url(settings))}",
         "",
@@ -219,7 +236,7 @@ def _for_hosts() -> str:
     """What a person who starts the stdio server by hand should know: it is for a program at the other end."""
     entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
     config = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
-    return f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\nCtrl-D ends it.\n"
+    return f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\nCtrl-C or Ctrl-D ends it.\n"
 
 
 def _command() -> str:
@@ -227,10 +244,8 @@ def _command() -> str:
     own = Path(sys.argv[0])
     if own.name != "agent3" or any(Path(one) == own.parent for one in os.environ.get("PATH", "").split(os.pathsep)):
         return "agent3"
-    try:
-        return str(own.relative_to(Path.cwd()))
-    except ValueError:
-        return str(own)
+    here = Path.cwd()
+    return str(own.relative_to(here)) if own.parent.parent.parent == here else str(own)
 
 
 def _example(agents: Sequence[LocalAgent]) -> str:
