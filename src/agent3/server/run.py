@@ -236,7 +236,8 @@ def _for_hosts() -> str:
     """What a person who starts the stdio server by hand should know: it is for a program at the other end."""
     entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
     config = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
-    return f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\nCtrl-C or Ctrl-D ends it.\n"
+    ends = "Ctrl-C or Ctrl-D ends it."
+    return f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\n{ends}\n"
 
 
 def _command() -> str:
