@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from agent3.calls import nodes
+from agent3.calls.nodes import dead, enter, leave
 from agent3.calls.outcomes import REFUSALS
 from agent3.env import Env
 from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
@@ -98,7 +98,7 @@ class Jobs:
         self._env = env
         self._metrics = metrics
         self._keep = keep_days * 86_400.0
-        self.node = nodes.enter(env, self)
+        self.node = enter(env, self)
         self._changed: dict[str, set[asyncio.Event]] = {}
         self._unreadable: set[str] = set()
 
@@ -308,7 +308,7 @@ class Jobs:
         held = await self._database.all(
             "SELECT DISTINCT node FROM jobs WHERE status = 'working' AND node IS NOT NULL AND lease >= ?", now
         )
-        gone = [row["node"] for row in held if nodes.dead(row["node"], self.node)][:_NAMES]
+        gone = [row["node"] for row in held if dead(row["node"], self.node)][:_NAMES]
         rows = await self._database.all(
             "SELECT id FROM jobs WHERE status = 'working' AND (node IS NULL OR lease IS NULL OR lease < ? "
             f"OR node IN (''{', ?' * len(gone)})) ORDER BY updated, id",
@@ -323,7 +323,7 @@ class Jobs:
         if row is None:
             return None
         silent = (row["lease"] or 0.0) < self._env.now()
-        return self._read(row) if silent or nodes.dead(row["node"], self.node) else None
+        return self._read(row) if silent or dead(row["node"], self.node) else None
 
     async def heartbeat(self, jobs: Sequence[str]) -> list[str]:
         """Say that this process still works on its jobs; those that another has taken meanwhile."""
@@ -342,7 +342,7 @@ class Jobs:
 
     async def leave(self) -> None:
         """Give up this process's jobs, so that the next may take them over at once."""
-        nodes.leave(self.node)
+        leave(self.node)
         await self._database.many(
             "UPDATE jobs SET node = NULL, lease = ? WHERE node = ? AND status = 'working'",
             [(self._env.now(), self.node)],
