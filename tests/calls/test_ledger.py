@@ -230,11 +230,13 @@ def test_a_failing_disk_is_told_and_the_row_follows_when_it_is_back() -> None:
 def test_closing_gives_up_on_a_disk_that_stays_broken() -> None:
     async def story(database: Database) -> None:
         moody = Moody(database)
-        book = Ledger(moody, "batched", REAL, Metrics())
+        metrics = Metrics()
+        book = Ledger(moody, "batched", REAL, metrics)
         moody.broken = True
         await book.write(a_row(1), refusal=False)
         await until(lambda: moody.asked > 0)
         await asyncio.wait_for(book.aclose(), 5)
+        assert 'agent3_events_dropped_total{reason="ledger row"} 1.0' in metrics.render()[0].decode()
 
     using(":memory:", story)
 
