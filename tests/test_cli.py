@@ -554,3 +554,13 @@ def test_help_of_a_real_process_is_plain(tmp_path: Path) -> None:
     done = run_agent3(tmp_path, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: agent3 COMMAND")
+
+
+def test_an_address_that_cannot_be_added_is_named_without_its_password(agent3: Command) -> None:
+    told = agent3("add", "https://ann:hunter2@example.com/mcp?token=hunter3")
+    assert told.code != 0
+    assert "example.com" in told.err
+    assert "hunter" not in told.out + told.err
+    missing = agent3("add", "no-such-program --key hunter4")
+    assert "no-such-program" in missing.err
+    assert "hunter" not in missing.out + missing.err

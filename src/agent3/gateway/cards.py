@@ -10,7 +10,7 @@ import msgspec
 
 from agent3.model import Agent, Capability
 
-__all__ = ["card_of"]
+__all__ = ["card_of", "shown"]
 
 
 def card_of(agent: Agent, offered: Sequence[Capability]) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def _skill(one: Capability) -> dict[str, Any]:
         "outputModes": list(one.output_modes),
         "inputSchema": one.input_schema,
         "outputSchema": one.output_schema,
-        "interfaces": [{"protocol": route.protocol, "address": _shown(route.address)} for route in one.routes],
+        "interfaces": [{"protocol": route.protocol, "address": shown(route.address)} for route in one.routes],
     }
 
 
-def _shown(address: str) -> str:
+def shown(address: str) -> str:
     """Where it is, without what may hold a credential: no account or query of a URL, of a command only the program."""
     if address.startswith("stdio:"):
         return f"stdio:{_program(address.removeprefix('stdio:'))}"

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError
+from agent3.gateway.cards import shown
 from agent3.mcp.connector import MCPConnector, agent_id
 from agent3.mcp.processes import PREFIX, Command
 from agent3.model import Agent, Capability, Route
@@ -73,7 +74,7 @@ async def add_all(
     """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
     results = []
     for one in _read(what, name, credential):
-        label = one.name or one.route.address
+        label = one.name or shown(one.route.address)
         try:
             results.append(Added(label, agent=await _add(server, one, vault or EnvironmentVault())))
         except Agent3Error as wrong:
