@@ -109,7 +109,7 @@ class _Core:
 class _Nowhere:
     """A database for the ledger that keeps nothing."""
 
-    async def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Take the rows and forget them."""
 
 

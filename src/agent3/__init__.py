@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         ToolParameter,
     )
     from agent3.errors import Agent3Error, SecurityError, ValidationError
-    from agent3.mcp.library import MCPClient, MCPServer
+    from agent3.mcp.client import MCPClient
+    from agent3.mcp.library import MCPServer
     from agent3.mcp.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
     from agent3.nlweb.executor import NLWebExecutor
     from agent3.nlweb.sandbox import NLWebSandbox
@@ -78,7 +79,8 @@ _HOMES = {
         "ToolParameter",
     ),
     "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
-    "agent3.mcp.library": ("MCPClient", "MCPServer"),
+    "agent3.mcp.client": ("MCPClient",),
+    "agent3.mcp.library": ("MCPServer",),
     "agent3.mcp.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
     "agent3.nlweb.executor": ("NLWebExecutor",),
     "agent3.nlweb.sandbox": ("NLWebSandbox",),

@@ -142,6 +142,41 @@ def test_many_rows_are_written_all_or_none(url: str) -> None:
     using(url, story)
 
 
+def test_rows_are_appended_by_the_thousand_and_those_that_are_there_stay(url: str) -> None:
+    async def story(database: Database) -> None:
+        await database.many(PUT, [("7", 1)])
+        await database.append("counters", ("name", "value"), [(str(i), i) for i in range(3_000)])
+        await database.append("counters", ("name", "value"), [])
+        rows = await database.all("SELECT name, value FROM counters")
+        assert {row["name"]: row["value"] for row in rows} == {str(i): i for i in range(3_000)} | {"7": 1}
+
+    using(url, story)
+
+
+def test_texts_and_numbers_are_appended_as_they_are(url: str) -> None:
+    async def story(database: Database) -> None:
+        awkward = "a'\"\\?ä\n\U0001f600"
+        columns = ("id", "job", "turn", "at", "principal", "agent", "capability", "door", "entry", "trace", "status")
+        columns += ("seconds", "attempts", "hops", "cached", "tokens", "cost", "bytes_in", "bytes_out", "message")
+        row = (awkward, "j", 1, 1.25, "p", "a", "c", "d", "start", "t", "done", 0.1, 1, 0, 0, 2**40, 1e-9, 1, 2, None)
+        await database.append("calls", columns, [row])
+        found = await database.one("SELECT * FROM calls")
+        assert found is not None
+        assert tuple(found[column] for column in columns) == row
+
+    using(url, story)
+
+
+@pytest.mark.parametrize("value", ["\ud800", object()])
+def test_what_cannot_be_appended_is_refused_and_takes_the_others_with_it(url: str, value: object) -> None:
+    async def story(database: Database) -> None:
+        with pytest.raises(RequestError):
+            await database.append("counters", ("name", "value"), [("a", 1), (value, 2)])
+        assert await names(database) == []
+
+    using(url, story)
+
+
 def test_one_bad_append_among_many_callers_fails_alone(url: str) -> None:
     async def story(database: Database) -> None:
         await database.many(PUT, [("taken", 1)])

@@ -8,7 +8,6 @@ disk cannot follow, callers wait instead of rows being lost. Refusals are always
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
 from typing import Any, Literal
 
 import msgspec
@@ -33,23 +32,11 @@ Row = tuple[Any, ...]
 _encode = msgspec.json.Encoder().encode
 
 _COLUMNS = (
-    "id, job, turn, at, principal, tenant, agent, capability, route, door, entry, context, trace, status, code, "
-    "message, seconds, attempts, hops, cached, tokens, cost, bytes_in, bytes_out"
+    *("id", "job", "turn", "at", "principal", "tenant", "agent", "capability", "route", "door", "entry", "context"),
+    *("trace", "status", "code", "message", "seconds", "attempts", "hops", "cached", "tokens", "cost"),
+    *("bytes_in", "bytes_out"),
 )
-_MARKS = ", ".join("?" * 24)
-_INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({_MARKS})"
-_AT_ONCE = 100
-
-
-def _insert(rows: int) -> str:
-    """One statement for some rows, which may be there already if nobody was left to hear whether they were written.
-
-    A statement gives up the interpreter once and not once for each row: a hundred times faster beside busy callers.
-    """
-    return f"{_INSERT}{f', ({_MARKS})' * (rows - 1)} ON CONFLICT DO NOTHING"
-
-
-_ONE, _MANY = _insert(1), _insert(_AT_ONCE)
+_INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _BACKLOG = 20_000
 _PAUSE = 0.02
 _LATE = 0.04
@@ -123,21 +110,15 @@ class Ledger:
             self.later(row)
             raise
 
-    async def _insert(self, rows: list[Row]) -> None:
-        """Write rows, most of them by the hundred."""
-        rest = len(rows) % _AT_ONCE
-        starts = range(rest, len(rows), _AT_ONCE)
-        hundreds = [list(chain.from_iterable(rows[start : start + _AT_ONCE])) for start in starts]
-        if hundreds:
-            await self._database.many(_MANY, hundreds)
-        if rest:
-            await self._database.many(_ONE, rows[:rest])
+    async def _append(self, rows: list[Row]) -> None:
+        """Write rows, which may be there already if nobody was left to hear whether they were written."""
+        await self._database.append("calls", _COLUMNS, rows)
 
     async def _insert_singly(self, rows: list[Row]) -> None:
         """One of them cannot be stored; it must not take the others with it."""
         for row in rows:
             try:
-                await self._database.many(_ONE, [row])
+                await self._append([row])
             except StorageError:
                 self._rows.append(row)
             except Agent3Error as wrong:
@@ -159,7 +140,7 @@ class Ledger:
                 return
             self.metrics.ledger_backlog.set((), len(rows))
             try:
-                await self._insert(rows)
+                await self._append(rows)
             except (StorageError, asyncio.CancelledError):
                 self._rows = rows + self._rows
                 raise

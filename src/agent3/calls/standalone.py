@@ -2,14 +2,15 @@
 
 A tool in a script then runs under the same steps as a remote agent behind a gateway. Nothing survives the process,
 and the log says so once. Memory is not for ever either: of ledger and dead letters the latest rows are kept, of ended
-jobs those of a day.
+jobs those of a day. A core with a database of its own (``storage.url``) keeps what it does, and takes up the jobs that
+an earlier process left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from agent3 import bridge
@@ -18,8 +19,8 @@ from agent3.calls.house import House
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.env import REAL
-from agent3.errors import StorageError
-from agent3.model import LOCAL, Call, Capability, Outcome, Part, Principal
+from agent3.errors import Conflict, StorageError
+from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 from agent3.settings import Calls, Settings
 from agent3.storage import Transaction, open_database
@@ -40,31 +41,56 @@ _DAYS = 1.0
 
 
 class Standalone:
-    """A call core in memory, with a synchronous face. Safe from any thread."""
+    """A call core, in memory unless ``settings.storage.url`` says otherwise, with a synchronous face.
+
+    Safe from any thread. Agents with jobs to take up must be hosted before the first call.
+    """
 
     def __init__(self, settings: Settings | None = None):
         self._settings = settings or Settings(calls=Calls(ledger="batched", job_days=_DAYS))
         self._connector = LocalConnector()
+        self._connectors: dict[str, Connector] = {"local": self._connector}
+        self._adopted: dict[str, Agent] = {}
         self._opening: asyncio.Future[House] | None = None
         self._numbers = itertools.count(1)
         self._untidied = 0
 
     def host(self, agent: LocalAgent) -> None:
-        """Make an agent callable, under an id of its own: two servers in one script may bear one name."""
-        agent.id = f"{agent.id}#{next(self._numbers)}"
+        """Make an agent callable, under an id of its own: two servers in one script may bear one name.
+
+        Where jobs outlive the process the name is the id, since the next process must find the agent by it.
+        """
+        if not self._settings.storage.url:
+            agent.id = f"{agent.id}#{next(self._numbers)}"
+        elif agent.id in self._connector.agents:
+            raise Conflict(f"There is an agent {agent.id!r} in this core already. Give each a name of its own.")
         self._connector.add(agent)
+
+    def reach(self, protocol: str, connector: Connector) -> None:
+        """Make routes of one more protocol callable; the core closes the connector when it is closed."""
+        self._connectors.setdefault(protocol, connector)
+
+    def adopt(self, agent: Agent) -> None:
+        """Make an agent of elsewhere callable, or bring it up to date; its protocol must be in reach."""
+        self._adopted[agent.id] = agent
+
+    def disown(self, agent: Agent) -> None:
+        """Forget an agent of elsewhere."""
+        self._adopted.pop(agent.id, None)
 
     def drop(self, agent: LocalAgent) -> None:
         """Forget an agent."""
         self._connector.agents.pop(agent.id, None)
 
-    def call(self, agent: LocalAgent, capability: Capability, given: Any, principal: Principal = LOCAL) -> Outcome:
+    def call(
+        self, agent: LocalAgent | Agent, capability: Capability, given: Any, principal: Principal = LOCAL, **more: Any
+    ) -> Outcome:
         """One call through all steps; waits for its outcome."""
-        return bridge.run(self.call_async(agent, capability, given, principal))
+        return bridge.run(self.call_async(agent, capability, given, principal, **more))
 
     async def call_async(
         self,
-        agent: LocalAgent,
+        agent: LocalAgent | Agent,
         capability: Capability,
         given: Any,
         principal: Principal = LOCAL,
@@ -72,9 +98,14 @@ class Standalone:
         message: str = "",
         traceparent: str | None = None,
         context: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+        listener: Callable[[Event], None] | None = None,
+        detach: bool = False,
     ) -> Outcome:
         """Likewise inside the bridge's loop."""
-        house = await self._opened()
+        house = await self.house()
+        whole = agent.agent if isinstance(agent, LocalAgent) else agent
         call = Call(
             id=house.env.id(),
             principal=principal,
@@ -85,9 +116,11 @@ class Standalone:
             routes=capability.routes,
             traceparent=traceparent,
             context=context,
+            key=key,
+            timeout=timeout,
         )
         try:
-            return await house.runner.start(call, (agent.agent, capability))
+            return await house.runner.start(call, (whole, capability), listener=listener, detach=detach)
         finally:
             await self._tidy(house)
 
@@ -103,22 +136,29 @@ class Standalone:
             await house.aclose()
             await house.database.aclose()
 
-    async def _opened(self) -> House:
+    async def house(self) -> House:
+        """The core itself, opened when it is first asked for. Inside the bridge's loop."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> House:
-        log.info("no database was given: jobs and ledger live in memory and end with the process")
-        database = await open_database(":memory:", env=REAL, max_bytes=_MOST_BYTES)
-        house = House.build(self._settings, database, {"local": self._connector}, self._lookup)
+        url = self._settings.storage.url
+        if url:
+            database = await open_database(url, env=REAL, max_bytes=self._settings.storage.max_bytes)
+        else:
+            log.info("no database was given: jobs and ledger live in memory and end with the process")
+            database = await open_database(":memory:", env=REAL, max_bytes=_MOST_BYTES)
+        house = House.build(self._settings, database, self._connectors, self._lookup)
+        if url and (taken := await house.runner.recover()):
+            log.info("%d jobs of an earlier process were taken over", taken)
         house.runner.keep_house()
         return house
 
     async def _tidy(self, house: House) -> None:
         """Now and then, on the way out of a call: by the clock alone a busy script would outrun it."""
         self._untidied += 1
-        if self._untidied < _EVERY:
+        if self._untidied < _EVERY or self._settings.storage.url:
             return
         self._untidied = 0
         try:
@@ -128,6 +168,9 @@ class Standalone:
             log.warning("the rows in memory were not tidied, which is tried again: %s", wrong)
 
     async def _lookup(self, agent_id: str, name: str) -> Target:
+        adopted = self._adopted.get(agent_id)
+        if adopted is not None and (capability := adopted.capability(name)) is not None:
+            return adopted, capability
         agent = self._connector.agents.get(agent_id)
         function = agent.functions.get(name) if agent is not None else None
         if agent is None or function is None:

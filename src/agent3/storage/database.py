@@ -80,6 +80,13 @@ class Database(Protocol):
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Run one statement for each row, all or none, in one durable transaction: the fast path for appending."""
 
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Insert rows of texts, numbers and None, all or none, passing over those that are there already.
+
+        For rows by the thousand beside busy callers: ``many`` costs less for one of them. A value of another kind
+        raises ``RequestError``.
+        """
+
     async def check(self, *, thorough: bool = False) -> dict[str, object]:
         """The database's health, without raising: ``ok``, ``integrity``, ``size``, ``version``, ``schema`` and more.
 

@@ -353,6 +353,10 @@ class PostgresDatabase:
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await (await self._room()).many(sql, rows)
 
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        marks = ", ".join("?" * len(columns))
+        await self.many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows)
+
     async def check(self, *, thorough: bool = False) -> dict[str, object]:
         report: dict[str, object] = {"ok": False, "dialect": self.dialect, "url": self.url}
         try:
