@@ -24,7 +24,7 @@ BATCHED = Calls(ledger="batched", timeout=5.0, attempt_timeout=2.0, backoff=0.00
 
 
 class Moody:
-    """A database whose many() can be made to fail or to wait."""
+    """A database that can be made to fail or to wait when rows of the ledger come."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -38,11 +38,18 @@ class Moody:
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         if "INTO calls" in sql:
-            self.asked += 1
-            await self.gate.wait()
-            if self.broken:
-                raise StorageError("the disk is gone")
+            await self._mood()
         await self._database.many(sql, rows)
+
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        await self._mood()
+        await self._database.append(table, columns, rows)
+
+    async def _mood(self) -> None:
+        self.asked += 1
+        await self.gate.wait()
+        if self.broken:
+            raise StorageError("the disk is gone")
 
 
 def a_row(number: int) -> tuple[Any, ...]:
@@ -179,7 +186,7 @@ def test_callers_that_never_pause_do_not_keep_rows_from_the_disk() -> None:
     using(":memory:", story)
 
 
-def test_rows_written_by_the_hundred_are_all_there_once(url: str) -> None:
+def test_rows_that_come_again_are_there_once(url: str) -> None:
     async def story(database: Database) -> None:
         book = Ledger(database, "batched", REAL, Metrics())
         for number in (*range(253), *range(100, 140)):  # a row whose fate was not heard of comes again

@@ -25,7 +25,7 @@ def counting(core: Standalone) -> LocalAgent:
 
 
 async def rows(core: Standalone, table: str) -> list[Any]:
-    house = await core._opened()
+    house = await core.house()
     await house.ledger.flush()
     return await house.database.all(f"SELECT * FROM {table} ORDER BY rowid")
 
