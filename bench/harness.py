@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +53,7 @@ __all__ = [
     "serving",
     "side_by_side",
     "uvicorn",
+    "with_extra",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +62,7 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
-MODULES = ("calls", "footprint", "mcp", "schemas")
+MODULES = ("calls", "footprint", "gateway", "mcp", "schemas")
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Options:
 
     seconds: float = 3.0
     rounds: int = 3
-    connections: int = 8
+    connections: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,11 @@ def ratio(above: float | None, below: float | None) -> float | None:
     return _rounded(above / below) if above and below else None
 
 
+def with_extra(row: Row, **extra: Any) -> Row:
+    """The row with further keys of its own."""
+    return replace(row, extra={**row.extra, **extra})
+
+
 def measure(target: str, function: Callable[[T], object], items: Sequence[T], *, chunk: int = 1, **extra: Any) -> Row:
     """Call ``function`` once per item in this process and time it.
 
@@ -192,6 +198,7 @@ class Target:
     """A server to load: how to start it (given a free port and an empty folder), and what to ask it.
 
     ``prepare`` sees the running server first and says what to ask it then, such as the request with a session's id.
+    ``note`` says how to read its row.
     """
 
     name: str
@@ -199,6 +206,7 @@ class Target:
     request: Request
     prepare: Callable[[int, Request], Request] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
 
 def uvicorn(app: str, port: int, *extra: str, python: str = sys.executable) -> list[str]:
@@ -219,7 +227,8 @@ def ask(port: int, request: Request, *, timeout: float = 5.0) -> tuple[int, Mess
     """One request: status, headers and body of its answer. OSError or HTTPException when there is none."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
     try:
-        connection.request(request.method, request.path, request.body_of(0), dict(request.headers))
+        body = request.body_of(0)
+        connection.request(request.method, request.path, body, request.headers_with(port, body))
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
     finally:
@@ -300,14 +309,14 @@ def side_by_side(targets: Sequence[Target], options: Options) -> list[Row]:
                 if not isinstance(running, str):
                     loads[target.name].append(_one_round(*running, options))
                     say(f"round {turn + 1}/{options.rounds} {target.name}: {loads[target.name][-1][0].rate:,.0f}/s")
-    return [_summary(name, loads[name], started[name]) for name in loads]
+    return [_summary(target, loads[target.name], started[target.name]) for target in targets]
 
 
 def _started(stack: contextlib.ExitStack, target: Target, options: Options) -> tuple[Server, Request] | str:
     try:
         server = stack.enter_context(serving(target.command, HEALTHY, environment=target.environment))
         request = _prepared(server.port, target)
-    except (RuntimeError, OSError, http.client.HTTPException) as error:
+    except (RuntimeError, OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
         say(f"{target.name}: {error}")
         return str(error)
     apply_load(server.port, request, seconds=min(1.0, options.seconds), connections=2)  # warm, and not counted
@@ -329,20 +338,21 @@ def _one_round(server: Server, request: Request, options: Options) -> tuple[Load
     return load, after - before if after is not None and before is not None else None
 
 
-def _summary(name: str, rounds: Sequence[tuple[Load, float | None]], started: object) -> Row:
+def _summary(target: Target, rounds: Sequence[tuple[Load, float | None]], started: object) -> Row:
     if isinstance(started, str):
-        return Row(name, errors=1, extra={"note": started})
+        return Row(target.name, errors=1, extra={"note": started})
     loads = [load for load, _ in rounds]
     good = sum(load.good for load in loads)
     busy = [seconds for _, seconds in rounds if seconds is not None]
+    note = {"note": target.note} if target.note else {}
     return Row(
-        name,
+        target.name,
         rate=statistics.median(load.rate for load in loads),
         p50_ms=statistics.median(load.p50_ms for load in loads),
         p99_ms=statistics.median(load.p99_ms for load in loads),
         cpu_ms_per_call=sum(busy) * 1e3 / good if good and busy else None,
         errors=sum(load.bad for load in loads),
-        extra={"best_rate": max(load.rate for load in loads), "calls": good},
+        extra={"best_rate": max(load.rate for load in loads), "calls": good, **note},
     )
 
 

@@ -1,8 +1,9 @@
 """Load on one loopback server: the same request again and again over a few connections, for a given time.
 
 ``wrk`` does it where it is installed, because it takes little of the processor that the server needs; else a small
-asyncio client does. Both count as good only an answer with status 200 that contains the expected text, so that a server
-which fails fast never looks fast. Nothing here knows who is being loaded or why.
+asyncio client does, and also where each request needs headers of its own. Both count as good only an answer with status
+200 that contains the expected text, so that a server which fails fast never looks fast. Nothing here knows who is being
+loaded or why.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +30,9 @@ ANSWER_SECONDS = 10.0
 class Request:
     """What is sent, and what the answer must contain to count.
 
-    Where a ``tail`` is given, a number stands between the body and it that is new in every request: two requests of one
-    JSON-RPC session that are under way at once must not have the same id.
+    Where ``tails`` are given, they are taken in turn, and a number stands between the body and the tail that is new in
+    every request: two requests of one JSON-RPC session that are under way at once must not have the same id. ``fresh``
+    makes further headers for each request, from the port and the body that it goes with, such as a signature.
     """
 
     path: str
@@ -38,11 +40,16 @@ class Request:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     method: str = "POST"
-    tail: bytes = b""
+    tails: tuple[bytes, ...] = ()
+    fresh: Callable[[int, bytes], Mapping[str, str]] | None = None
 
     def body_of(self, number: int) -> bytes:
         """The body of the request with this number."""
-        return b"%b%d%b" % (self.body, number, self.tail) if self.tail else self.body
+        return b"%b%d%b" % (self.body, number, self.tails[number % len(self.tails)]) if self.tails else self.body
+
+    def headers_with(self, port: int, body: bytes) -> dict[str, str]:
+        """The headers of one request to this port with this body."""
+        return {**self.headers, **(self.fresh(port, body) if self.fresh else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +69,8 @@ class Load:
 
 
 def apply_load(port: int, request: Request, *, seconds: float, connections: int) -> Load:
-    """Load the server on ``port`` with wrk if it is there, else with the asyncio client."""
-    if shutil.which("wrk"):
+    """Load the server on ``port`` with wrk if it is there and can make the requests, else with the asyncio client."""
+    if request.fresh is None and shutil.which("wrk"):
         return with_wrk(port, request, seconds=seconds, connections=connections)
     return with_asyncio(port, request, seconds=seconds, connections=connections)
 
@@ -79,13 +86,13 @@ _LUA = """
 wrk.method = {method}
 wrk.body = {body}
 {headers}
-local expect, head, tail = {expect}, {body}, {tail}
+local expect, head, tails = {expect}, {body}, {{{tails}}}
 local threads = {{}}
 local sent = 0
-if tail ~= "" then
+if #tails > 0 then
   function request()
     sent = sent + 1
-    return wrk.format(nil, nil, nil, head .. sent .. tail)
+    return wrk.format(nil, nil, nil, head .. sent .. tails[sent % #tails + 1])
   end
 end
 good, bad = 0, 0  -- globals: each thread has its own pair, which done() reads
@@ -108,7 +115,12 @@ _COUNTED = re.compile(r"^counted (\d+) (\d+) (\d+) ([\d.]+) ([\d.]+)$", re.MULTI
 
 
 def with_wrk(port: int, request: Request, *, seconds: float, connections: int) -> Load:
-    """Load with wrk on one thread. wrk knows whole seconds only, so a fraction is rounded up."""
+    """Load with wrk on one thread. wrk knows whole seconds only, so a fraction is rounded up.
+
+    ValueError for a request with ``fresh`` headers: its Lua has no way to ask Python for them.
+    """
+    if request.fresh is not None:
+        raise ValueError(f"wrk cannot make new headers for each request to {request.path}; use with_asyncio")
     whole = max(1, round(seconds + 0.49))
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         script = Path(folder, "request.lua")
@@ -130,7 +142,7 @@ def _lua(request: Request) -> str:
     return _LUA.format(
         method=_quoted(request.method.encode()),
         body=_quoted(request.body),
-        tail=_quoted(request.tail),
+        tails=", ".join(map(_quoted, request.tails)),
         headers=headers,
         expect=_quoted(request.expect.encode()),
     )
@@ -198,7 +210,7 @@ async def _connection(port: int, request: Request, until: float, tally: _Tally) 
 def _on_the_wire(port: int, request: Request, number: int) -> bytes:
     body = request.body_of(number)
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {HOST}:{port}"]
-    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    lines += [f"{name}: {value}" for name, value in request.headers_with(port, body).items()]
     lines += [f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
 

@@ -1,5 +1,7 @@
 """The command line: ``python -m conformance mcp [--serve PORT | --leg NAME … | --url URL]``.
 
+With a URL only the legs that judge a server run, unless others are named.
+
 Ends with 0, with 1 when a check failed or a kit could not be got, with 2 when the command line is wrong.
 """
 
@@ -9,10 +11,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from conformance import mcp_fixture, mcp_suite
+from conformance import mcp_fixture, mcp_gateway, mcp_suite
 from conformance.kits import KitError
 
 LEGS = {leg.name: leg for leg in mcp_suite.LEGS}
+PLACES = {"fixture": mcp_suite.fixture_server, "gateway": mcp_gateway.through_gateway}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,10 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mcp_fixture.serve(chosen.serve)
         return 0
     try:
-        return mcp_suite.run([LEGS[name] for name in chosen.leg or LEGS], chosen.url)
+        return mcp_suite.run(_legs(chosen.leg, chosen.url), chosen.url, PLACES)
     except KitError as wrong:
         print(wrong, file=sys.stderr)
         return 1
+
+
+def _legs(names: Sequence[str] | None, url: str | None) -> list[mcp_suite.Leg]:
+    if names:
+        return [LEGS[name] for name in names]
+    return [leg for leg in LEGS.values() if url is None or leg.judges == "fixture"]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
+from bench import gateway, mcp, ours
+from bench.apps import catalogue
 from bench.harness import (
     BENCHES,
     HEALTHY,
@@ -37,8 +39,8 @@ from bench.harness import (
     side_by_side,
     uvicorn,
 )
-from bench.load import Load, percentile, with_asyncio, with_wrk
-from bench.mcp import call, in_session
+from bench.load import HOST, Load, apply_load, percentile, with_asyncio, with_wrk
+from bench.mcp import call, in_session, judged, paged
 
 ECHO = call("echo", {"message": "hello"}, modern=False)
 Loader = Callable[..., Load]
@@ -73,9 +75,39 @@ def test_only_the_expected_answer_counts_as_good(loader: Loader, echo_port: int)
 
 
 def test_a_failing_server_is_never_a_fast_one(echo_port: int) -> None:
-    load = with_asyncio(echo_port, replace(ECHO, expect="", tail=b"{"), seconds=0.1, connections=2)
+    load = with_asyncio(echo_port, replace(ECHO, expect="", tails=(b"{",)), seconds=0.1, connections=2)
     assert load.good == 0
     assert load.bad > 0
+
+
+def test_tails_are_taken_in_turn(loader: Loader, echo_port: int) -> None:
+    other = call("echo", {"message": "something else"}, modern=False)
+    load = loader(echo_port, replace(ECHO, tails=ECHO.tails + other.tails), seconds=0.2, connections=2)
+    assert load.good > 0
+    assert abs(load.good - load.bad) <= 3  # what was under way when the time was over
+
+
+def test_fresh_headers_are_made_for_each_request(monkeypatch: pytest.MonkeyPatch, echo_port: int) -> None:
+    seen: list[tuple[int, bytes]] = []
+
+    def fresh(port: int, body: bytes) -> dict[str, str]:
+        seen.append((port, body))
+        return {"X-Number": str(len(seen))}
+
+    request = replace(ECHO, fresh=fresh)
+    monkeypatch.setattr("bench.load.shutil.which", lambda _: "wrk")
+    load = apply_load(echo_port, request, seconds=0.1, connections=2)
+    assert load.bad == 0
+    assert len(set(seen)) == len(seen) >= load.good > 0
+    with pytest.raises(ValueError, match="wrk cannot make new headers"):
+        with_wrk(echo_port, request, seconds=0.1, connections=1)
+
+
+def test_every_signed_request_is_another_one() -> None:
+    request = ours.signed(ECHO)
+    first, second = request.headers_with(1, b"{}"), request.headers_with(1, b"{}")
+    assert first["Content-Digest"] == second["Content-Digest"]
+    assert first["Signature"] != second["Signature"]
 
 
 def test_a_server_that_is_gone_is_all_errors() -> None:
@@ -245,3 +277,84 @@ def test_a_server_that_gives_a_wrong_answer_is_not_loaded() -> None:
     (row,) = side_by_side([Target("wrong", bare, other)], Options(0.1, 1, 1))
     assert row.rate is None
     assert "answered 200 without 'good-bye'" in row.extra["note"]
+
+
+@pytest.mark.parametrize("name", ["sdk_list_10000", "ours_list_10000"])
+def test_a_long_list_is_asked_for_page_by_page(name: str) -> None:
+    target = _target(name)
+    with serving(target.command, HEALTHY, environment=target.environment) as server:
+        request = paged(server.port, target.request)
+        load = with_asyncio(server.port, request, seconds=0.2, connections=2)
+    assert len(set(request.tails)) == catalogue.COUNT // catalogue.PAGE
+    assert load.good > 0
+    assert load.bad == 0
+
+
+def test_a_list_that_is_not_whole_is_not_loaded() -> None:
+    with (
+        serving(lambda port, _: uvicorn("sdk", port), HEALTHY) as server,
+        pytest.raises(RuntimeError, match="listed 1 tools, not 10000"),
+    ):
+        paged(server.port, _target("sdk_list_10000").request)
+
+
+def test_the_gateway_is_loaded_with_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.load.shutil.which", lambda _: None)
+    names = ("ours_legacy", "ours_signed_modern", "RT-014-P03")
+    for row in side_by_side([_target(name) for name in names], Options(0.1, 1, 2)):
+        assert row.errors == 0, row.extra
+        assert (row.rate or 0) > 0
+
+
+def test_who_does_not_prove_who_it_is_is_not_measured() -> None:
+    target = _target("ours_signed_modern")
+    (row,) = side_by_side([replace(target, request=ours.with_key(mcp.SAY))], Options(0.1, 1, 1))
+    assert row.rate is None
+    assert "answered 401" in row.extra["note"]
+
+
+def test_calls_pass_through_the_gateways_to_the_server_behind_them() -> None:
+    with contextlib.ExitStack() as stack:
+        with serving(lambda port, _: uvicorn("sdk", port), HEALTHY) as upstream:
+            _, forward, agent, tool = gateway.targets(f"http://{HOST}:{upstream.port}")
+            bare_one, our_one = (
+                stack.enter_context(serving(one.command, HEALTHY, environment=one.environment)).port
+                for one in (forward, agent)
+            )
+            asked = [(bare_one, forward.request), (our_one, agent.request), (our_one, tool.request)]
+            assert [answers(*one) for one in asked] == [True, True, True]
+        assert [answers(*one) for one in asked] == [False, False, False]
+
+
+def test_a_gateway_whose_server_cannot_be_added_says_why() -> None:
+    (_, _, target, _) = gateway.targets(f"http://{HOST}:{free_port()}")
+    (row,) = side_by_side([target], Options(0.1, 1, 1))
+    assert row.rate is None
+    assert "agent3 add ended with status" in row.extra["note"]
+
+
+def test_each_ratio_is_held_against_its_limit() -> None:
+    ratios: dict[str, float | None] = {f"{name}{twin}": None for name in mcp.PAIRS for twin in ("", "_cpu")}
+    ratios |= {"ours_vs_sdk_modern": 4.0, "ours_vs_bare": 0.34, "ours_vs_sdk_modern_cpu": 4.1, "ours_vs_bare_cpu": 0.36}
+    modern = judged(Row("ours_modern", 1.0), ratios).extra
+    assert (modern["met"], modern["met_cpu"], modern["missed"]) == (False, True, "ours_vs_bare")
+    assert not judged(Row("ours_legacy", 1.0), ratios).extra["met"]
+    assert judged(Row("sdk_modern", 1.0), ratios).extra == {}
+    slow = judged(Row("ours_register_10000", extra={"total_seconds": 1.0}), ratios).extra
+    assert slow["met"] is False
+
+
+def test_a_standard_is_met_by_latency_and_rate_alike() -> None:
+    def met(rate: float | None, p99: float | None) -> tuple[bool, bool]:
+        extra = judged(Row("RT-014-P02", rate, p99_ms=p99), {}).extra
+        return extra["met"], extra["met_tenfold"]
+
+    assert met(500.0, 49.9) == (True, True)
+    assert met(499.0, 1.0) == (True, False)
+    assert met(1e6, 50.0) == (True, False)
+    assert met(49.0, 1.0) == (False, False)
+    assert met(None, None) == (False, False)
+
+
+def _target(name: str) -> Target:
+    return next(one for one in mcp.TARGETS if one.name == name)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from conformance import mcp_client
 from conformance.__main__ import main
 from conformance.kits import Npm
-from conformance.mcp_suite import LEGS, Leg, _read
+from conformance.mcp_suite import KNOWN, LEGS, Leg, _read
 
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
 LEG = Leg("any", Npm("@scope/kit", "1.0.0", "index.js"))
 
 
@@ -38,6 +40,34 @@ def test_a_failure_an_exit_code_or_nothing_checked_is_not_passed(
     assert not _read(LEG, code, results(tmp_path, one=statuses)).passed
 
 
+def test_a_known_case_may_fail_and_another_may_not(tmp_path: Path) -> None:
+    folder = results(tmp_path, **{"server-one-2026-11-16T00-22-42-764Z": ["SUCCESS", "FAILURE"]})
+    failed = "server-one-2026-11-16T00-22-42-764Z-1"
+    for case in ("one", f"one:{failed}"):
+        report = _read(LEG, 1, folder, {case: "it cannot"})
+        assert report.passed
+        assert (report.checks["KNOWN"], report.excused, report.faults) == (1, {case}, [])
+    for other in ("two", "one:another"):
+        assert not _read(LEG, 1, folder, {other: "it cannot"}).passed
+
+
+def test_a_known_case_that_did_not_fail_is_told_where_it_was_judged(tmp_path: Path) -> None:
+    report = _read(LEG, 0, results(tmp_path, one=["SUCCESS"]), {"one": "it could not", "two": "not in this leg"})
+    assert report.passed
+    assert report.stale == ["one"]
+
+
+def test_a_known_case_is_no_excuse_for_a_kit_that_broke_off(tmp_path: Path) -> None:
+    assert not _read(LEG, 1, results(tmp_path, one=["SUCCESS"]), {"one": "it could not"}).passed
+
+
+def test_scenarios_in_folders_of_their_own_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "auth").mkdir()
+    results(tmp_path / "auth", **{"iss-supported-2026-11-16T00-22-42-764Z": ["FAILURE"]})
+    report = _read(LEG, 1, tmp_path, {"auth/iss-supported": "it cannot"})
+    assert report.excused == {"auth/iss-supported"}
+
+
 def test_a_kit_is_used_as_it_is_when_it_is_there_and_of_this_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,9 +88,19 @@ def test_a_kit_is_used_as_it_is_when_it_is_there_and_of_this_version(
 def test_every_leg_has_a_name_of_its_own_and_stands_in_the_table() -> None:
     names = [leg.name for leg in LEGS]
     assert len(set(names)) == len(names)
-    page = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
     for name in names:
-        assert f"| `{name}` |" in page.read_text("utf-8")
+        assert f"| `{name}` |" in PAGE.read_text("utf-8")
+
+
+def test_every_known_case_stands_in_the_docs_with_its_reason() -> None:
+    page = PAGE.read_text("utf-8")
+    for case, reason in (pair for cases in KNOWN.values() for pair in cases.items()):
+        assert f"| `{case}` | {reason} |" in page
+
+
+def test_our_client_is_led_through_scenarios_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_CONFORMANCE_SCENARIO", "nonsense")
+    assert mcp_client.main() == 2
 
 
 def test_a_leg_that_does_not_exist_is_a_wrong_command_line() -> None:

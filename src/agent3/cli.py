@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,7 +224,8 @@ def add(
     Parameters
     ----------
     what:
-        https://host/mcp, "npx some-server --flag" in quotes, or a file with {"mcpServers": {…}}.
+        https://host/mcp, "npx some-server --flag" in quotes, or a file with {"mcpServers": {…}}. Write env:NAME for a
+        secret in it.
     name:
         What to call it; by default what it calls itself.
     credential:
@@ -250,6 +252,130 @@ def remove(agent: str, *, where: Where = Where()) -> None:  # noqa: B008 - froze
 
     remove_here(_settings(where.config, where.db), agent)
     _print({"removed": agent}, where, lambda body: print(f"Removed {agent}."))
+
+
+dlq = App(name="dlq", help="Dead letters: what could not be delivered, and what is to become of it.")
+app.command(dlq)
+
+
+@dlq.command(name="list")
+def dlq_list(
+    *,
+    agent: str | None = None,
+    code: str | None = None,
+    queue: str | None = None,
+    since: str | None = None,
+    limit: int = 50,
+    all: bool = False,  # noqa: A002 - the option is called so
+    where: Where = Where(),  # noqa: B008 - frozen
+) -> None:
+    """List dead letters, the latest first.
+
+    Parameters
+    ----------
+    agent:
+        Only calls of this agent.
+    code:
+        Only calls that failed with this code, such as timeout.
+    queue:
+        Only messages of this queue.
+    since:
+        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+    limit:
+        At most this many, up to 1000 [default: 50].
+    all:
+        Also calls that were sent again already.
+    """
+    from agent3.server import operations
+    from agent3.server.letters import Wanted
+
+    after = None if since is None else operations.moment(since, time.time())
+    wanted = Wanted(agent, code, after, queue, all, limit)
+    found = operations.list_letters(_here(where), wanted)
+    _print({"letters": found, "count": len(found)}, where, _letters)
+
+
+@dlq.command(name="show")
+def dlq_show(letter: str, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Show all that is known of a dead letter. Secrets are not.
+
+    Parameters
+    ----------
+    letter:
+        Its id, as agent3 dlq list prints it.
+    """
+    from agent3.server.operations import letter as found
+
+    _print(found(_here(where), letter), where, _pretty)
+
+
+@dlq.command(name="replay")
+def dlq_replay(letters: tuple[str, ...], *, again: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Send dead letters again, each as the caller that sent it first. Doing so twice does nothing twice.
+
+    Parameters
+    ----------
+    letters:
+        Their ids, as agent3 dlq list prints them.
+    again:
+        Also those that were sent again before.
+    """
+    from agent3.server.operations import replay_letters
+
+    done = replay_letters(_here(where), letters, again=again, demo=where.demo)
+    _print({"replayed": done}, where, _replayed)
+    if any(one["status"] in ("failed", "refused") for one in done):
+        sys.exit(1)
+
+
+@dlq.command(name="drop")
+def dlq_drop(letters: tuple[str, ...], *, yes: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Delete dead letters for ever.
+
+    Parameters
+    ----------
+    letters:
+        Their ids, as agent3 dlq list prints them.
+    yes:
+        Do not ask. Needed where there is no terminal to ask at.
+    """
+    from agent3.server.operations import drop_letters
+
+    _confirmed(f"Delete {len(letters)} dead letters for ever?", yes, where)
+    dropped = drop_letters(_here(where), letters)
+    _print({"dropped": dropped}, where, lambda body: print(f"Dropped {dropped} of {len(letters)}."))
+    if dropped < len(letters):
+        sys.exit(4)
+
+
+@app.command
+def backup(file: Path, *, force: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Back up the embedded database with its large results into one file. A gateway may be running.
+
+    Parameters
+    ----------
+    file:
+        The archive to write; compressed when its name ends with gz.
+    force:
+        Replace a file that is there.
+    """
+    from agent3.server.operations import back_up_here
+
+    _print(back_up_here(_here(where), file, force=force), where, _backed_up)
+
+
+@app.command
+def restore(file: Path, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+    """Put a backup in the place of the embedded database. Stop the gateway before; the old database is kept aside.
+
+    Parameters
+    ----------
+    file:
+        An archive that agent3 backup wrote.
+    """
+    from agent3.server.operations import restore_here
+
+    _print(restore_here(_here(where), file), where, _restored)
 
 
 @app.command
@@ -300,6 +426,13 @@ def _failure(answer: Mapping[str, Any]) -> int:
 
 def _settings(config: Path | None, db: str | None = None, host: str | None = None, port: int | None = None) -> Settings:
     return load(config, overrides={"storage": {"url": db}, "server": {"host": host, "port": port}})
+
+
+def _here(where: Where) -> Settings:
+    """The settings of a command that works on the database itself, also beside a running gateway."""
+    if where.server is not None:
+        raise SetupError("This command works on the database of a gateway. Run it there, or name it with --db.")
+    return _settings(where.config, where.db)
 
 
 def _gateway(where: Where) -> Gateway:
@@ -383,10 +516,16 @@ def _agents(found: Mapping[str, Any]) -> None:
     table = Table("agent", "what it does", "capabilities", "rating", box=None, pad_edge=False)
     for one in found["agents"]:
         names = ", ".join(capability["name"] for capability in one["capabilities"])
-        table.add_row(one["id"], one["description"], names, str(one["rating"] or "-"))
+        table.add_row(one["id"] + _state(one), one["description"], names, str(one["rating"] or "-"))
     _console().print(table)
     if len(found["agents"]) == _MOST:
         print(f"These are the first {_MOST}. Use agent3 search to find others.")
+
+
+def _state(agent: Mapping[str, Any]) -> str:
+    """What keeps an agent from being called, in brackets."""
+    status = agent.get("status", "active")
+    return "" if status == "active" else f" ({status})"
 
 
 def _console() -> Console:
@@ -499,8 +638,61 @@ def _go_on(agent: str, said: str, answer: Mapping[str, Any], where: Where) -> st
 
 
 def _checks(report: Mapping[str, Any]) -> None:
+    marks = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
     for one in report["checks"]:
-        print(f"{'ok  ' if one['ok'] else 'FAIL'}  {one['name']}: {one['detail']}")
+        print(f"{marks[one['state']]}  {one['name']}: {one['detail']}")
+        if one["remedy"]:
+            print(f"      {one['remedy']}")
+
+
+def _confirmed(question: str, yes: bool, where: Where) -> None:
+    """Go on only if the person says so; where nobody can be asked, only with --yes."""
+    if yes:
+        return
+    if not _at_terminal(where):
+        raise SetupError(f"{question} Say --yes: there is no terminal to ask at.")
+    try:
+        said = input(f"{question} [y/N] ")
+    except EOFError:
+        said = ""
+    if said.strip().lower() not in ("y", "yes"):
+        sys.exit(1)
+
+
+def _letters(body: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    if not body["letters"]:
+        print("No dead letters.")
+        return
+    table = Table("letter", "when", "what", "code", "attempts", "why", box=None, pad_edge=False)
+    for one in body["letters"]:
+        what = f"{one['agent']}/{one['capability']}" if "agent" in one else one["place"]
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at"]))
+        code = one["code"] + (" (replayed)" if one["replayed"] else "")
+        table.add_row(one["id"], when, _clean(what), code, str(one["attempts"]), _clean(one["message"]))
+    _console().print(table)
+
+
+def _replayed(body: Mapping[str, Any]) -> None:
+    for one in body["replayed"]:
+        more = f", job {one['job']}" if "job" in one else f": {_for_people(one['message'])}" if "message" in one else ""
+        print(f"{one['id']}: {one['status']}{more}")
+
+
+def _backed_up(body: Mapping[str, Any]) -> None:
+    print(
+        f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, read back and whole."
+    )
+    if body["missing"]:
+        print(f"{len(body['missing'])} large results were gone or damaged, and are not in it.", file=sys.stderr)
+
+
+def _restored(body: Mapping[str, Any]) -> None:
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["at"]))
+    print(f"{body['database']} is now the backup of {made}.")
+    if body["aside"]:
+        print(f"What was there before lies in {body['aside']}. Delete it when you need it no more.")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (tha
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from datetime import datetime
 from enum import StrEnum
@@ -31,6 +33,7 @@ __all__ = [
     "NLWebActionInfo",
     "NLWebInterface",
     "ToolDefinition",
+    "ToolDeprecation",
     "ToolParameter",
 ]
 
@@ -70,6 +73,24 @@ class ToolParameter(_Definition):
         return schema
 
 
+class ToolDeprecation(_Definition):
+    """Since when a tool should not be used, from when on it is refused, and what to use instead.
+
+    Both moments are ISO 8601; a day begins at midnight UTC.
+    """
+
+    since: str | None = None
+    sunset: str | None = None
+    replacement: str | None = None
+
+    @field_validator("since", "sunset")
+    @classmethod
+    def _is_a_moment(cls, text: str | None) -> str | None:
+        if text is not None:
+            datetime.fromisoformat(text)
+        return text
+
+
 class ToolDefinition(_Definition):
     """A tool: its name, what it takes and what it gives.
 
@@ -91,6 +112,14 @@ class ToolDefinition(_Definition):
     timeout: float | None = Field(default=None, gt=0)
     cache_ttl: float = Field(default=0.0, ge=0)
     cost: float = Field(default=0.0, ge=0)
+    deprecated: ToolDeprecation | None = None
+
+    @field_validator("version")
+    @classmethod
+    def _is_no_digest(cls, version: str) -> str:
+        if version.startswith("sha256:"):
+            raise ValueError("a version must not begin with 'sha256:', which is how a call pins a definition")
+        return version
 
     @field_validator("parameters")
     @classmethod
@@ -110,6 +139,16 @@ class ToolDefinition(_Definition):
             "required": [one.name for one in self.parameters if one.required],
             "additionalProperties": False,
         }
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` over what a caller relies on: name, version, description, input and result.
+
+        A call of ``name@sha256:…`` is taken only while a tool of just this definition is there.
+        """
+        relied_on = [self.name, self.version, self.description, self.to_schema(), self.returns]
+        text = json.dumps(relied_on, sort_keys=True, separators=(",", ":"), default=str)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 # Messages between agents

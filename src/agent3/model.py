@@ -7,7 +7,7 @@ Data only, frozen, encoded by msgspec; no I/O and no protocol. One ``Call`` is o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -271,6 +271,14 @@ class Working(Struct, frozen=True, omit_defaults=True, tag="working", tag_field=
 Outcome: TypeAlias = Done | Failed | Needs | Working
 
 
+class First(NamedTuple):
+    """What came of a first attempt that was made before the chain: an outcome or an exception, and the pieces of the
+    result that the caller saw meanwhile."""
+
+    said: Outcome | BaseException
+    content: int
+
+
 class Live:
     """What one turn knows only while it runs; it belongs to one process and is never encoded.
 
@@ -290,6 +298,7 @@ class Live:
         "door",
         "expires",
         "filters",
+        "first",
         "forward",
         "hops",
         "keep",
@@ -317,6 +326,8 @@ class Live:
         self.hops = 0
         self.content = 0
         """Pieces of the result that the caller has already seen."""
+        self.first: First | None = None
+        """What the target has already said to the first attempt, for the chain to go on with."""
         self.cached = False
         self.charged = False
         """The caller paid for this call already, before a restart."""

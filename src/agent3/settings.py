@@ -24,6 +24,7 @@ __all__ = [
     "Client",
     "Limits",
     "Logs",
+    "OAuth",
     "Outbound",
     "Rule",
     "Server",
@@ -97,6 +98,10 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that the events of one turn may have together, likewise."""
     job_days: float = 7.0
     """Days that an ended job and its large results can still be read."""
+    task_seconds: float = 1.0
+    """Seconds after which ``agent3_call`` answers with a task, to an MCP client that can follow tasks."""
+    card_seconds: float = 3_600.0
+    """Age at which the card of an added agent is asked for again when it is used, meanwhile as it was; 0 for never."""
     ledger_days: float = 90.0
     """Days that the ledger goes back; 0 keeps it for ever."""
     dead_letter_days: float = 30.0
@@ -151,6 +156,19 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether its key alone is not enough: every request must be signed."""
 
 
+class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
+    """Access tokens of authorization servers (OAuth 2.1), beside the keys of clients. Nothing without an issuer."""
+
+    issuers: tuple[str, ...] = ()
+    """Whose tokens are taken: the issuers' addresses exactly as their tokens name them."""
+    resource: str = ""
+    """The address of this gateway as its clients write it, such as ``https://gateway.example.com``."""
+    audience: tuple[str, ...] = ()
+    """What a token may name as its audience, besides ``resource`` and the addresses of the doors below it."""
+    scopes: tuple[str, ...] = ()
+    """Scopes that every token must have; clients are told to ask for them. Rules can ask for more."""
+
+
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may call what. The first rule that fits decides; where rules exist and none fits, the answer is no."""
 
@@ -177,6 +195,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     outbound: Outbound = Outbound()
     logs: Logs = Logs()
+    oauth: OAuth = OAuth()
     clients: tuple[Client, ...] = ()
     rules: tuple[Rule, ...] = ()
 
@@ -188,6 +207,7 @@ _TABLES: dict[str, type[Struct]] = {
     "limits": Limits,
     "outbound": Outbound,
     "logs": Logs,
+    "oauth": OAuth,
 }
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent3.calls.plans import Item, PlanStep, parse_plan, run_batch, run_plan
 from agent3.errors import Unavailable, ValidationError
-from agent3.model import Done, Outcome, Part
 
 
 class Memory:
@@ -23,7 +23,7 @@ class Memory:
 
     async def once(self, name: str, do: Callable[[], Any]) -> Any:
         if name not in self.kept:
-            self.kept[name] = await do()
+            self.kept[name] = msgspec.to_builtins(await do())
         return self.kept[name]
 
 
@@ -32,14 +32,14 @@ class Tools:
 
     def __init__(self, broken: tuple[str, ...] = ()):
         self.broken = broken
-        self.seen: list[tuple[str, Any, str]] = []
+        self.seen: list[tuple[str, Any, str | None]] = []
 
-    async def __call__(self, step: PlanStep, given: Any, key: str) -> Outcome:
+    async def __call__(self, step: PlanStep, given: Any, key: str | None) -> dict[str, Any]:
         self.seen.append((step.id, given, key))
         await asyncio.sleep(0)
         if step.id in self.broken:
             raise Unavailable("It is down.")
-        return Done((Part(data={"said": given, "list": [1, {"price": 7}]}),))
+        return {"status": "success", "result": {"said": given, "list": [1, {"price": 7}]}, "trace_id": f"t-{step.id}"}
 
 
 def _plan(*steps: dict[str, Any]) -> tuple[PlanStep, ...]:
@@ -65,7 +65,14 @@ def test_results_of_one_step_are_the_input_of_the_next() -> None:
 def test_every_step_has_a_key_of_its_own() -> None:
     tools = Tools()
     _run(tools, _plan({"id": "a", "tool": "t"}, {"id": "b", "tool": "t"}))
-    assert sorted(key for _, _, key in tools.seen) == ["job/a", "job/b"]
+    assert sorted(str(key) for _, _, key in tools.seen) == ["job/a", "job/b"]
+
+
+def test_without_a_job_nothing_is_kept_and_no_step_has_a_key() -> None:
+    tools = Tools()
+    items = asyncio.run(run_plan(None, _plan({"id": "a", "tool": "t"}), tools))
+    assert [(item.status, item.trace_id) for item in items] == [("success", "t-a")]
+    assert tools.seen == [("a", {}, None)]
 
 
 def test_a_finished_step_is_not_repeated_after_a_crash() -> None:
@@ -75,7 +82,7 @@ def test_a_finished_step_is_not_repeated_after_a_crash() -> None:
         pass
 
     class Dies(Tools):
-        async def __call__(self, step: PlanStep, given: Any, key: str) -> Outcome:
+        async def __call__(self, step: PlanStep, given: Any, key: str | None) -> dict[str, Any]:
             if step.id == "b":
                 raise Crash
             return await super().__call__(step, given, key)
@@ -131,13 +138,13 @@ def test_a_reference_into_nothing_fails_that_step_with_the_name() -> None:
 def test_a_batch_keeps_its_order_and_its_bound() -> None:
     running = most = 0
 
-    async def slow(step: PlanStep, given: Any, key: str) -> Outcome:
+    async def slow(step: PlanStep, given: Any, key: str | None) -> dict[str, Any]:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0.002)
         running -= 1
-        return Done((Part(data=step.id),))
+        return {"status": "success", "result": step.id}
 
     calls = [PlanStep(f"c{number}", "t") for number in range(20)]
     items = asyncio.run(run_batch(calls, slow, parallel=4))
@@ -147,7 +154,52 @@ def test_a_batch_keeps_its_order_and_its_bound() -> None:
 
 def test_a_batch_may_stop_at_the_first_error() -> None:
     calls = [PlanStep(name, "t") for name in ("a", "b", "c")]
-    items = asyncio.run(run_batch(calls, Tools(broken=("a",)), parallel=1, stop_on_error=True))
+    items = asyncio.run(run_batch(calls, Tools(broken=("a",)), parallel=1, stop_on_error="first"))
     assert [item.status for item in items] == ["error", "skipped", "skipped"]
     goes_on = asyncio.run(run_batch(calls, Tools(broken=("a",)), parallel=1))
     assert [item.status for item in goes_on] == ["error", "success", "success"]
+
+
+def test_a_batch_may_also_end_the_calls_that_run() -> None:
+    begun = asyncio.Event()
+    cancelled: list[str] = []
+
+    async def calls_of(step: PlanStep, given: Any, key: str | None) -> dict[str, Any]:
+        if step.id == "fails":
+            await begun.wait()
+            raise Unavailable("It is down.")
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(step.id)
+        return {}
+
+    async def story() -> list[Item]:
+        calls = [PlanStep(name, "t") for name in ("hangs", "fails", "waits")]
+        return await asyncio.wait_for(run_batch(calls, calls_of, parallel=2, stop_on_error="cancel"), 10)
+
+    items = asyncio.run(story())
+    assert [item.status for item in items] == ["canceled", "error", "skipped"]
+    assert cancelled == ["hangs"]
+
+
+def test_a_batch_that_is_cancelled_cancels_its_calls() -> None:
+    begun, cancelled = asyncio.Event(), []
+
+    async def hangs(step: PlanStep, given: Any, key: str | None) -> dict[str, Any]:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(step.id)
+        return {}
+
+    async def story() -> None:
+        batch = asyncio.ensure_future(run_batch([PlanStep("a", "t")], hangs))
+        await asyncio.wait_for(begun.wait(), 10)
+        batch.cancel()
+        await asyncio.wait([batch], timeout=10)
+
+    asyncio.run(story())
+    assert cancelled == ["a"]

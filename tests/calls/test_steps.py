@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.chain import dispatch
 from agent3.calls.keeping import ArtifactStore, DeadLetters
@@ -22,7 +23,7 @@ from agent3.calls.resilience import (
     fallback,
     retry,
 )
-from agent3.calls.results import ResultCache, artifacts, cache, sanitize
+from agent3.calls.results import CACHED, ResultCache, artifacts, cache, sanitize
 from agent3.calls.sealing import sealing
 from agent3.calls.timeouts import Timeouts
 from agent3.env import REAL, SeededEnv
@@ -183,7 +184,7 @@ def test_cache_tells_callers_versions_inputs_and_modes_apart_and_forgets() -> No
     first: dict[str, Any] = {"cache_ttl": 60.0, "input": {"a": 1, "b": 2}}
     through(step, target, a_call(IDEMPOTENT, **first))
     hit = a_call(IDEMPOTENT, **{**first, "input": {"b": 2, "a": 1}})
-    assert through(step, target, hit) == DONE
+    assert through(step, target, hit) == replace(DONE, meta={CACHED: True})
     assert hit.live.cached
     assert len(target.calls) == 1
     others: list[dict[str, Any]] = [

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agent3.env import SeededEnv
-from agent3.errors import SetupError, Unavailable
+from agent3.errors import SetupError, TargetError, Unavailable
 from agent3.mcp.channels import Exchange, Refused
 from agent3.mcp.processes import Command, PipeChannel, Restarts, Watchdog, environment
 from agent3.mcp.upstream import Upstream, Upstreams
@@ -297,6 +298,117 @@ def test_what_may_have_run_when_the_session_was_lost_is_repeated_only_if_harmles
             assert site.sessions == 2
         server.close()
         await server.wait_closed()
+
+    run(story())
+
+
+class Caller:
+    """A legacy site that asks on the stream of no request, which takes a moment to open; unheard if nobody listens."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, web.StreamResponse] = {}
+        self.asked: dict[str, asyncio.Future[Any]] = {}
+        self.ended: dict[str, asyncio.Event] = {}
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.add_routes([web.get("/mcp", self.listen), web.post("/mcp", self.post), web.delete("/mcp", self.over)])
+        return app
+
+    async def listen(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.1)  # a slow way: a call that does not wait for it is here first
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        session = request.headers["mcp-session-id"]
+        self.streams[session] = stream
+        await self.ended.setdefault(session, asyncio.Event()).wait()
+        return stream
+
+    async def over(self, request: web.Request) -> web.Response:
+        self.ended.setdefault(request.headers["mcp-session-id"], asyncio.Event()).set()
+        return web.Response()
+
+    async def post(self, request: web.Request) -> web.Response:
+        message = await request.json()
+        if "method" not in message:
+            self.asked[message["id"]].set_result(message["result"])
+        if "method" not in message or "id" not in message:
+            return web.Response(status=202)
+        session = request.headers.get("mcp-session-id", "")
+        if not session and message["method"] != "initialize":
+            return web.Response(status=400)
+        if message["method"] == "initialize":
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+            return self.answer(message, hello, {"Mcp-Session-Id": f"s{id(message)}"})
+        return self.answer(message, await self.ask(session))
+
+    def answer(self, message: dict[str, Any], result: Any, headers: dict[str, str] | None = None) -> web.Response:
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+    async def ask(self, session: str) -> dict[str, Any]:
+        if session not in self.streams:
+            return {"structuredContent": {"text": "nobody there"}}
+        key = f"q{len(self.asked)}"
+        answered = self.asked[key] = asyncio.get_running_loop().create_future()
+        question = {"jsonrpc": "2.0", "id": key, "method": "elicitation/create", "params": {"message": "?"}}
+        await self.streams[session].write(f"data: {json.dumps(question)}\n\n".encode())
+        return {"structuredContent": {"text": (await answered)["content"]["text"]}}
+
+
+@asynccontextmanager
+async def standing(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too(apart: bool) -> None:
+    async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"action": "accept", "content": {"text": "here"}}
+
+    async def story() -> None:
+        async with standing(Caller().app()) as url, pool() as upstreams:
+            upstream = upstreams.get(url, None, {"registered": True})
+            if apart:
+                upstream._keep_apart(await upstream.session())  # as two calls at once would do
+            result = await upstream.request("tools/call", ECHO, lambda: Exchange(ask=answer))
+            assert result["structuredContent"]["text"] == "here"
+
+    run(story())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_version_that_is_refused_and_named_is_offered_once_more(named: bool) -> None:
+    methods: list[str] = []
+
+    async def post(request: web.Request) -> web.Response:
+        message = await request.json()
+        methods.append(message["method"])
+        head = {"jsonrpc": "2.0", "id": message["id"]}
+        if len(methods) == 1:
+            data = {"supported": ["2026-07-28" if named else "2099-01-01"]}
+            return web.json_response({**head, "error": {"code": -32022, "message": "no", "data": data}}, status=400)
+        hello = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+        return web.json_response({**head, "result": hello if methods[-1] == "server/discover" else {}})
+
+    async def story() -> None:
+        app = web.Application()
+        app.add_routes([web.post("/mcp", post)])
+        async with standing(app) as url, pool() as upstreams:
+            upstream = upstreams.get(url, None, {"registered": True})
+            if named:
+                await upstream.request("tools/list", {}, Exchange)
+                assert methods == ["server/discover", "server/discover", "tools/list"]
+            else:
+                with pytest.raises(TargetError, match="no MCP server"):
+                    await upstream.session()
+                assert methods == ["server/discover"]
 
     run(story())
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent3.observe.metrics import METRICS, OTHER, Count, Level, Metrics
@@ -33,6 +33,7 @@ OURS = {
     "agent3_ledger_backlog": ("gauge", ()),
     "agent3_missed_targets_total": ("counter", ("operation",)),
     "agent3_outbound_blocked_total": ("counter", ("rule",)),
+    "agent3_renewals_total": ("counter", ("result",)),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
 }
@@ -124,7 +125,7 @@ def test_a_known_name_keeps_its_own_series_after_the_flood() -> None:
 
 def test_combinations_are_bounded_too() -> None:
     registry = CollectorRegistry()
-    count = Count(Counter("pairs", "", ("a", "b"), registry=registry), ("a", "b"), cap=100, series=50)
+    count = Count("pairs", "", ("a", "b"), registry=registry, cap=100, series=50)
     for number in range(1_000):
         count.inc((f"{number % 100}", f"{number // 100}"))
     assert len(count._children) == 51
@@ -157,7 +158,7 @@ def test_a_wrong_number_of_labels_is_refused_by_name() -> None:
 
 def test_a_level_goes_up_and_down_and_is_removed_with_its_subject() -> None:
     registry = CollectorRegistry()
-    level = Level(Gauge("depth", "", ("agent_id",), registry=registry), ("agent_id",), cap=2)
+    level = Level("depth", "", ("agent_id",), registry=registry, cap=2)
     level.set(("a",), 5)
     level.inc(("a",))
     level.dec(("a",), 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent3.server.build import _blob_folder, database_url
+from agent3.server.build import blob_folder, database_url
 from agent3.settings import Settings, Storage, data_folder
 
 
@@ -32,5 +32,5 @@ def test_without_a_setting_everything_lies_in_the_data_folder_which_is_private(
     ],
 )
 def test_large_results_lie_beside_the_database_or_end_with_it(url: str, folder: Path | None) -> None:
-    assert _blob_folder(Settings(), url) == folder
-    assert _blob_folder(Settings(storage=Storage(artifacts="/large")), url) == Path("/large")
+    assert blob_folder(Settings(), url) == folder
+    assert blob_folder(Settings(storage=Storage(artifacts="/large")), url) == Path("/large")

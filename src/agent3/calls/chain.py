@@ -21,10 +21,10 @@ promises, each of them a test in tests/calls/test_promises.py that fails when th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from agent3.errors import Unavailable
-from agent3.model import Call, Connector, Handler, Outcome, Step
+from agent3.model import Call, Connector, Handler, Live, Outcome, Step
 
 __all__ = ["ORDER", "chain", "dispatch"]
 
@@ -49,21 +49,37 @@ ORDER: tuple[str, ...] = (
 
 
 def chain(steps: Mapping[str, Step], handler: Handler, order: Sequence[str] = ORDER) -> Handler:
-    """The handler with every step around it, the first of the list outermost."""
+    """The handler with every step around it, the first of the list outermost.
+
+    A step with nothing to do afterwards hands on what the next one will answer, instead of awaiting it: a frame less
+    for every call.
+    """
     for name in reversed(order):
         handler = steps[name](handler)
     return handler
 
 
+async def _said(live: Live) -> Outcome:
+    """What the target said before the chain was asked; it is not asked twice."""
+    first, live.first = live.first, None
+    assert first is not None
+    live.content = first.content
+    if isinstance(first.said, BaseException):
+        raise first.said
+    return first.said
+
+
 def dispatch(connectors: Mapping[str, Connector]) -> Handler:
     """The innermost handler: the connector of the route's protocol."""
 
-    async def call_connector(call: Call) -> Outcome:
+    def call_connector(call: Call) -> Awaitable[Outcome]:
+        if call.live.first is not None:
+            return _said(call.live)
         route = call.route
         connector = connectors.get(route.protocol) if route is not None else None
         if connector is None:
             protocol = route.protocol if route is not None else "no route"
             raise Unavailable(f"Agent {call.agent!r} cannot be reached by {protocol!r}: no connector speaks it here.")
-        return await connector.call(call)
+        return connector.call(call)
 
     return call_connector

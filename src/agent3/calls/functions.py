@@ -322,13 +322,13 @@ def parts_of(value: Any) -> tuple[Part, ...]:
         return (value,)
     if isinstance(value, bytes):
         return (Part(raw=value, media_type="application/octet-stream"),)
-    if isinstance(value, list | tuple) and value and all(isinstance(one, Part) for one in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Part) for one in value):
         return tuple(value)
     return (Part(data=_plain(value, "the function")),)
 
 
 def _outcome_of(value: Any) -> Outcome:
-    if not isinstance(value, Done | Failed | Needs | Working):
+    if not isinstance(value, (Done, Failed, Needs, Working)):
         return Done(parts_of(value))
     try:
         encode(value)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from agent3.calls.chain import chain, dispatch
+from agent3.calls.chain import ORDER, chain, dispatch
+from agent3.calls.express import Express
 from agent3.calls.jobs import Jobs
 from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
 from agent3.calls.ledger import Ledger, ledger
@@ -82,10 +83,11 @@ class House:
         letters = DeadLetters(database, env)
         store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
         limiter = RateLimiter(settings.limits.per_minute, settings.limits.burst, env=env)
+        ceiling = Ceiling(settings.limits.concurrent)
         steps: dict[str, Step] = {
             "ledger": ledger(book, tracer),
             "authorize": authorize(access),
-            "limit": limit(limiter, Ceiling(settings.limits.concurrent)),
+            "limit": limit(limiter, ceiling),
             "cache": cache(results, metrics),
             "artifacts": artifacts(store.store, how.artifact_bytes),
             "resolve": resolve(),
@@ -100,7 +102,9 @@ class House:
             "sealing": sealing(vault or EnvironmentVault()),
             "park": park,
         }
-        handler = chain(steps, dispatch(connectors))
+        inner = chain(steps, dispatch(connectors), ORDER[1:])
+        express = Express(inner, connectors, access, limiter, ceiling, breakers, how, env, metrics)
+        handler = steps["ledger"](express)
         jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics)
         charge = _charge(limiter, steps["ledger"])
         retention = Retention(database, jobs, store, env, how)

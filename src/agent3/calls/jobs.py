@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from agent3 import failpoints
 from agent3.calls.nodes import dead, enter, leave
 from agent3.calls.outcomes import REFUSALS
 from agent3.env import Env
@@ -164,6 +165,8 @@ class Jobs:
 
     async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None) -> Job:
         """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken."""
+        if failpoints.armed is not None:
+            await failpoints.reach("job.claim")
 
         async def work(tx: Transaction) -> Job:
             row = await tx.one(
@@ -188,6 +191,8 @@ class Jobs:
 
     async def seize(self, job: Job) -> Job | None:
         """Take over a job whose process is gone, or enter one's own again; None when somebody else was faster."""
+        if failpoints.armed is not None:
+            await failpoints.reach("job.claim")
 
         async def work(tx: Transaction) -> Job | None:
             row = await tx.one(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
 from agent3.calls.jobs import Jobs
 from agent3.env import Env
-from agent3.errors import NotFound
-from agent3.model import Call, Failed, encode
+from agent3.errors import Corrupt, NotFound
+from agent3.model import Call, Failed, decode_call, decode_outcome, encode
 from agent3.settings import Calls
-from agent3.storage import Blobs, Database, Transaction
+from agent3.storage import Blobs, Database, Row, Transaction
 
-__all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "Retention", "StoredArtifact"]
+__all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "Retention", "StoredArtifact", "Waiting"]
 
 _DAY = 86_400.0
 _AT_ONCE = 500
@@ -24,7 +26,7 @@ _YOUNG = 3_600.0
 
 
 class DeadLetter(Struct, frozen=True):
-    """A call that could not be delivered, and why."""
+    """A call that could not be delivered, and why; when it was sent again, if it was."""
 
     id: str
     at: float
@@ -34,6 +36,14 @@ class DeadLetter(Struct, frozen=True):
     code: str
     message: str
     attempts: int
+    replayed: float | None = None
+
+
+class Waiting(Struct, frozen=True):
+    """How many dead letters nobody has sent again, and since when the oldest lies there."""
+
+    count: int
+    oldest: float | None
 
 
 class DeadLetters:
@@ -64,14 +74,62 @@ class DeadLetters:
             ],
         )
 
-    async def latest(self, limit: int = 100) -> list[DeadLetter]:
-        """The latest ones first."""
+    async def latest(
+        self,
+        limit: int = 100,
+        *,
+        agent: str | None = None,
+        code: str | None = None,
+        since: float | None = None,
+        replayed: bool = True,
+    ) -> list[DeadLetter]:
+        """The latest ones first: of an agent, with a code, since a moment, or not yet replayed, where that is asked."""
+        wanted = [("agent = ?", agent), ("code = ?", code), ("at >= ?", since)]
+        rules = [rule for rule, value in wanted if value is not None] + ([] if replayed else ["replayed IS NULL"])
         rows = await self._database.all(
-            "SELECT id, at, principal, agent, capability, code, message, attempts FROM dead_letters "
-            "ORDER BY id DESC LIMIT ?",
+            f"SELECT {', '.join(DeadLetter.__struct_fields__)} FROM dead_letters "
+            f"{'WHERE ' if rules else ''}{' AND '.join(rules)} ORDER BY id DESC LIMIT ?",
+            *(value for _, value in wanted if value is not None),
             limit,
         )
-        return [msgspec.convert({name: row[name] for name in DeadLetter.__struct_fields__}, DeadLetter) for row in rows]
+        return [_letter(row) for row in rows]
+
+    async def get(self, letter: str) -> tuple[DeadLetter, Call, Failed]:
+        """A letter, the call as it came in, and how it failed; NotFound when there is none."""
+        row = await self._database.one("SELECT * FROM dead_letters WHERE id = ?", letter)
+        if row is None:
+            raise NotFound(f"There is no dead letter {letter[:100]!r}. It may have been dropped, or have expired.")
+        try:
+            outcome = decode_outcome(bytes(row["outcome"]))
+            call = decode_call(bytes(row["call"]))
+        except msgspec.MsgspecError as wrong:
+            raise Corrupt(f"Dead letter {letter} cannot be read: {wrong}. Drop it.") from None
+        assert isinstance(outcome, Failed)
+        return _letter(row), call, outcome
+
+    async def mark(self, letter: str) -> None:
+        """Remember that a letter was sent again."""
+        await self._database.many("UPDATE dead_letters SET replayed = ? WHERE id = ?", [(self._env.now(), letter)])
+
+    async def drop(self, letters: Sequence[str]) -> int:
+        """Delete letters; how many there were."""
+
+        async def work(tx: Transaction) -> int:
+            return sum([await tx.run("DELETE FROM dead_letters WHERE id = ?", one) for one in letters])
+
+        return await self._database.write(work)
+
+    async def waiting(self) -> Waiting:
+        """How many wait for somebody to look at them."""
+        row = await self._database.one(
+            "SELECT COUNT(*) AS count, MIN(at) AS oldest FROM dead_letters WHERE replayed IS NULL"
+        )
+        assert row is not None
+        return Waiting(row["count"], row["oldest"])
+
+
+def _letter(row: Row) -> DeadLetter:
+    return msgspec.convert({name: row[name] for name in DeadLetter.__struct_fields__}, DeadLetter)
 
 
 class StoredArtifact(Struct, frozen=True):

@@ -8,16 +8,18 @@ disk cannot follow, callers wait instead of rows being lost. Refusals are always
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from agent3 import failpoints
 from agent3.calls.outcomes import REFUSALS, failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
-from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage, Working
+from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Route, Step, Usage, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
 from agent3.observe.traces import NoTracer, Tracer, new, parse
@@ -38,8 +40,32 @@ _COLUMNS = (
 )
 _INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _BACKLOG = 20_000
+_AT_ONCE = 200
 _PAUSE = 0.02
 _LATE = 0.04
+
+
+class Turn(Struct, frozen=True):
+    """A turn that ended, as much as its row is made of; ``live`` goes on to change, so that is copied from it."""
+
+    call: Call
+    outcome: Outcome
+    at: float
+    seconds: float
+    status: str
+    sizes: tuple[int, int]
+    route: Route | None
+    attempts: int
+    hops: int
+    cached: bool
+    denied: str | None
+
+    @classmethod
+    def of(cls, call: Call, outcome: Outcome, at: float, seconds: float, status: str, sizes: tuple[int, int]) -> Turn:
+        live: Live = call.live
+        return cls(
+            call, outcome, at, seconds, status, sizes, live.route, live.attempts, live.hops, live.cached, live.denied
+        )
 
 
 class Ledger:
@@ -50,29 +76,29 @@ class Ledger:
         self._mode = mode
         self.env = env
         self.metrics = metrics
-        self._rows: list[Row] = []
+        self._rows: list[Row | Turn] = []
         self._oldest = 0.0
         self._writing = asyncio.Lock()
         self._flusher: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
 
-    async def write(self, row: Row, *, refusal: bool) -> None:
+    async def write(self, row: Row | Turn, *, refusal: bool) -> None:
         """Record one turn; when it returns, a durable row is on disk."""
         if refusal or self._mode == "durable":
-            await self._write_now(row)
+            await self._write_now(self._row(row))
             return
         if len(self._rows) >= _BACKLOG:
             self._room.clear()
             await self._room.wait()
-        elif self._rows and self.env.monotonic() - self._oldest > _LATE:
+        elif self._rows and self.env.monotonic() - self._oldest > _LATE and not self._writing.locked():
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.later(row)
 
-    def later(self, row: Row) -> None:
+    def later(self, row: Row | Turn) -> None:
         """Record one turn soon, without waiting: for a caller that is already gone."""
         if len(self._rows) >= 2 * _BACKLOG:
-            self._lose(row, "the backlog is full")
+            self._lose(self._row(row), "the backlog is full")
             return
         if not self._rows:
             self._oldest = self.env.monotonic()
@@ -95,15 +121,30 @@ class Ledger:
             await self.flush()
         except StorageError as wrong:
             for row in self._rows:
-                self._lose(row, str(wrong))
+                self._lose(self._row(row), str(wrong))
 
     def _lose(self, row: Row, why: str) -> None:
         """The end of a row that cannot be kept: never silent."""
         self.metrics.events_dropped.inc(("ledger row",))
         log.error("ledger: the row of call %s (%s/%s, %s) is lost: %s", row[0], row[6], row[7], row[13], why)
 
+    def _row(self, one: Row | Turn) -> Row:
+        """The row of a turn, which is counted with that."""
+        return _row(one, self.metrics) if isinstance(one, Turn) else one
+
+    async def _made(self, some: list[Row | Turn]) -> list[Row]:
+        """All rows, made one after the other, which takes half the time that it would on each call's own way."""
+        rows: list[Row] = []
+        for start in range(0, len(some), _AT_ONCE):
+            rows += map(self._row, some[start : start + _AT_ONCE])
+            if start:
+                await asyncio.sleep(0)  # callers wait meanwhile
+        return rows
+
     async def _write_now(self, row: Row) -> None:
         try:
+            if failpoints.armed is not None:
+                await failpoints.reach("ledger.write")
             await self._database.many(_INSERT, [row])
         except (StorageError, asyncio.CancelledError):
             # The caller hears that it failed, or is gone; what happened is recorded all the same, as soon as it can be.
@@ -126,7 +167,7 @@ class Ledger:
 
     async def _flush_all(self) -> None:
         while self._rows:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(max(0.0, _PAUSE - (self.env.monotonic() - self._oldest)))
             try:
                 await self._flush_once()
             except StorageError as wrong:
@@ -135,14 +176,15 @@ class Ledger:
 
     async def _flush_once(self) -> None:
         async with self._writing:
-            rows, self._rows = self._rows, []
-            if not rows:
+            some, self._rows = self._rows, []
+            if not some:
                 return
-            self.metrics.ledger_backlog.set((), len(rows))
+            self.metrics.ledger_backlog.set((), len(some))
+            rows = await self._made(some)
             try:
                 await self._append(rows)
             except (StorageError, asyncio.CancelledError):
-                self._rows = rows + self._rows
+                self._rows = [*rows, *self._rows]
                 raise
             except Agent3Error:
                 await self._insert_singly(rows)
@@ -161,14 +203,8 @@ def ledger(book: Ledger, tracer: Tracer | None = None) -> Step:
     spans = None if tracer is None or isinstance(tracer, NoTracer) else tracer
 
     def step(inner: Handler) -> Handler:
-        async def recorded(call: Call) -> Outcome:
-            token = logs.bind(call.id, call.job, call.context, trace_id(call))
-            try:
-                if spans is None:
-                    return await _record(call, inner, book)
-                return await _traced(call, inner, book, spans)
-            finally:
-                logs.reset(token)
+        def recorded(call: Call) -> Awaitable[Outcome]:
+            return _record(call, inner, book) if spans is None else _traced(call, inner, book, spans)
 
         return recorded
 
@@ -191,11 +227,12 @@ async def _traced(call: Call, inner: Handler, book: Ledger, tracer: Tracer) -> O
 async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
     started = book.env.monotonic()
     at = book.env.now()
+    token = logs.bind(call.id, call.job, call.context, trace_id(call))
     try:
         outcome = await inner(call)
     except asyncio.CancelledError:
         gone = Failed("canceled", "The caller went away or cancelled.")
-        book.later(_row(call, gone, at, book.env.monotonic() - started, "canceled", _sizes(call, gone), book.metrics))
+        book.later(Turn.of(call, gone, at, book.env.monotonic() - started, "canceled", _sizes(call, gone)))
         raise
     except StorageError as wrong:
         log.error("%s/%s: %s", call.agent, call.capability, wrong)
@@ -203,13 +240,14 @@ async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
     except Exception:
         log.exception("%s/%s: a step failed", call.agent, call.capability)
         outcome = Failed("internal", "Internal error. The log of the gateway says more.")
+    finally:
+        logs.reset(token)
     seconds = book.env.monotonic() - started
     sizes = _sizes(call, outcome)
     outcome = _accounted(call, outcome, seconds, sizes)
     status = _status(outcome, call.live)
-    row = _row(call, outcome, at, seconds, status, sizes, book.metrics)
     try:
-        await book.write(row, refusal=status in ("denied", "refused"))
+        await book.write(Turn.of(call, outcome, at, seconds, status, sizes), refusal=status in ("denied", "refused"))
     except StorageError as wrong:
         wrong.outcome = outcome
         raise
@@ -277,48 +315,40 @@ def _json_weight(value: Any) -> int:
         return 0
 
 
-def _row(
-    call: Call,
-    outcome: Outcome,
-    at: float,
-    seconds: float,
-    status: str,
-    sizes: tuple[int, int],
-    metrics: Metrics,
-) -> Row:
-    live: Live = call.live
-    route = live.route
+def _row(turn: Turn, metrics: Metrics) -> Row:
+    call, outcome, route = turn.call, turn.outcome, turn.route
+    door: str = call.live.door
     protocol = route.protocol if route is not None else ""
     code = message = None
     if isinstance(outcome, Failed):
-        code, message = live.denied or outcome.code, outcome.message[:500]
+        code, message = turn.denied or outcome.code, outcome.message[:500]
     usage = _usage(outcome)
-    cost = 0.0 if live.cached else usage.cost
-    _count(metrics, (live.door, protocol, status, code or ""), seconds, call.agent, cost)
+    cost = 0.0 if turn.cached else usage.cost
+    _count(metrics, (door, protocol, turn.status, code or ""), turn.seconds, call.agent, cost)
     return (
         call.id,
         call.job or call.id,
         call.turn,
-        at,
+        turn.at,
         call.principal.id,
         call.principal.tenant,
         _storable(call.agent),
         _storable(call.capability),
         _storable(route.key) if route is not None else None,
-        live.door,
+        door,
         call.entry,
         _storable(call.context) if call.context is not None else None,
         trace_id(call),
-        status,
+        turn.status,
         code,
         _storable(message) if message is not None else None,
-        seconds,
-        live.attempts,
-        live.hops,
-        int(live.cached),
+        turn.seconds,
+        turn.attempts,
+        turn.hops,
+        int(turn.cached),
         usage.tokens,
         cost,
-        *sizes,
+        *turn.sizes,
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
-from agent3.model import Failed
+from agent3.model import Failed, Outcome
 
-__all__ = ["REFUSALS", "error_of", "failed_by", "failed_by_any"]
+__all__ = ["REFUSALS", "at_once", "error_of", "failed_by", "failed_by_any"]
 
 REFUSALS = frozenset(
     {
@@ -25,6 +25,11 @@ REFUSALS = frozenset(
     }
 )
 """Codes that say no to the caller; the target was not asked."""
+
+
+async def at_once(outcome: Outcome) -> Outcome:
+    """An outcome that is known, for a step that hands on what is to be awaited."""
+    return outcome
 
 
 def failed_by(error: Agent3Error) -> Failed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -125,9 +125,10 @@ class Park:
         return len(self._frames)
 
     def __call__(self, inner: Handler) -> Handler:
-        async def parked(call: Call) -> Outcome:
-            if not call.live.capability.interactive:
-                return await inner(call)
+        def parked(call: Call) -> Awaitable[Outcome]:
+            return turn(call) if call.live.capability.interactive else inner(call)
+
+        async def turn(call: Call) -> Outcome:
             job = call.job or call.id
             frame = self._frames.pop(job, None)
             self._show()

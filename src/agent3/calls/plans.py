@@ -11,24 +11,33 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.outcomes import failed_by
-from agent3.errors import Agent3Error, ValidationError
-from agent3.model import Done, Failed, Needs, Outcome, value_of
+from agent3.calls.functions import Context, LocalAgent
+from agent3.errors import Agent3Error, Canceled, ValidationError
+from agent3.model import Capability
 from agent3.schema import nearest
 
-__all__ = ["Invoke", "Item", "PlanStep", "parse_plan", "run_batch", "run_plan"]
+__all__ = ["Invoke", "Item", "OnError", "PlanStep", "StopOnError", "parse_plan", "planner", "run_batch", "run_plan"]
 
-Invoke = Callable[["PlanStep", Any, str], Awaitable[Outcome]]
-"""Calls what a step names: (step, input with all references filled in, a key that is the step's own)."""
+Invoke: TypeAlias = Callable[["PlanStep", Any, str | None], Awaitable[Mapping[str, Any]]]
+"""Calls what a step names: (step, input with all references filled in, a key that is the step's own).
+
+It gives the fields of an ``Item``; what it raises is the step's error.
+"""
+OnError: TypeAlias = Literal["stop", "continue"]
+StopOnError: TypeAlias = Literal["never", "first", "cancel"]
+"""After a failure: go on with all, begin no more, or also cancel those that run."""
 
 _WHOLE = re.compile(r"\$\{([^{}]+)\}\Z")
 _INSIDE = re.compile(r"\$\{([^{}]+)\}")
 _MOST = 200
+_MOST_CALLS = 10_000
+_LONGEST = 30 * 86_400.0
+"""Seconds that a plan may take."""
 
 
 class PlanStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,16 +47,20 @@ class PlanStep(Struct, frozen=True, forbid_unknown_fields=True):
     tool: str
     input: Any = {}
     after: tuple[str, ...] = ()
-    agent: str | None = None
+    timeout: float | None = None
 
 
-class Item(Struct, frozen=True):
+class Item(Struct, frozen=True, omit_defaults=True):
     """How one call ended."""
 
     id: str
-    status: Literal["success", "error", "skipped", "needs"]
+    status: Literal["success", "error", "skipped", "canceled", "needs", "working"]
     result: Any = None
     error: dict[str, Any] | None = None
+    job: str | None = None
+    questions: list[str] = []
+    trace_id: str | None = None
+    metadata: dict[str, Any] = {}
 
 
 class Once(Protocol):
@@ -56,6 +69,19 @@ class Once(Protocol):
     @property
     def job_id(self) -> str: ...
     async def once(self, name: str, do: Callable[[], Any]) -> Any: ...
+
+
+def planner(agent: LocalAgent, invoke: Invoke) -> Capability:
+    """Let a hosted agent run plans. In a core with a database each is a job that another process goes on with."""
+
+    async def run(
+        ctx: Context, steps: list[dict[str, Any]], on_error: OnError = "stop", parallel: int = 8
+    ) -> list[dict[str, Any]]:
+        """Run a plan."""
+        items = await run_plan(ctx, parse_plan(steps), invoke, on_error=on_error, parallel=parallel)
+        return [msgspec.to_builtins(item) for item in items]
+
+    return agent.add(run, name="run", replay=True, timeout=_LONGEST)
 
 
 def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
@@ -133,23 +159,24 @@ def _text(value: Any) -> str:
 
 
 async def run_plan(
-    ctx: Once,
+    ctx: Once | None,
     plan: Sequence[PlanStep],
     invoke: Invoke,
     *,
-    on_error: Literal["stop", "continue"] = "stop",
+    on_error: OnError = "stop",
     parallel: int = 8,
 ) -> list[Item]:
     """Run the steps as their dependencies allow; the items come in the order of the plan.
 
-    A failed step skips all that wait for it; with ``stop`` it skips everything that has not begun.
+    A failed step skips all that wait for it; with ``stop`` it skips everything that has not begun. Without ``ctx``
+    nothing is kept, and no step has a key.
     """
     run = _PlanRun(ctx, plan, invoke, on_error, parallel)
     return await run.to_the_end()
 
 
 class _PlanRun:
-    def __init__(self, ctx: Once, plan: Sequence[PlanStep], invoke: Invoke, on_error: str, parallel: int):
+    def __init__(self, ctx: Once | None, plan: Sequence[PlanStep], invoke: Invoke, on_error: OnError, parallel: int):
         self._ctx = ctx
         self._steps = {step.id: step for step in plan}
         self._invoke = invoke
@@ -168,10 +195,7 @@ class _PlanRun:
                 for task in done:
                     self._order.done(task.result())
         finally:
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.wait(running)
+            await _end(running)
         return [self._items[name] for name in self._steps]
 
     async def _one(self, name: str) -> str:
@@ -180,31 +204,37 @@ class _PlanRun:
             if any(self._items[other].status != "success" for other in _needs(step)) or (self._failed and self._stop):
                 self._items[name] = Item(name, "skipped")
             else:
-                self._items[name] = msgspec.convert(await self._ctx.once(f"step {name}", lambda: self._do(step)), Item)
-            self._failed = self._failed or self._items[name].status in ("error", "needs")
+                self._items[name] = await self._kept(step)
+            self._failed = self._failed or self._items[name].status not in ("success", "skipped")
         return name
 
-    async def _do(self, step: PlanStep) -> Any:
+    async def _kept(self, step: PlanStep) -> Item:
+        """How a step ended, now or before a restart."""
+        if self._ctx is None:
+            return await self._do(step)
+        return msgspec.convert(await self._ctx.once(f"step {step.id}", lambda: self._do(step)), Item)
+
+    async def _do(self, step: PlanStep) -> Item:
         results = {name: item.result for name, item in self._items.items() if item.status == "success"}
-        item = await _item(step.id, self._called(step, results))
-        return msgspec.to_builtins(item)
-
-    async def _called(self, step: PlanStep, results: Mapping[str, Any]) -> Outcome:
-        return await self._invoke(step, fill(step.input, results), f"{self._ctx.job_id}/{step.id}")
+        key = f"{self._ctx.job_id}/{step.id}" if self._ctx is not None else None
+        return await _item(step, lambda: self._invoke(step, fill(step.input, results), key))
 
 
-async def _item(name: str, called: Awaitable[Outcome]) -> Item:
+async def _item(step: PlanStep, call: Callable[[], Awaitable[Mapping[str, Any]]]) -> Item:
     try:
-        outcome = await called
+        told = await call()
     except Agent3Error as wrong:
-        outcome = failed_by(wrong)
-    if isinstance(outcome, Done):
-        return Item(name, "success", value_of(outcome.parts))
-    if isinstance(outcome, Failed):
-        error = {"code": outcome.code, "message": outcome.message, "retryable": outcome.retryable}
-        return Item(name, "error", error=error)
-    asked = [one.text for one in outcome.questions] if isinstance(outcome, Needs) else []
-    return Item(name, "needs", {"job": outcome.job, "questions": asked})
+        told = {"status": "error", "error": wrong.to_dict()}
+    return msgspec.convert({**told, "id": step.id}, Item)
+
+
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and wait for it."""
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
 
 
 async def run_batch(
@@ -212,22 +242,52 @@ async def run_batch(
     invoke: Invoke,
     *,
     parallel: int = 8,
-    stop_on_error: bool = False,
-    key: str = "batch",
+    stop_on_error: StopOnError = "never",
 ) -> list[Item]:
-    """Independent calls at once, each with its own status, in the order given."""
-    if not 0 < len(calls) <= _MOST:
-        raise ValidationError(f"A batch has 1 to {_MOST} calls, got {len(calls)}.")
-    room = asyncio.Semaphore(max(1, parallel))
-    failed = False
+    """Independent calls at once, each with its own status, in the order given. Cancelling it cancels all that run."""
+    if not 0 < len(calls) <= _MOST_CALLS:
+        raise ValidationError(f"A batch has 1 to {_MOST_CALLS} calls, got {len(calls)}.")
+    return await _Batch(calls, invoke, parallel, stop_on_error).to_the_end()
 
-    async def one(step: PlanStep) -> Item:
-        nonlocal failed
-        async with room:
-            if failed and stop_on_error:
-                return Item(step.id, "skipped")
-            item = await _item(step.id, invoke(step, step.input, f"{key}/{step.id}"))
-            failed = failed or item.status == "error"
+
+class _Batch:
+    def __init__(self, calls: Sequence[PlanStep], invoke: Invoke, parallel: int, stop_on_error: StopOnError):
+        self._calls = calls
+        self._invoke = invoke
+        self._room = asyncio.Semaphore(max(1, parallel))
+        self._stop_on_error = stop_on_error
+        self._stopped = False
+        self._running: set[asyncio.Task[Any] | None] = set()
+
+    async def to_the_end(self) -> list[Item]:
+        tasks = [asyncio.ensure_future(self._one(call)) for call in self._calls]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            await _end(tasks)
+        ended = zip(self._calls, tasks, strict=True)
+        return [_canceled(call) if task.cancelled() else task.result() for call, task in ended]
+
+    async def _one(self, call: PlanStep) -> Item:
+        async with self._room:
+            if self._stopped:
+                return Item(call.id, "skipped")
+            self._running.add(task := asyncio.current_task())
+            try:
+                item = await _item(call, lambda: self._invoke(call, call.input, None))
+            finally:
+                self._running.discard(task)
+            if item.status == "error":
+                self._fail()
             return item
 
-    return list(await asyncio.gather(*(one(step) for step in calls)))
+    def _fail(self) -> None:
+        self._stopped = self._stop_on_error != "never"
+        if self._stop_on_error == "cancel":
+            for task in self._running:
+                if task is not None:
+                    task.cancel()
+
+
+def _canceled(call: PlanStep) -> Item:
+    return Item(call.id, "canceled", error=Canceled("Another call of the batch failed before this was done.").to_dict())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agent3 import schema
 from agent3.calls.compiled import compiled
-from agent3.calls.outcomes import failed_by
+from agent3.calls.outcomes import at_once, failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
 from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
 from agent3.security.access import Access
@@ -33,17 +33,17 @@ def authorize(access: Access) -> Step:
     """Ask the rules once, and leave only the routes they allow. A cancel always passes: it only ends what is there."""
 
     def step(inner: Handler) -> Handler:
-        async def authorized(call: Call) -> Outcome:
+        def authorized(call: Call) -> Awaitable[Outcome]:
             if call.entry == "cancel":
-                return await inner(call)
+                return inner(call)
             # A conversation stays on its route, so that one is what it needs to be allowed.
             begun = call.route if call.entry != "start" else None
             wanted = call.routes if begun is None else (begun,)
             routes = access.narrow(call.principal, call.agent, call.capability, wanted)
             if not routes and wanted:
                 call.live.denied = "forbidden"
-                return failed_by(unknown(call.agent, call.capability))
-            return await inner(call if routes is wanted else replace(call, routes=routes))
+                return at_once(failed_by(unknown(call.agent, call.capability)))
+            return inner(call if routes is wanted else replace(call, routes=routes))
 
         return authorized
 
@@ -55,7 +55,7 @@ def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
 
     def step(inner: Handler) -> Handler:
         async def limited(call: Call) -> Outcome:
-            if call.entry != "start" or call.live.door == RECOVERY:
+            if call.entry != "start" or call.live.door == RECOVERY or call.live.first is not None:
                 return await inner(call)
             if not call.live.charged and (refusal := toll(limiter, call)) is not None:
                 return refusal
@@ -96,14 +96,14 @@ def resolve() -> Step:
     """
 
     def step(inner: Handler) -> Handler:
-        async def resolved(call: Call) -> Outcome:
+        def resolved(call: Call) -> Awaitable[Outcome]:
             if call.input is not None or call.entry == "cancel":
-                return await inner(call)
+                return inner(call)
             try:
                 given = _from_message(call, call.live.capability)
             except Agent3Error as wrong:
-                return failed_by(wrong)
-            return await inner(replace(call, input=given))
+                return at_once(failed_by(wrong))
+            return inner(replace(call, input=given))
 
         return resolved
 
@@ -139,13 +139,13 @@ def validate() -> Step:
     """
 
     def step(inner: Handler) -> Handler:
-        async def validated(call: Call) -> Outcome:
+        def validated(call: Call) -> Awaitable[Outcome]:
             if call.entry == "start":
                 if refusal := _check_input(call):
-                    return refusal
+                    return at_once(refusal)
             elif call.entry == "answer" and (again := _check_answers(call)):
-                return again
-            return await inner(call)
+                return at_once(again)
+            return inner(call)
 
         return validated
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from agent3 import failpoints
 from agent3.calls.outcomes import failed_by, failed_by_any
 from agent3.calls.timeouts import Timeout, Timeouts
 from agent3.env import Env
@@ -22,7 +23,7 @@ from agent3.observe.metrics import Metrics
 from agent3.security.sanitize import clean_outcome
 from agent3.settings import Calls
 
-__all__ = ["UNDELIVERED", "Breakers", "attempt", "breaker", "dead_letter", "deadline", "fallback", "retry"]
+__all__ = ["UNDELIVERED", "Breakers", "attempt", "breaker", "dead_letter", "deadline", "fallback", "late", "retry"]
 
 log = logger("calls")
 
@@ -73,14 +74,15 @@ def deadline(settings: Calls, env: Env) -> Step:
             except TimeoutError:
                 if not limit.expired:
                     raise
-                return failed_by(_late(call, seconds))
+                return failed_by(late(call, seconds))
 
         return bounded
 
     return step
 
 
-def _late(call: Call, seconds: float) -> CallTimeout:
+def late(call: Call, seconds: float) -> CallTimeout:
+    """What a caller hears of a target that took too long."""
     return CallTimeout(
         f"{call.agent}/{call.capability} did not answer within {seconds:g} s. Give it more time (timeout) or try later."
     )
@@ -90,11 +92,14 @@ def fallback(metrics: Metrics) -> Step:
     """Take the next route when one is down. A conversation that has begun stays on its route."""
 
     def step(inner: Handler) -> Handler:
-        async def routed(call: Call) -> Outcome:
+        def routed(call: Call) -> Awaitable[Outcome]:
             if call.entry != "start" and call.route is not None:
                 call.live.route = call.route
-                return await inner(call)
-            return await _try_routes(inner, call, metrics)
+                return inner(call)
+            if len(call.routes) == 1:  # there is none to fall back on
+                call.live.route = only = call.routes[0]
+                return inner(replace(call, route=only))
+            return _try_routes(inner, call, metrics)
 
         return routed
 
@@ -181,6 +186,10 @@ class Breakers:
             return "closed"
         return "open" if self._env.monotonic() < circuit.open_until else "half-open"
 
+    def untroubled(self, key: str) -> bool:
+        """Whether nothing is held against a route."""
+        return key not in self._circuits
+
     def refuse(self, key: str, call: str = "") -> float | None:
         """Seconds to wait when the circuit takes no call now, else None; in half-open it takes one as its probe."""
         circuit = self._circuits.get(key)
@@ -216,7 +225,7 @@ class Breakers:
         if circuit is not None and circuit.probe == call:
             circuit.probe = None
 
-    def late(self, call: Call) -> bool:
+    def is_late(self, call: Call) -> bool:
         """Whether the time of the whole call is over."""
         expires = call.live.expires
         return expires is not None and self._env.monotonic() >= expires
@@ -238,13 +247,13 @@ def breaker(circuits: Breakers) -> Step:
     def step(inner: Handler) -> Handler:
         async def guarded(call: Call) -> Outcome:
             key = call.route.key if call.route is not None else ""
-            if (wait := circuits.refuse(key, call.id)) is not None:
+            if call.live.first is None and (wait := circuits.refuse(key, call.id)) is not None:
                 return _open(call, wait)
             try:
                 outcome = await inner(call)
             except asyncio.CancelledError:
                 # A caller that goes away says nothing of the target; a deadline that it let pass does.
-                circuits.failed(key) if circuits.late(call) else circuits.abandoned(key, call.id)
+                circuits.failed(key) if circuits.is_late(call) else circuits.abandoned(key, call.id)
                 raise
             if isinstance(outcome, Failed) and outcome.code in _BREAKS:
                 circuits.failed(key)
@@ -289,6 +298,8 @@ def attempt(settings: Calls, metrics: Metrics) -> Step:
 async def _tried(inner: Handler, call: Call, seconds: float, limit: Timeout) -> Outcome:
     try:
         with limit:
+            if failpoints.armed is not None:
+                return await _struck(inner, call)
             return await inner(call)
     except asyncio.CancelledError:
         if _is_cancelled():
@@ -296,9 +307,21 @@ async def _tried(inner: Handler, call: Call, seconds: float, limit: Timeout) -> 
         return Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
     except Exception as wrong:
         if limit.expired and isinstance(wrong, TimeoutError):
-            return failed_by(_late(call, seconds))
+            return failed_by(late(call, seconds))
         log.debug("attempt at %s failed", call.agent, exc_info=True)
         return clean_outcome(failed_by_any(wrong, call.agent))
+
+
+async def _struck(inner: Handler, call: Call) -> Outcome:
+    """The same between two failpoints: what is cut off before it, and what is cut off when it was done."""
+    try:
+        await failpoints.reach("call.before_send", Unavailable)
+    except Unavailable as wrong:
+        wrong.sent = False
+        raise
+    outcome = await inner(call)
+    await failpoints.reach("call.after_send", Unavailable)
+    return outcome
 
 
 def _is_cancelled() -> bool:

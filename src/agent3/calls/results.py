@@ -19,7 +19,15 @@ from agent3.model import Artifact, Call, Capability, Done, Event, Failed, Handle
 from agent3.observe.metrics import Metrics
 from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value
 
-__all__ = ["ResultCache", "artifacts", "cache", "sanitize"]
+__all__ = ["CACHED", "EPOCH", "ResultCache", "artifacts", "cache", "clean_event", "has_large", "malformed", "sanitize"]
+
+CACHED = "io.agent3/cached"
+"""The key in the ``meta`` of a result that was given before."""
+EPOCH = "io.agent3/epoch"
+"""The key in the ``meta`` of a capability whose value is changed to have all its kept results forgotten.
+
+Also those of calls that were running at that moment: they end under the old value, which nobody asks for any more.
+"""
 
 
 class ResultCache:
@@ -58,7 +66,8 @@ _sorted = msgspec.json.Encoder(order="deterministic")
 
 def _cache_key(call: Call, capability: Capability) -> bytes | None:
     """What a result is kept under; None for input that is not JSON, which the next steps refuse."""
-    who_and_what = (call.principal.id, call.agent, call.capability, capability.version)
+    version = (capability.version, capability.meta.get(EPOCH))
+    who_and_what = (call.principal.id, call.agent, call.capability, version)
     asked = (who_and_what, call.input, call.parts, call.input_mode)
     try:
         return hashlib.blake2b(_sorted.encode(asked), digest_size=24).digest()
@@ -70,10 +79,13 @@ def cache(results: ResultCache, metrics: Metrics) -> Step:
     """Answer again what was answered a moment ago, where the capability allows it and only reads."""
 
     def step(inner: Handler) -> Handler:
-        async def cached(call: Call) -> Outcome:
+        def cached(call: Call) -> Awaitable[Outcome]:
             capability: Capability = call.live.capability
             if not capability.cache_ttl or call.entry != "start" or not call.idempotent:
-                return await inner(call)
+                return inner(call)
+            return kept(call, capability)
+
+        async def kept(call: Call, capability: Capability) -> Outcome:
             key = _cache_key(call, capability)
             if key is None:
                 return await inner(call)
@@ -84,7 +96,7 @@ def cache(results: ResultCache, metrics: Metrics) -> Step:
             metrics.cache.inc(("miss",))
             outcome = await inner(call)
             if isinstance(outcome, Done):
-                results.put(key, outcome, capability.cache_ttl)
+                results.put(key, replace(outcome, meta={**outcome.meta, CACHED: True}), capability.cache_ttl)
             return outcome
 
         return cached
@@ -102,7 +114,7 @@ def artifacts(store: Store, limit: int) -> Step:
     def step(inner: Handler) -> Handler:
         async def referring(call: Call) -> Outcome:
             outcome = await inner(call)
-            if isinstance(outcome, (Done, Failed)) and _has_large(outcome, limit):
+            if isinstance(outcome, (Done, Failed)) and has_large(outcome, limit):
                 return await _refer(outcome, call, store, limit)
             return outcome
 
@@ -125,7 +137,8 @@ def _json_size(data: Any) -> int:
     return 0
 
 
-def _has_large(outcome: Done | Failed, limit: int) -> bool:
+def has_large(outcome: Done | Failed, limit: int) -> bool:
+    """Whether some part of it has more bytes than that."""
     for part in outcome.parts:
         if _size(part) > limit:
             return True
@@ -167,12 +180,12 @@ def sanitize(limit: int) -> Step:
         async def clean(call: Call) -> Outcome:
             live = call.live
             before = live.filters
-            live.filters = (_clean_event, *before)
+            live.filters = (clean_event, *before)
             try:
                 outcome = await inner(call)
             finally:
                 live.filters = before
-            if fault := _malformed(outcome, live.capability):
+            if fault := malformed(outcome, live.capability):
                 return fault
             return clean_outcome(outcome, limit)
 
@@ -181,7 +194,8 @@ def sanitize(limit: int) -> Step:
     return step
 
 
-def _clean_event(event: Event) -> Event:
+def clean_event(event: Event) -> Event:
+    """An event without what can deceive a reader."""
     return replace(
         event,
         text=clean_text(event.text) if event.text else event.text,
@@ -197,7 +211,8 @@ def _structured(outcome: Done) -> Any:
     return data[0] if len(data) == 1 else value_of(outcome.parts)
 
 
-def _malformed(outcome: Outcome, capability: Capability) -> Failed | None:
+def malformed(outcome: Outcome, capability: Capability) -> Failed | None:
+    """What becomes of a result that breaks its own schema; None for one that fits."""
     if capability.output_schema is None or not isinstance(outcome, Done):
         return None
     try:

@@ -385,7 +385,7 @@ class Runner:
             live.listener = None
             if turn.job is not None:
                 self._inlined.pop(turn.job.id, None)
-        if turn.job is None and not isinstance(outcome, Needs | Working):
+        if turn.job is None and not isinstance(outcome, (Needs, Working)):
             return outcome
         return await self._become_job(turn, live, outcome)
 
@@ -408,7 +408,7 @@ class Runner:
         if turn.job is not None:
             job = await self._end(turn, live, outcome)
         else:
-            assert isinstance(outcome, Needs | Working)
+            assert isinstance(outcome, (Needs, Working))
             job = await self._jobs.adopt(turn.call, outcome, live.route)
         return self._go_on(job, live)
 

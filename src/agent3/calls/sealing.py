@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -18,10 +18,11 @@ def sealing(vault: Vault) -> Step:
     """Give the connector the secret that the route refers to, and take it out of whatever comes back."""
 
     def step(inner: Handler) -> Handler:
-        async def sealed(call: Call) -> Outcome:
+        def sealed(call: Call) -> Awaitable[Outcome]:
             reference = call.route.credential if call.route is not None else None
-            if reference is None:
-                return await inner(call)
+            return inner(call) if reference is None else opened(call, reference)
+
+        async def opened(call: Call, reference: str) -> Outcome:
             secret = await vault.get(reference)
             return redact_outcome(await _with(secret, call, inner), [secret])
 

@@ -11,21 +11,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from agent3 import bridge
 from agent3.calls.functions import LocalAgent, LocalConnector
 from agent3.calls.house import House
+from agent3.calls.keeping import StoredArtifact
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.env import REAL
 from agent3.errors import Conflict, StorageError
 from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
-from agent3.settings import Calls, Settings
-from agent3.storage import Transaction, open_database
+from agent3.settings import Calls, Settings, data_folder
+from agent3.storage import Blobs, Transaction, open_database
 
-__all__ = ["Standalone", "shared"]
+__all__ = ["Standalone", "blob_folder", "shared"]
 
 log = logger("standalone")
 
@@ -66,13 +70,26 @@ class Standalone:
             raise Conflict(f"There is an agent {agent.id!r} in this core already. Give each a name of its own.")
         self._connector.add(agent)
 
-    def reach(self, protocol: str, connector: Connector) -> None:
-        """Make routes of one more protocol callable; the core closes the connector when it is closed."""
-        self._connectors.setdefault(protocol, connector)
+    def reach(self, protocol: str, connector: Connector) -> Connector:
+        """Make routes of one more protocol callable; the connector in force, which is the first that was given.
 
-    def adopt(self, agent: Agent) -> None:
-        """Make an agent of elsewhere callable, or bring it up to date; its protocol must be in reach."""
+        The core closes it when it is closed itself, and may use it again afterwards.
+        """
+        return self._connectors.setdefault(protocol, connector)
+
+    def adopt(self, agent: Agent) -> Agent:
+        """Make an agent of elsewhere callable; the agent under an id that is free here. Its protocol must be in reach.
+
+        The same agents in the same order get the same ids, so that the next process finds them by these.
+        """
+        wanted = itertools.chain([agent.id], (f"{agent.id}-{number}" for number in itertools.count(2)))
+        free = next(one for one in wanted if one not in self._adopted and one not in self._connector.agents)
+        return self.renew(replace(agent, id=free))
+
+    def renew(self, agent: Agent) -> Agent:
+        """Bring an agent of elsewhere up to date."""
         self._adopted[agent.id] = agent
+        return agent
 
     def disown(self, agent: Agent) -> None:
         """Forget an agent of elsewhere."""
@@ -128,6 +145,24 @@ class Standalone:
         """Wait for something in the bridge's loop."""
         return bridge.run(work)
 
+    async def take_over(self) -> int:
+        """Go on with jobs that an earlier process left behind and whose agents are here now; how many."""
+        return await (await self.house()).runner.recover()
+
+    async def keep(self, principal: Principal, body: bytes, media_type: str) -> str:
+        """Store some bytes for a caller; the handle by which that caller alone reads them."""
+        house = await self.house()
+        call = Call(id=house.env.id(), principal=principal, agent="", capability="")
+        return await house.artifacts.store(call, body, None, media_type)
+
+    async def kept(self, principal: Principal, handle: str) -> StoredArtifact:
+        """What was stored for a caller, also the large part of a result; NotFound for anything else."""
+        return await (await self.house()).artifacts.get(principal.id, handle)
+
+    def close(self) -> None:
+        """``aclose`` for synchronous code."""
+        bridge.run(self.aclose())
+
     async def aclose(self) -> None:
         """Close the core; it opens anew when it is used again."""
         opening, self._opening = self._opening, None
@@ -135,6 +170,9 @@ class Standalone:
             house = await opening
             await house.aclose()
             await house.database.aclose()
+            return
+        for connector in self._connectors.values():
+            await connector.aclose()
 
     async def house(self) -> House:
         """The core itself, opened when it is first asked for. Inside the bridge's loop."""
@@ -149,7 +187,8 @@ class Standalone:
         else:
             log.info("no database was given: jobs and ledger live in memory and end with the process")
             database = await open_database(":memory:", env=REAL, max_bytes=_MOST_BYTES)
-        house = House.build(self._settings, database, self._connectors, self._lookup)
+        blobs = Blobs(blob_folder(self._settings, url)) if url else None
+        house = House.build(self._settings, database, self._connectors, self._lookup, blobs=blobs)
         if url and (taken := await house.runner.recover()):
             log.info("%d jobs of an earlier process were taken over", taken)
         house.runner.keep_house()
@@ -176,6 +215,15 @@ class Standalone:
         if agent is None or function is None:
             raise unknown(agent_id, name)
         return agent.agent, function.capability
+
+
+def blob_folder(settings: Settings, url: str) -> Path | None:
+    """Where large results lie: as set, else beside the database, else in the data folder; None for memory."""
+    if settings.storage.artifacts:
+        return Path(settings.storage.artifacts)
+    if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
+        return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
+    return data_folder() / "artifacts" if url.startswith("postgres") else None
 
 
 async def _forget_oldest(tx: Transaction) -> None:

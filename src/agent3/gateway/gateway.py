@@ -15,6 +15,7 @@ from msgspec import Struct
 from agent3 import schema
 from agent3.calls.house import House
 from agent3.calls.jobs import Job
+from agent3.calls.keeping import StoredArtifact
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Listener, Target
 from agent3.directory import Directory, Hit, Rating, Reputation
@@ -48,12 +49,18 @@ from agent3.model import (
 from agent3.schema import nearest
 from agent3.security.limits import RateLimiter
 
-__all__ = ["CallRequest", "Caller", "Gateway", "response"]
+__all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]
+
+UNREACHABLE = "unreachable"
+"""The key in an agent's ``meta`` under which stands since when and why it could not be reached, while that is so."""
 
 _LONGEST_TIMEOUT = 3_600.0
 _MOST_RETRIES = 10
 _QUESTIONS_PER_CALL = 10
 """How much oftener than call a client may search, look, answer and rate."""
+
+
+OnUse = Callable[[Agent, Outcome | None], None]
 
 
 class Caller(Struct, frozen=True):
@@ -89,6 +96,8 @@ class Gateway:
         self.directory = directory
         self.reputation = reputation
         limits = house.settings.limits
+        self.on_use: OnUse | None = None
+        """Hears of every agent that was looked at or called, with how the call ended."""
         more = _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=house.env)
 
@@ -104,6 +113,7 @@ class Gateway:
         """Everything one needs to decide whether and how to call an agent."""
         self._metered(caller)
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
+        self._used(agent)
         rating = await self.reputation.of(agent.id)
         return {
             "id": agent.id,
@@ -111,7 +121,7 @@ class Gateway:
             "description": agent.description,
             "version": agent.version,
             "provider": agent.provider,
-            "status": agent.status,
+            "status": status_of(agent),
             "tags": list(agent.tags),
             "rating": msgspec.to_builtins(rating),
             "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
@@ -121,6 +131,7 @@ class Gateway:
         """The agent's raw card. No network is touched and no credential is in it."""
         self._metered(caller)
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
+        self._used(agent)
         return card_of(agent, self._callable(agent, caller.principal))
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
@@ -146,15 +157,25 @@ class Gateway:
             traceparent=caller.traceparent,
             meta={"userAgentId": request.user_agent_id} if request.user_agent_id else {},
         )
-        return await self.house.runner.start(
+        outcome = await self.house.runner.start(
             call, (agent, capability), listener=caller.listener, door=caller.door, detach=request.detach
         )
+        self._used(agent, outcome)
+        return outcome
 
-    async def answer(self, caller: Caller, job: str, answers: Mapping[str, Answer], turn: int | None = None) -> Outcome:
-        """The next turn of a job that asked."""
+    async def answer(
+        self,
+        caller: Caller,
+        job: str,
+        answers: Mapping[str, Answer],
+        turn: int | None = None,
+        *,
+        detach: bool = False,
+    ) -> Outcome:
+        """The next turn of a job that asked. With ``detach`` it answers ``Working`` as soon as the answers are kept."""
         self._metered(caller)
         return await self.house.runner.answer(
-            caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door
+            caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door, detach=detach
         )
 
     async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
@@ -175,6 +196,11 @@ class Gateway:
         """How a job stands when it pauses or ends, or that it still works when the time is over."""
         _same_agent(await self.house.runner.get(caller.principal, job), agent)
         return await self.house.runner.wait(caller.principal, job, seconds)
+
+    async def artifact(self, caller: Caller, artifact: str) -> StoredArtifact:
+        """A large result of this caller's; NotFound for anybody else's."""
+        self._metered(caller)
+        return await self.house.artifacts.get(caller.principal.id, artifact)
 
     async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
         """Rate an agent from 1 to 5; the latest word of each caller counts, and is the only one kept."""
@@ -197,6 +223,10 @@ class Gateway:
         return agent, capability
 
     # Inside
+
+    def _used(self, agent: Agent, outcome: Outcome | None = None) -> None:
+        if self.on_use is not None:
+            self.on_use(agent, outcome)
 
     def _metered(self, caller: Caller) -> None:
         """What is no call is free, but not without end: each of these verbs reads or writes the database."""
@@ -272,6 +302,7 @@ class Gateway:
             "id": agent.id,
             "name": agent.name,
             "description": agent.description,
+            "status": status_of(agent),
             "score": hit.score,
             "rating": rating.mean,
             "capabilities": [
@@ -292,10 +323,15 @@ class Gateway:
         }
 
 
+def status_of(agent: Agent) -> str:
+    """How the agent stands: what the directory says, unless nobody could reach it when last asked."""
+    return "unreachable" if agent.status == "active" and UNREACHABLE in agent.meta else agent.status
+
+
 def _bounded(name: str, value: Any, least: float, most: float) -> Any:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise ValidationError(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
     return value
 
@@ -345,7 +381,7 @@ def _best(offered: list[Capability], message: str) -> Capability | None:
 
 def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
     """An outcome as the design's Agent3CallResponse."""
-    usage = outcome.usage if isinstance(outcome, Done | Failed) else None
+    usage = outcome.usage if isinstance(outcome, (Done, Failed)) else None
     metadata: dict[str, Any] = {
         "responseTime": round(seconds * 1000, 3),
         "tokensUsed": usage.tokens if usage is not None else None,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from agent3.errors import (
     Agent3Error,
@@ -23,9 +24,22 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.mcp.channels import Refused, params_of
+from agent3.mcp.offers import BLOCK, PASSED, STRUCTURED
+from agent3.mcp.questions import REQUEST
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Working, text_of
 
-__all__ = ["error_of", "event_of", "outcome_of", "question_of", "response_of", "task_of", "url_needs"]
+__all__ = [
+    "block_of",
+    "error_of",
+    "event_of",
+    "needs_of",
+    "outcome_of",
+    "question_of",
+    "response_of",
+    "responses_of",
+    "task_of",
+    "url_needs",
+]
 
 _OWN_META = "io.modelcontextprotocol/"
 _FEWEST_POLL, _MOST_POLL = 0.05, 60.0
@@ -40,15 +54,58 @@ def outcome_of(result: Mapping[str, Any], call: Call) -> Outcome:
     if kind == "input_required":
         return needs_of(result, call, {"state": result.get("requestState")})
     if kind == "task":
-        return task_of(result, call)
+        # What is announced need not say what it asks for, and a client that follows tasks is to be asked by polling.
+        polled = PASSED in call.meta or not result.get("inputRequests")
+        waiting = result.get("status") == "input_required" and polled
+        return task_of({**result, "status": "working"} if waiting else result, call)
     if kind != "complete":
         raise MalformedResponse(f"{call.agent} answered with a result of the unknown type {str(kind)[:64]!r}.")
-    parts = parts_of(result, call.agent)
-    if result.get("isError"):
-        return Failed("target_failed", text_of(parts)[:2_000] or f"{call.agent} says that it failed.", parts=parts)
+    passed = PASSED in call.meta
+    parts = blocks_of(result, call.agent) if passed else parts_of(result, call.agent)
     meta = result.get("_meta")
     kept = {key: one for key, one in meta.items() if not key.startswith(_OWN_META)} if isinstance(meta, dict) else {}
+    if result.get("isError"):
+        said = text_of(parts)[:2_000] or f"{call.agent} says that it failed."
+        return Failed("target_failed", said, parts=parts, data={PASSED: {"meta": kept}} if passed else {})
     return Done(parts, meta=kept)
+
+
+def blocks_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
+    """Every block of the content as a part that can be turned back into it, structured content as the last."""
+    structured = result.get("structuredContent")
+    last = () if structured is None else (Part(data=structured, meta={STRUCTURED: True}),)
+    return (*(block_of(block, who) for block in result.get("content") or ()), *last)
+
+
+def block_of(block: Any, who: str) -> Part:
+    """One block of a server's content, with everything that a plain part does not say beside it."""
+    try:
+        return _whole(block)
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+        raise MalformedResponse(f"{who} answered with content that cannot be read: {wrong!r}.") from None
+
+
+_PAYLOADS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}
+
+
+def _whole(block: Mapping[str, Any]) -> Part:
+    part = _part(block)
+    bare = Part(text=part.text, raw=part.raw, url=part.url, name=part.name, media_type=part.media_type)
+    return bare if _says_all(bare, block) else replace(bare, meta={BLOCK: _husk(block)})
+
+
+def _says_all(part: Part, block: Mapping[str, Any]) -> bool:
+    """Whether the bare part is enough to tell which block it was."""
+    kind = block["type"]
+    return block.keys() <= _PAYLOADS.get(kind, set()) and (part.media_type is None or part.media_type.startswith(kind))
+
+
+def _husk(block: Mapping[str, Any]) -> dict[str, Any]:
+    """The block without its payload; of a resource an empty one stays, to tell text from bytes."""
+    if block["type"] == "resource":
+        inside = {key: "" if key in ("text", "blob") else one for key, one in block["resource"].items()}
+        return {**block, "resource": inside}
+    return {key: one for key, one in block.items() if key not in ("text", "data")}
 
 
 def parts_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
@@ -135,11 +192,14 @@ def needs_of(result: Mapping[str, Any], call: Call, state: dict[str, Any]) -> Ne
         name = key if key not in call.answers else f"{key}-{call.turn}"
         keys[name] = key
         questions.append(_asked(name, request, call))
-    return Needs(tuple(questions), state={"mcp": "input", "keys": keys, **state})
+    raw = [one.id for one in questions if REQUEST in (one.schema or {})]
+    return Needs(tuple(questions), state={"mcp": "input", "keys": keys, "raw": raw, **state})
 
 
 def _asked(name: str, request: Any, call: Call) -> Question:
     method = request.get("method") if isinstance(request, dict) else None
+    if method in ("sampling/createMessage", "roots/list") and PASSED in call.meta:
+        return Question(name, f"{call.agent} asks for {method}", {"type": "object", REQUEST: request})
     if method != "elicitation/create":
         raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not offer to servers.")
     return question_of(name, params_of(request))
@@ -166,7 +226,13 @@ def response_of(answer: Answer | None) -> dict[str, Any]:
 def responses_of(call: Call) -> dict[str, Any]:
     """The inputResponses of a turn that brings answers."""
     keys = call.state.get("keys") or {}
-    return {key: response_of(call.answers.get(name)) for name, key in keys.items()}
+    raw = call.state.get("raw") or ()
+    return {key: _response(call.answers.get(name), name in raw) for name, key in keys.items()}
+
+
+def _response(answer: Answer | None, raw: bool) -> Any:
+    """An ElicitResult, or what the client's own model or folders gave."""
+    return answer.data if raw and answer is not None else response_of(answer)
 
 
 def url_needs(refused: Refused) -> Needs | None:
@@ -197,8 +263,12 @@ def task_of(task: Mapping[str, Any], call: Call) -> Outcome:
         return outcome_of({**(result if isinstance(result, dict) else {}), "resultType": "complete"}, call)
     if status == "failed":
         wrong = task.get("error")
-        code, words = (wrong.get("code"), wrong.get("message")) if isinstance(wrong, dict) else (None, None)
-        raise error_of(Refused(code if isinstance(code, int) else None, str(words or text or "It failed.")), call.agent)
+        known = wrong if isinstance(wrong, dict) else {}
+        code, words = known.get("code"), known.get("message")
+        refused = Refused(
+            code if isinstance(code, int) else None, str(words or text or "It failed."), known.get("data")
+        )
+        raise error_of(refused, call.agent, passed=PASSED in call.meta)
     if status == "cancelled":
         return Failed("canceled", str(text or f"{call.agent} says that the task was cancelled."))
     if status == "input_required":
@@ -219,9 +289,10 @@ def event_of(method: str, params: Mapping[str, Any]) -> Event | None:
         done, total = _number(params.get("progress")), _number(params.get("total"))
         return Event("progress", text=text if isinstance(text, str) else None, done=done, total=total)
     if method == "notifications/message":
-        data = params.get("data")
+        data, who = params.get("data"), params.get("logger")
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        return Event("log", text=text[:2_000], name=str(params.get("level") or "info"), data=params.get("logger"))
+        told = None if who is None and isinstance(data, str) else {"logger": who, "data": data}
+        return Event("log", text=text[:2_000], name=str(params.get("level") or "info"), data=told)
     return None
 
 
@@ -237,8 +308,8 @@ _CODES: dict[int, type[Agent3Error]] = {
 }
 
 
-def error_of(refused: Refused, who: str) -> Agent3Error:
-    """The error that a server's error stands for."""
+def error_of(refused: Refused, who: str, *, passed: bool = False) -> Agent3Error:
+    """The error that a server's error stands for; ``passed`` keeps it as it came, for a client that is to hear it."""
     said = f"{who} answered: {refused.message[:1_000]}"
     data = refused.data if isinstance(refused.data, dict) else {}
     after = data.get("retry_after")
@@ -246,6 +317,8 @@ def error_of(refused: Refused, who: str) -> Agent3Error:
     if refused.code == -32602:
         kind = CapabilityNotFound if _unknown_tool(refused.message) else ValidationError
     error = kind(said, retry_after=float(after) if isinstance(after, int | float) else None)
+    if passed and refused.code is not None:
+        error.data[PASSED] = {"error": {"code": refused.code, "message": refused.message, "data": refused.data}}
     if refused.status is not None and refused.status < 500:
         error.sent = False  # turned away at the door: no tool has run
     return error

@@ -9,8 +9,8 @@ neither eras nor tools: who negotiates what is the upstream's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -31,7 +31,17 @@ from agent3.errors import (
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Stream
 
-__all__ = ["Channel", "Exchange", "HTTPChannel", "Refused", "answer_to", "params_of", "read", "result_of"]
+__all__ = [
+    "Authorization",
+    "Channel",
+    "Exchange",
+    "HTTPChannel",
+    "Refused",
+    "answer_to",
+    "params_of",
+    "read",
+    "result_of",
+]
 
 log = logger("mcp")
 
@@ -41,6 +51,8 @@ FOREVER = 86_400.0
 """Seconds after which even a silent stream ends; the exchange's own clock is what counts."""
 RESUMPTIONS = 5
 """How often one legacy answer whose stream broke off is fetched again."""
+_RENEWALS = 2
+"""How often one request is sent again with a better credential: once for having none, once for a wider one."""
 _COURTESY = 2.0
 """Seconds that a word of cancellation or farewell may take."""
 _EOF = 0.02
@@ -108,11 +120,17 @@ class Exchange:
         """The server asks something of whoever called."""
         if self._ask is None:
             raise Refused(jsonrpc.METHOD_NOT_FOUND, f"Nobody here answers {method}")
+        with self.waiting():
+            return await self._ask(method, params)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """No clock runs meanwhile: it is not the server that is slow."""
         began = self._loop.time()
         self._asking += 1
         self._limit.reschedule(None)
         try:
-            return await self._ask(method, params)
+            yield
         finally:
             self._asking -= 1
             self._ends += self._loop.time() - began
@@ -149,6 +167,18 @@ class Channel(Protocol):
 
     async def aclose(self) -> None:
         """End it, and whatever is under way on it."""
+        ...
+
+
+class Authorization(Protocol):
+    """A credential that changes, where a fixed header would not do. It may serve many requests at once."""
+
+    async def headers(self, gate: Gate) -> Mapping[str, str]:
+        """What the next request carries."""
+        ...
+
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+        """Get a better one after a request with these headers was refused; True if it is worth another try."""
         ...
 
 
@@ -211,9 +241,16 @@ class HTTPChannel:
     notification; a modern one is cancelled by closing its stream. ``session`` is the server's id of a legacy session.
     """
 
-    def __init__(self, gate: Gate, url: str, headers: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        gate: Gate,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        authorization: Authorization | None = None,
+    ):
         self._gate = gate
         self._url = url
+        self._authorization = authorization
         self._headers = {
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
@@ -233,7 +270,7 @@ class HTTPChannel:
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], exchange: Exchange) -> Any:
         reading = _Reading()
         try:
-            async with self._open("POST", body, headers) as answer:
+            async with self._open("POST", body, headers, exchange) as answer:
                 if session := answer.headers.get("mcp-session-id"):
                     self.session = session
                 if not _is_stream(answer):
@@ -261,12 +298,13 @@ class HTTPChannel:
         if answer.status >= 400:
             self._whole(answer, content)
 
-    async def stray(self, headers: Mapping[str, str]) -> bool:
+    async def stray(self, headers: Mapping[str, str], opened: Callable[[], None] = lambda: None) -> bool:
         """Read the stream on which a legacy server tells what belongs to no request. False if it has none.
 
-        Gives up when the stream ends; whoever wants to hear more opens it again.
+        Gives up when the stream ends; whoever wants to hear more opens it again. ``opened`` hears when it is there.
         """
         async with self._open("GET", None, headers) as answer:
+            opened()
             if answer.status != 200 or not _is_stream(answer):
                 return False
             parser = jsonrpc.SSEParser(LIMITS.body)
@@ -308,13 +346,39 @@ class HTTPChannel:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _open(self, method: str, body: bytes | None, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Stream]:
+    def _open(
+        self, method: str, body: bytes | None, headers: Mapping[str, str], exchange: Exchange | None = None
+    ) -> AbstractAsyncContextManager[Stream]:
         sent = {**self._headers, **headers}
         if self.session is not None:
             sent["Mcp-Session-Id"] = self.session
+        if self._authorization is not None:
+            return self._authorized(self._authorization, method, body, sent, exchange)
+        return self._plain(method, body, sent)
+
+    def _plain(self, method: str, body: bytes | None, sent: Mapping[str, str]) -> AbstractAsyncContextManager[Stream]:
         return self._gate.stream(
             method, self._url, headers=sent, body=body, timeout=FOREVER, idle=FOREVER, max_bytes=LIMITS.body
         )
+
+    @asynccontextmanager
+    async def _authorized(
+        self,
+        authorization: Authorization,
+        method: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        exchange: Exchange | None,
+    ) -> AsyncIterator[Stream]:
+        """A refusal for want of a credential came before anything ran, so the same request may follow it."""
+        for left in range(_RENEWALS, -1, -1):
+            sent = {**headers, **await authorization.headers(self._gate)}
+            async with self._plain(method, body, sent) as answer:
+                with nullcontext() if exchange is None else exchange.waiting():  # a person may have to agree
+                    again = left and _wants_more(answer) and await authorization.renew(self._gate, sent, answer)
+                if not again:
+                    yield answer
+                    return
 
     def _whole(self, answer: Stream, content: bytes) -> Any:
         """The result in an answer that came in one piece; every status has its error."""
@@ -410,6 +474,13 @@ async def _to_its_end(answer: Stream) -> None:
 
 def _is_stream(answer: Stream) -> bool:
     return answer.status < 300 and answer.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def _wants_more(answer: Stream) -> bool:
+    """Whether a better token may help: none or a stale one was sent, or one for too little."""
+    if answer.status == 403:
+        return "insufficient_scope" in answer.headers.get("www-authenticate", "")
+    return answer.status == 401
 
 
 def _refusal(answer: Stream, place: str) -> Agent3Error | None:

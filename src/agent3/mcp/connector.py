@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from msgspec.structs import replace
 
@@ -28,7 +29,8 @@ from agent3.mcp.answers import (
     task_of,
     url_needs,
 )
-from agent3.mcp.channels import Exchange, Refused
+from agent3.mcp.channels import FOREVER, Exchange, Refused
+from agent3.mcp.offers import PASSED, Caller
 from agent3.mcp.processes import PREFIX
 from agent3.mcp.upstream import OnChange, Session, Upstream, Upstreams, place_of
 from agent3.model import Agent, Answer, Call, Capability, Failed, Hints, Outcome, Route
@@ -36,12 +38,15 @@ from agent3.observe.logs import get as logger
 from agent3.security.network import Policy
 from agent3.security.secrets import Secret
 
-__all__ = ["MCPConnector"]
+__all__ = ["Heard", "MCPConnector", "client_meta", "passing"]
 
 log = logger("mcp")
 
 KEY_META = "io.agent3/idempotency-key"
 """Under which a call's key is told to the server, so that it can recognise a repetition."""
+
+Heard = Callable[[str, dict[str, Any]], None]
+"""Takes the method and the parameters of something that a server told."""
 
 _MOST_EVENTS = 10_000
 """What one call may tell on its way; further words only show that it is alive."""
@@ -66,8 +71,10 @@ class MCPConnector:
         env: Env = REAL,
     ):
         self.upstreams = Upstreams(policy, idle=unused, on_change=on_change, env=env)
+        self.upstreams.on_note = self._noted
         self._idle = idle
         self._ceiling = ceiling
+        self._listeners: dict[str, list[Heard]] = {}
         self._headed: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
@@ -85,7 +92,7 @@ class MCPConnector:
         session = await self._reach(upstream)
         tools = await self._list(upstream) if "tools" in session.capabilities or not session.capabilities else []
         found = [one for tool in tools if (one := _capability(tool, pattern, session, self._ceiling)) is not None]
-        return _agent(address, session, tuple(found))
+        return _agent(address, pattern, session, tuple(found))
 
     async def call(self, call: Call) -> Outcome:
         """One turn of a tool. Cancelling it cancels the tool."""
@@ -93,7 +100,7 @@ class MCPConnector:
         try:
             return await self._turn(call, call.route)
         except Refused as refused:
-            return url_needs(refused) or failed_by(error_of(refused, call.agent))
+            return url_needs(refused) or failed_by(error_of(refused, call.agent, passed=PASSED in call.meta))
         except Agent3Error as wrong:
             return failed_by(wrong)
 
@@ -115,20 +122,63 @@ class MCPConnector:
                 harmless=True,
             )
         except Refused as refused:
-            raise error_of(refused, place_of(route.address)) from None
+            raise error_of(refused, place_of(route.address), passed=True) from None
 
     async def items(self, route: Route, method: str, key: str, *, secret: Secret | None = None) -> list[dict[str, Any]]:
         """A whole list of the server of a route, such as ``prompts/list`` by ``prompts``, cached as it allows."""
         try:
             return await self.upstreams.get(route.address, secret, route.meta).items(method, key)
         except Refused as refused:
-            raise error_of(refused, place_of(route.address)) from None
+            raise error_of(refused, place_of(route.address), passed=True) from None
+
+    def listen(self, address: str, heard: Heard) -> Callable[[], None]:
+        """Hear what the server at an address tells unasked, whenever it is connected; the answer ends the hearing."""
+        self._listeners.setdefault(address, []).append(heard)
+
+        def leave() -> None:
+            left = [one for one in self._listeners.get(address, ()) if one is not heard]
+            if left:
+                self._listeners[address] = left
+            else:
+                self._listeners.pop(address, None)
+
+        return leave
+
+    async def connect(self, route: Route, *, secret: Secret | None = None) -> None:
+        """Be connected to the server of a route, and stay so for a while, to hear what it tells."""
+        await self.upstreams.get(route.address, secret, route.meta).session()
+
+    async def watch(self, route: Route, uris: Sequence[str], heard: Heard, *, secret: Secret | None = None) -> None:
+        """Ask the server of a route to tell of changes of some resources.
+
+        A modern server tells ``heard`` that it will, then what changes, until its stream ends and this returns. A
+        legacy one promises it and this returns; it tells those who ``listen``, for as long as its session lives.
+        """
+        upstream = self.upstreams.get(route.address, secret, route.meta)
+        try:
+            if (await upstream.session()).era == "modern":
+                wanted = {"notifications": {"resourceSubscriptions": list(uris)}}
+                await upstream.request(
+                    "subscriptions/listen",
+                    wanted,
+                    lambda: Exchange(heard, idle=FOREVER, ceiling=FOREVER, standing=True),
+                    harmless=True,
+                )
+                return
+            for uri in uris:
+                await upstream.request("resources/subscribe", {"uri": uri}, Exchange, harmless=True)
+        except Refused as refused:
+            raise error_of(refused, place_of(route.address), passed=True) from None
 
     async def aclose(self) -> None:
         """End all connections and programs."""
         await self.upstreams.aclose()
 
     # Inside
+
+    def _noted(self, address: str, method: str, params: dict[str, Any]) -> None:
+        for heard in list(self._listeners.get(address, ())):
+            heard(method, params)
 
     async def _reach(self, upstream: Upstream) -> Session:
         return await upstream.session()
@@ -219,7 +269,7 @@ class _Asking:
         self._count = 0
 
     async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if method != "elicitation/create":
+        if method != "elicitation/create" or not _may_ask(self._call, str(params.get("mode") or "form")):
             raise Refused(-32601, f"{method} is not offered here")
         self._count += 1
         question = question_of(f"q{self._count}", params)
@@ -228,7 +278,38 @@ class _Asking:
 
 
 def _can_ask(call: Call) -> bool:
-    return call.live is not None and call.live.ask is not None
+    return call.live is not None and call.live.ask is not None and (_may_ask(call, "form") or _may_ask(call, "url"))
+
+
+def _may_ask(call: Call, power: str) -> bool:
+    """Whether the client can be asked so, where it said what it can do."""
+    passed = call.meta.get(PASSED)
+    return passed is None or power in passed["can"]
+
+
+def passing(caller: Caller) -> dict[str, Any]:
+    """The ``meta`` of a call for an MCP client: the server hears of it, and its answer is passed on unchanged."""
+    said = {"can": sorted(caller.can), "level": caller.level, "meta": caller.meta}
+    return {PASSED: {key: one for key, one in said.items() if one or key == "can"}}
+
+
+def client_meta(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``_meta`` of a request that is passed on for a client."""
+    meta = dict(said.get("meta") or {})
+    meta["io.modelcontextprotocol/clientCapabilities"] = _capabilities(said["can"])
+    if said.get("level"):
+        meta["io.modelcontextprotocol/logLevel"] = said["level"]
+    return meta
+
+
+def _capabilities(can: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {power: {} for power in ("sampling", "roots") if power in can}
+    asking: dict[str, Any] = {power: {} for power in ("form", "url") if power in can}
+    if asking:
+        found["elicitation"] = asking
+    if "tasks" in can:
+        found["extensions"] = {"io.modelcontextprotocol/tasks": {}}
+    return found
 
 
 def _may_replay(call: Call) -> bool:
@@ -237,12 +318,13 @@ def _may_replay(call: Call) -> bool:
 
 
 def _meta(call: Call) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    passed = call.meta.get(PASSED)
+    found: dict[str, Any] = {} if passed is None else client_meta(passed)
     if call.traceparent is not None:
         found["traceparent"] = call.traceparent
     if call.key is not None:
         found[KEY_META] = call.key
-    if call.live is not None and call.live.listener is not None:
+    if passed is None and call.live is not None and call.live.listener is not None:
         found["io.modelcontextprotocol/logLevel"] = "info"
     return found
 
@@ -250,7 +332,7 @@ def _meta(call: Call) -> dict[str, Any]:
 # Describing
 
 
-def _agent(address: str, session: Session, capabilities: tuple[Capability, ...]) -> Agent:
+def _agent(address: str, pattern: Route, session: Session, capabilities: tuple[Capability, ...]) -> Agent:
     info = session.info
     name = str(info.get("title") or info.get("name") or place_of(address))
     return Agent(
@@ -262,6 +344,7 @@ def _agent(address: str, session: Session, capabilities: tuple[Capability, ...])
         tags=("mcp",),
         capabilities=capabilities,
         source=_source(address),
+        meta={"route": msgspec.to_builtins(pattern)},
         card={
             "protocol": "mcp",
             "protocolVersion": session.version,

@@ -69,7 +69,7 @@ class Exchange(Generic[T]):
         self._ctx = ctx
         self._seal = seal
         self._feed = _Feed(ctx, level)
-        self.caller = _caller(ctx, self._feed)
+        self.caller = _caller(ctx, self._feed, level)
 
     async def result(self, work: Work[T], params: Params) -> T | Needs | wire.InputRequiredResult:
         """What came of it; a Needs where the client cannot be asked."""
@@ -152,7 +152,7 @@ class Exchange(Generic[T]):
         return await session.send_request(request, wire.CreateMessageResult, metadata=related)
 
 
-def _caller(ctx: Context, feed: _Feed) -> Caller:
+def _caller(ctx: Context, feed: _Feed, level: str | None) -> Caller:
     meta = meta_of(ctx)
     trace = meta.get("traceparent")
     can = powers_of(ctx)
@@ -165,6 +165,7 @@ def _caller(ctx: Context, feed: _Feed) -> Caller:
         meta=meta,
         can=can,
         hang_up=feed.hang_up if ctx.close_sse_stream is not None else None,
+        level=level,
     )
 
 
@@ -260,7 +261,9 @@ class _Feed:
     async def _log(self, event: Event) -> None:
         level: Any = event.name if event.name in _LEVELS else "info"
         if level in self._levels:
-            data = event.data if event.data is not None else event.text
-            params = wire.LoggingMessageNotificationParams(level=level, data=data)
+            data, logger_name = event.data if event.data is not None else event.text, None
+            if isinstance(event.data, dict) and event.data.keys() == {"logger", "data"}:
+                data, logger_name = event.data["data"], event.data["logger"]
+            params = wire.LoggingMessageNotificationParams(level=level, data=data, logger=logger_name)
             note = wire.LoggingMessageNotification(params=params)
             await self._ctx.session.send_notification(note, self._ctx.request_id)

@@ -9,8 +9,9 @@ here: it goes to the SDK untouched, which knows the right refusal. Lists are the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -21,13 +22,13 @@ from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.jsonrpc import SSEParser, check_bytes
-from agent3.mcp.offers import Caller
+from agent3.mcp.offers import PASSED, STRUCTURED, Caller
 from agent3.mcp.protocol import OUTCOME, MCPDoor, failure_form, failure_text
 from agent3.mcp.requests import powers_in
 from agent3.model import Done, Event, Failed, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 
-__all__ = ["FastLane"]
+__all__ = ["FastLane", "HungUp", "Reply"]
 
 log = logger("mcp")
 
@@ -56,6 +57,7 @@ class _Params(Struct):
     responses: Raw | UnsetType = msgspec.field(name="inputResponses", default=UNSET)
     state: Raw | UnsetType = msgspec.field(name="requestState", default=UNSET)
     task: Raw | UnsetType = UNSET
+    capabilities: dict[str, Any] | None = None
 
 
 class _Request(Struct):
@@ -71,36 +73,52 @@ class _Answer(Struct):
     result: Raw | UnsetType = UNSET
 
 
+HungUp = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Reply(NamedTuple):
+    """A body of JSON that answers with status 200, and the legacy session it belongs to."""
+
+    body: bytes
+    session: bytes = b""
+
+
+class _Session(NamedTuple):
+    """A legacy session: whose it is, when the SDK last saw it, and what its client can do, where that was heard."""
+
+    owner: str
+    since: float
+    can: frozenset[str] | None
+
+
 class _Heard:
-    """What the fast lane reads of a request's headers, in one pass."""
+    """What the fast lane reads of a request's headers. A header that comes twice makes the request irregular."""
 
     __slots__ = ("host", "method", "name", "origin", "plain", "session", "version")
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]):
-        self.version = self.method = self.name = self.session = self.host = b""
-        self.origin = False
-        accepts = json = False
-        self.plain = True
-        for key, value in headers:
-            if key == b"mcp-protocol-version":
-                self.version = value
-            elif key == b"mcp-method":
-                self.method = value
-            elif key == b"mcp-name":
-                self.name = value
-            elif key == b"mcp-session-id":
-                self.session = value
-            elif key == b"host":
-                self.host = value
-            elif key == b"origin":
-                self.origin = True
-            elif key == b"accept":
-                accepts = b"application/json" in value and b"text/event-stream" in value
-            elif key == b"content-type":
-                json = value.split(b";", 1)[0].strip() == b"application/json"
-            elif key.startswith(b"mcp-param-") or key == b"last-event-id" or key == b"content-encoding":
-                self.plain = False
-        self.plain = self.plain and accepts and json
+        found = dict(headers)
+        self.version = found.get(b"mcp-protocol-version", b"")
+        self.method = found.get(b"mcp-method", b"")
+        self.name = found.get(b"mcp-name", b"")
+        self.session = found.get(b"mcp-session-id", b"")
+        self.host = found.get(b"host", b"")
+        self.origin = b"origin" in found
+        self.plain = (
+            len(found) == len(headers)
+            and _is_plain(found.get(b"accept", b""), found.get(b"content-type", b""))
+            and b"last-event-id" not in found
+            and b"content-encoding" not in found
+            and b"mcp-param-" not in b" ".join(found)
+        )
+
+
+@lru_cache(maxsize=256)
+def _is_plain(accept: bytes, content_type: bytes) -> bool:
+    if len(accept) + len(content_type) > 1_000:
+        return False
+    json = content_type.split(b";", 1)[0].strip() == b"application/json"
+    return json and b"application/json" in accept and b"text/event-stream" in accept
 
 
 class FastLane:
@@ -114,48 +132,63 @@ class FastLane:
         self._max_body = door.max_body
         self._env = env
         self._hosts: dict[bytes, bool] = {}
-        info = {"io.modelcontextprotocol/serverInfo": {"name": door.name, "version": door.version}}
-        self._server_info = msgspec.json.encode(info)
+        self._info = {"io.modelcontextprotocol/serverInfo": door.info}
+        self._server_info = Raw(msgspec.json.encode(self._info))
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._forward(scope, receive, send)
             return
         heard = _Heard(scope["headers"])
-        if not heard.plain or heard.origin or not self._known(heard.host):
+        if OUTCOME in scope or not heard.plain or heard.origin or not self._known(heard.host):
             await self._forward(scope, receive, send)
             return
         body = await _body(receive, self._max_body)
         if body is None:
             return
         request = _parse(body) if len(body) <= self._max_body else None
-        if request is None or not await self._answered(request, heard, scope, receive, send):
-            more = len(body) > self._max_body
-            await self._remembering(request, heard, scope, _again(body, receive, more=more), send)
+        try:
+            reply = await self._answer(request, heard, scope, lambda: _hung_up(receive)) if request else None
+        except Left:
+            return
+        if reply is not None:
+            await _send(send, reply)
+            return
+        more = len(body) > self._max_body
+        await self._remembering(request, heard, scope, _again(body, receive, more=more), send)
+
+    async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
+        """The answer to a whole POST, without ASGI; None for what is not regular, which then has to come by ASGI.
+
+        For a server that has both at hand. ``hung_up`` returns when the client does; then this raises ``Left``.
+        """
+        heard = _Heard(scope["headers"])
+        if not heard.plain or heard.origin or len(body) > self._max_body or not self._known(heard.host):
+            return None
+        request = _parse(body)
+        return None if request is None else await self._answer(request, heard, scope, hung_up)
 
     # What is regular
 
-    async def _answered(self, request: _Request, heard: _Heard, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer it here if it is regular; False where the SDK has to."""
+    async def _answer(self, request: _Request, heard: _Heard, scope: Scope, hung_up: HungUp) -> Reply | None:
+        """Answer it here if it is regular; None where the SDK has to."""
         modern = heard.version == MODERN
         if not (_is_modern(request, heard) if modern else self._is_legacy(request, heard)):
-            return False
+            return None
         principal = self._principal_of(scope, heard, modern)
         if principal is None:
-            return False
+            return None
         if request.method == "tools/call":
-            if not self._door.regular(
-                request.params.name or "", session=heard.session.decode("latin-1"), can=_can(request)
+            can = _can(request) if modern else self._sessions[heard.session].can
+            if can is None or not self._door.regular(
+                request.params.name or "", session=heard.session.decode("latin-1"), can=can
             ):
-                return False
-            return await self._call(request, principal, modern, scope, receive, send)
+                return None
+            return await self._call(request, principal, can, modern, scope, hung_up)
         page = self._pages.get(self._page_key(request, heard.version, principal))
-        if page is None:
-            return False
-        await _send(send, _envelope(request.id, page), heard.session)
-        return True
+        return None if page is None else Reply(_envelope(request.id, page), heard.session)
 
     def _known(self, host: bytes) -> bool:
         known = self._hosts.get(host)
@@ -181,19 +214,24 @@ class FastLane:
             return None
         if modern:
             return principal
-        owner, since = self._sessions[heard.session]
-        if owner != principal.id or self._env.monotonic() - since > REFRESH:
+        session = self._sessions[heard.session]
+        if session.owner != principal.id or self._env.monotonic() - session.since > REFRESH:
             return None
         return principal
 
     # tools/call
 
     async def _call(
-        self, request: _Request, principal: Principal, modern: bool, scope: Scope, receive: Receive, send: Send
-    ) -> bool:
+        self,
+        request: _Request,
+        principal: Principal,
+        can: frozenset[str],
+        modern: bool,
+        scope: Scope,
+        hung_up: HungUp,
+    ) -> Reply | None:
         params = request.params
         trace = params.meta.traceparent if params.meta is not None else UNSET
-        can = _can(request)
         caller = Caller(
             principal=principal,
             listener=_ignore,
@@ -205,15 +243,11 @@ class FastLane:
         assert params.name is not None
         turn = self._turn(params.name, params.arguments or {}, caller)
         # A modern client that hangs up cancels; a legacy one only lets go.
-        try:
-            outcome = await watched(turn, lambda: _hung_up(receive)) if modern else await turn
-        except Left:
-            return True
-        if isinstance(outcome, Done | Failed) and (result := self._result(outcome, modern)) is not None:
-            await _send(send, _envelope(request.id, result), b"")
-            return True
+        outcome = await watched(turn, hung_up) if modern else await turn
+        if isinstance(outcome, (Done, Failed)) and (result := self._result(outcome, modern)) is not None:
+            return Reply(_envelope(request.id, result))
         scope[OUTCOME] = outcome
-        return False
+        return None
 
     async def _turn(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """What goes wrong is an outcome. The tool itself is there: only those that were listed are regular."""
@@ -227,19 +261,24 @@ class FastLane:
 
     def _result(self, outcome: Done | Failed, modern: bool) -> bytes | None:
         """The result as the SDK would write it; None for content that only the SDK's types can carry."""
-        if outcome.artifacts or len(outcome.parts) > 1:
+        if outcome.artifacts:
             return None
         body: dict[str, Any] = {}
         if isinstance(outcome, Failed):
+            if len(outcome.parts) > 1 or PASSED in outcome.data:
+                return None
             if outcome.parts and not isinstance(outcome.parts[0].data, dict):
                 return None
             body["content"] = [{"type": "text", "text": failure_text(outcome)}]
             body["structuredContent"] = outcome.parts[0].data if outcome.parts else failure_form(outcome)
-        elif outcome.meta or not _fill(body, outcome.parts, modern):
+        elif not _fill(body, outcome.parts, modern):
             return None
+        elif outcome.meta:
+            body["_meta"] = outcome.meta
         body["isError"] = isinstance(outcome, Failed)
         if modern:
-            body |= {"resultType": "complete", "_meta": Raw(self._server_info)}
+            body["resultType"] = "complete"
+            body["_meta"] = {**body["_meta"], **self._info} if "_meta" in body else self._server_info
         return _encode(body)
 
     # Lists: the SDK's own answers, remembered
@@ -260,7 +299,7 @@ class FastLane:
         if request is not None and request.method in ("tools/list", "server/discover", "ping"):
             key = self._key_if_regular(request, heard, scope)
         if key is None:
-            await self._forward(scope, receive, send)
+            await self._forward(scope, receive, send, _greeting(request))
             return
         recorder = _Recorder(send)
         await self._forward(scope, receive, recorder)
@@ -278,17 +317,17 @@ class FastLane:
 
     # The SDK's lane
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, can: frozenset[str] | None = None) -> None:
         """To the SDK; legacy sessions that it opens or closes are noted on the way."""
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._note(scope, message)
+                self._note(scope, message, can)
             await send(message)
 
         await self._slow(scope, receive, noting)
 
-    def _note(self, scope: Scope, message: Message) -> None:
+    def _note(self, scope: Scope, message: Message, can: frozenset[str] | None) -> None:
         session = next((value for key, value in message["headers"] if key.lower() == b"mcp-session-id"), b"")
         if scope["method"] == "DELETE" or message["status"] >= 400:
             given = next((value for key, value in scope["headers"] if key == b"mcp-session-id"), b"")
@@ -299,7 +338,9 @@ class FastLane:
                 owner = self._principal(scope).id
             except Agent3Error:
                 return
-            self._sessions[session] = (owner, self._env.monotonic())
+            known = self._sessions.get(session)
+            can = known.can if can is None and known is not None else can
+            self._sessions[session] = _Session(owner, self._env.monotonic(), can)
             self._sessions.move_to_end(session)
             if len(self._sessions) > SESSIONS:
                 self._sessions.popitem(last=False)
@@ -353,12 +394,20 @@ def _parse(body: bytes) -> _Request | None:
 
 
 _NOTHING: frozenset[str] = frozenset()
+_MARKED = {STRUCTURED: True}
 
 
 def _can(request: _Request) -> frozenset[str]:
     """What the client of a modern request says it can do."""
     meta = request.params.meta
     return powers_in(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
+
+
+def _greeting(request: _Request | None) -> frozenset[str] | None:
+    """What the client of an ``initialize`` can do; legacy clients do not follow tasks."""
+    if request is None or request.method != "initialize":
+        return None
+    return powers_in(request.params.capabilities or {}) - {"tasks"}
 
 
 def _is_modern(request: _Request, heard: _Heard) -> bool:
@@ -370,15 +419,20 @@ def _is_modern(request: _Request, heard: _Heard) -> bool:
     meta = params.meta
     if meta is None or meta.version != "2026-07-28" or meta.capabilities is None or heard.session:
         return False
-    unset = (meta.progress, meta.level, params.responses, params.state, params.task)
-    return all(isinstance(one, UnsetType) for one in unset)
+    return (
+        meta.progress is UNSET
+        and meta.level is UNSET
+        and params.responses is UNSET
+        and params.state is UNSET
+        and params.task is UNSET
+    )
 
 
 def _fill(body: dict[str, Any], parts: tuple[Part, ...], modern: bool) -> bool:
-    """Content and structured content of at most one part; False for parts that are neither text nor data."""
-    if not parts:
-        body["content"] = []
-        return True
+    """Content and structured content of plain texts or one datum; False for what only the SDK's types can carry."""
+    texts = [part for part in parts if part.meta != _MARKED]
+    if len(texts) < len(parts) or len(texts) != 1:
+        return _fill_texts(body, texts, parts[len(texts) :], modern)
     part = parts[0]
     if part.meta or part.name or part.media_type:
         return False
@@ -392,16 +446,26 @@ def _fill(body: dict[str, Any], parts: tuple[Part, ...], modern: bool) -> bool:
     return True
 
 
+def _fill_texts(body: dict[str, Any], texts: list[Part], marked: Sequence[Part], modern: bool) -> bool:
+    """Texts as a server gave them, with its structured content beside them."""
+    if len(marked) > 1 or any(one.text is None or one.meta or one.name or one.media_type for one in texts):
+        return False
+    body["content"] = [{"type": "text", "text": one.text} for one in texts]
+    for one in marked:
+        body["structuredContent"] = one.data if modern or isinstance(one.data, dict) else {"result": one.data}
+    return True
+
+
 def _envelope(key: int | str, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":' + _encode(key) + b',"result":' + result + b"}"
 
 
-async def _send(send: Send, body: bytes, session: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if session:
-        headers.append((b"mcp-session-id", session))
+async def _send(send: Send, reply: Reply) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply.body))]
+    if reply.session:
+        headers.append((b"mcp-session-id", reply.session))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": reply.body})
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:

@@ -16,8 +16,12 @@ from agent3.model import Answer, Done, Event, Needs, Outcome, Part, Principal
 
 __all__ = [
     "ANNOTATIONS",
+    "BLOCK",
+    "PASSED",
+    "STRUCTURED",
     "URI",
     "Caller",
+    "Completed",
     "Completion",
     "Completions",
     "Era",
@@ -43,6 +47,13 @@ URI = "io.agent3/uri"
 """The key in a part's ``meta`` that makes it the embedded resource of that address."""
 ANNOTATIONS = "io.agent3/annotations"
 """The key in a part's ``meta`` under which the protocol's annotations stand: audience, priority, lastModified."""
+BLOCK = "io.agent3/block"
+"""The key in a part's ``meta`` that holds all of a server's content block but its payload, to be passed on as it is."""
+STRUCTURED = "io.agent3/structured"
+"""The key in a part's ``meta`` that makes its data the structured content, and no block beside it."""
+PASSED = "io.agent3/mcp"
+"""In a call's ``meta`` what an MCP client said of its request, and that the server's answer is to be passed on to it
+unchanged; in the data of such a call's failure, how the server put it: ``error``, or ``meta`` of a result."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -57,7 +68,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     title: str | None = None
     input_schema: dict[str, Any] = {}
     output_schema: dict[str, Any] | None = None
-    annotations: dict[str, bool] = {}
+    annotations: dict[str, Any] = {}
+    icons: tuple[dict[str, Any], ...] = ()
     requires: frozenset[str] = frozenset()
     meta: dict[str, Any] = {}
 
@@ -72,6 +84,7 @@ class Resource(Struct, frozen=True, kw_only=True):
     media_type: str | None = None
     size: int | None = None
     annotations: dict[str, Any] = {}
+    icons: tuple[dict[str, Any], ...] = ()
     meta: dict[str, Any] = {}
 
 
@@ -84,6 +97,7 @@ class Template(Struct, frozen=True, kw_only=True):
     description: str | None = None
     media_type: str | None = None
     annotations: dict[str, Any] = {}
+    icons: tuple[dict[str, Any], ...] = ()
     meta: dict[str, Any] = {}
 
 
@@ -103,6 +117,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     title: str | None = None
     description: str | None = None
     arguments: tuple[PromptArgument, ...] = ()
+    icons: tuple[dict[str, Any], ...] = ()
     meta: dict[str, Any] = {}
 
 
@@ -118,6 +133,7 @@ class Prompted(Struct, frozen=True):
 
     messages: tuple[Message, ...]
     description: str | None = None
+    meta: dict[str, Any] = {}
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -129,6 +145,14 @@ class Completion(Struct, frozen=True, kw_only=True):
     value: str
     given: dict[str, str] = {}
     """The arguments that are already filled in."""
+
+
+class Completed(Struct, frozen=True):
+    """What a value could become, where there is more than is told."""
+
+    values: tuple[str, ...]
+    total: int | None = None
+    more: bool = False
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -162,6 +186,8 @@ class Caller:
     """What was answered so far, for prompts and reads, which are asked again from the top."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Closes the stream of a legacy client that can come back for the rest; None for all others."""
+    level: str | None = None
+    """The least level of log lines that the client wants to see; None for no lines."""
 
 
 class ToolSet(Protocol):
@@ -231,7 +257,7 @@ class Prompts(Protocol):
 class Completions(Protocol):
     """Helps to type arguments."""
 
-    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str]:
+    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | Completed:
         """What the value could become, best first."""
         ...
 

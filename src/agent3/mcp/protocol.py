@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -36,6 +36,7 @@ from agent3.mcp.changes import Changes, Kind
 from agent3.mcp.exchange import Exchange, Work, uncut
 from agent3.mcp.offers import (
     Caller,
+    Completed,
     Completion,
     Completions,
     Era,
@@ -130,7 +131,8 @@ class MCPDoor:
     ``LOCAL``. ``key`` signs what a modern client carries between two turns; replicas must share it, and without one
     the door makes its own, good for one process. ``allowed_hosts`` and ``allowed_origins`` default to loopback, a
     trailing ``:*`` stands for any port, and ``"*"`` among the hosts turns both checks off. ``retry`` is how many
-    seconds a legacy client waits before it takes up a lost stream again.
+    seconds a legacy client waits before it takes up a lost stream again. ``about`` is what more the server says of
+    itself, by the protocol's names: title, description, websiteUrl, icons.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class MCPDoor:
         name: str = "agent3",
         version: str = __version__,
         instructions: str | None = None,
+        about: Mapping[str, Any] | None = None,
         principal: Callable[[Scope], Principal] = lambda _: LOCAL,
         allowed_hosts: Sequence[str] = LOOPBACK_HOSTS,
         allowed_origins: Sequence[str] = LOOPBACK_ORIGINS,
@@ -168,7 +171,8 @@ class MCPDoor:
         self._manager: Sessions | None = None
         self._changes = Changes(self._may_watch)
         self._desk = Desk(cast("Tasks", toolset)) if hasattr(toolset, "task") else None
-        self._server = self._build(name, version, instructions, list_ttl)
+        self._server = self._build(name, version, instructions, about or {}, list_ttl)
+        self.info: dict[str, Any] = self._server.server_info_stamp
 
     def asgi(self) -> _Endpoint:
         """The ASGI app of one path: POST for both eras, GET and DELETE for legacy sessions."""
@@ -234,12 +238,18 @@ class MCPDoor:
             return
         await self._manager.handle_request(owned(scope, principal), receive, send)
 
-    def _build(self, name: str, version: str, instructions: str | None, list_ttl: float) -> Server[Any]:
+    def _build(
+        self, name: str, version: str, instructions: str | None, about: Mapping[str, Any], list_ttl: float
+    ) -> Server[Any]:
         hint = CacheHint(ttl_ms=int(list_ttl * 1000), scope="private")
         server = _Server(
             name,
             version=version,
             instructions=instructions,
+            title=about.get("title"),
+            description=about.get("description"),
+            website_url=about.get("websiteUrl"),
+            icons=_icons(about.get("icons") or ()),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._changes.listen,
@@ -424,9 +434,10 @@ class MCPDoor:
 
     async def _complete(self, ctx: Context, params: wire.CompleteRequestParams) -> wire.CompleteResult:
         completions = cast("Completions", self.toolset)
-        values = await _listed(completions.complete(_completion(params), principal_of(ctx)))
-        shown = list(values[:COMPLETIONS])
-        done = wire.Completion(values=shown, total=len(values), has_more=len(values) > len(shown))
+        found = await _listed(completions.complete(_completion(params), principal_of(ctx)))
+        if not isinstance(found, Completed):
+            found = Completed(tuple(found), len(found), len(found) > COMPLETIONS)
+        done = wire.Completion(values=list(found.values[:COMPLETIONS]), total=found.total, has_more=found.more)
         return wire.CompleteResult(completion=done)
 
     # What they share
@@ -560,6 +571,7 @@ def _wire_tool(tool: Tool, era: Era) -> wire.Tool:
         input_schema={**tool.input_schema, "type": "object"},
         output_schema=tool.output_schema if era == "modern" else _legacy_output(tool.output_schema),
         annotations=wire.ToolAnnotations.model_validate(tool.annotations) if tool.annotations else None,
+        icons=_icons(tool.icons),
         _meta=tool.meta or None,
     )
 
@@ -582,6 +594,7 @@ def _wire_resource(one: Resource) -> wire.Resource:
         mime_type=one.media_type,
         size=one.size,
         annotations=_annotations(one.annotations),
+        icons=_icons(one.icons),
         _meta=one.meta or None,
     )
 
@@ -594,8 +607,13 @@ def _wire_template(one: Template) -> wire.ResourceTemplate:
         description=one.description,
         mime_type=one.media_type,
         annotations=_annotations(one.annotations),
+        icons=_icons(one.icons),
         _meta=one.meta or None,
     )
+
+
+def _icons(given: Sequence[Mapping[str, Any]]) -> list[wire.Icon] | None:
+    return [wire.Icon.model_validate(one) for one in given] or None
 
 
 def _annotations(given: dict[str, Any]) -> wire.Annotations | None:
@@ -608,7 +626,12 @@ def _wire_prompt(one: Prompt) -> wire.Prompt:
         for each in one.arguments
     ]
     return wire.Prompt(
-        name=one.name, title=one.title, description=one.description, arguments=arguments, _meta=one.meta or None
+        name=one.name,
+        title=one.title,
+        description=one.description,
+        arguments=arguments,
+        icons=_icons(one.icons),
+        _meta=one.meta or None,
     )
 
 

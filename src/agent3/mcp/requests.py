@@ -15,7 +15,7 @@ from pydantic import ValidationError as WireError
 from starlette.types import Scope
 
 from agent3.errors import Agent3Error
-from agent3.mcp.offers import Era
+from agent3.mcp.offers import PASSED, Era
 from agent3.model import LOCAL, Principal
 
 __all__ = [
@@ -113,7 +113,10 @@ def _reserved(key: str) -> bool:
 
 
 def protocol_error(error: Agent3Error) -> MCPError:
-    """A refusal where no result exists that could carry it."""
+    """A refusal where no result exists that could carry it; the error of a server is passed on as it came."""
+    told = error.data.get(PASSED)
+    if isinstance(told, dict) and isinstance(told.get("error"), dict):
+        return MCPError(told["error"]["code"], told["error"]["message"], told["error"].get("data"))
     return MCPError(error.rpc_code, error.message, error.to_dict())
 
 

@@ -9,14 +9,26 @@ from urllib.parse import quote
 
 import mcp_types as wire
 import msgspec
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 from msgspec import UnsetType
+from pydantic import TypeAdapter
 
 from agent3.errors import Agent3Error
-from agent3.mcp.offers import ANNOTATIONS, URI, Message, Prompted
+from agent3.mcp.offers import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI, Message, Prompted
 from agent3.model import Done, Failed, Needs, Part, Working, encode
 
-__all__ = ["asked_in_text", "contents", "failure_form", "failure_text", "plain", "prompted", "refused", "result"]
+__all__ = [
+    "asked_in_text",
+    "contents",
+    "failure_error",
+    "failure_form",
+    "failure_text",
+    "plain",
+    "prompted",
+    "refused",
+    "result",
+]
 
 
 def refused(error: Agent3Error) -> Failed:
@@ -24,8 +36,11 @@ def refused(error: Agent3Error) -> Failed:
     return Failed(error.code, error.message, retryable=error.retryable, retry_after=error.retry_after, data=error.data)
 
 
+_content: TypeAdapter[wire.ContentBlock] = TypeAdapter(wire.ContentBlock)
+
+
 def result(outcome: Done | Failed | Working, version: str) -> wire.CallToolResult:
-    """The result of a tools/call, as a client of this version can take it."""
+    """The result of a tools/call, as a client of this version can take it; MCPError for an error passed on as it is."""
     if isinstance(outcome, Done):
         return _done(outcome, version)
     if isinstance(outcome, Failed):
@@ -42,6 +57,14 @@ def _done(done: Done, version: str) -> wire.CallToolResult:
 
 def _failed(failed: Failed, version: str) -> wire.CallToolResult:
     parts = [*failed.parts, *(part for artifact in failed.artifacts for part in artifact.parts)]
+    if (error := failure_error(failed)) is not None:
+        raise MCPError(error["code"], error["message"], error.get("data"))
+    if PASSED in failed.data:
+        meta = failed.data[PASSED].get("meta") or None
+        structured = _structured(parts, version)
+        return wire.CallToolResult(
+            content=_blocks(parts, version), structured_content=structured, is_error=True, _meta=meta
+        )
     text = _text(failure_text(failed))
     if len(parts) == 1 and isinstance(parts[0].data, dict):
         # The tool has a form of its own for failures; it takes the place of ours.
@@ -64,6 +87,13 @@ def failure_form(failed: Failed) -> dict[str, Any]:
         form["data"] = data
     made: dict[str, Any] = plain(form)
     return made
+
+
+def failure_error(failed: Failed) -> dict[str, Any] | None:
+    """The error of a server that is to be passed on as one; None for every other failure."""
+    passed = failed.data.get(PASSED)
+    error = passed.get("error") if isinstance(passed, dict) else None
+    return error if isinstance(error, dict) else None
 
 
 def failure_text(failed: Failed) -> str:
@@ -109,13 +139,13 @@ def asked_in_text(needs: Needs, hint: str) -> wire.CallToolResult:
 
 def contents(parts: Sequence[Part], uri: str) -> list[wire.TextResourceContents | wire.BlobResourceContents]:
     """What was read at an address; a part may name another, as the files of a folder do."""
-    return [_contents(part, uri) for part in parts]
+    return [_contents(part, uri, _meta(part)) for part in parts]
 
 
 def prompted(prompt: Prompted, version: str) -> wire.GetPromptResult:
     """A prompt filled in."""
     messages = [_message(message, number, version) for number, message in enumerate(prompt.messages, 1)]
-    return wire.GetPromptResult(description=prompt.description, messages=messages)
+    return wire.GetPromptResult(description=prompt.description, messages=messages, _meta=prompt.meta or None)
 
 
 def plain(value: Any) -> Any:
@@ -136,10 +166,13 @@ def _structured(parts: Sequence[Part], version: str) -> Any:
 
 
 def _blocks(parts: Sequence[Part], version: str) -> list[wire.ContentBlock]:
-    return [_block(part, number, version) for number, part in enumerate(parts, 1)]
+    shown = (part for part in parts if STRUCTURED not in part.meta)
+    return [_block(part, number, version) for number, part in enumerate(shown, 1)]
 
 
 def _block(part: Part, number: int, version: str) -> wire.ContentBlock:
+    if BLOCK in part.meta and part.artifact is None:
+        return _passed_block(part, part.meta[BLOCK])
     block = _bare_block(part, number, version)
     if ANNOTATIONS in part.meta:
         block.annotations = wire.Annotations.model_validate(part.meta[ANNOTATIONS])
@@ -158,21 +191,38 @@ def _bare_block(part: Part, number: int, version: str) -> wire.ContentBlock:
     return _link(part, part.url or f"agent3://artifacts/{quote(part.artifact or '', safe='')}", version)
 
 
+def _passed_block(part: Part, husk: dict[str, Any]) -> wire.ContentBlock:
+    """The block that a server gave, with the payload as it is now."""
+    payload = base64.b64encode(part.raw).decode() if part.raw is not None else part.text
+    if husk["type"] == "resource":
+        inside = {key: payload if key in ("text", "blob") else one for key, one in husk["resource"].items()}
+        return _content.validate_python({**husk, "resource": inside}, by_name=False)
+    if husk["type"] == "resource_link":
+        return _content.validate_python({**husk, "uri": part.url}, by_name=False)
+    key = "text" if husk["type"] == "text" else "data"
+    return _content.validate_python({**husk, key: payload}, by_name=False)
+
+
+_OURS = frozenset({URI, ANNOTATIONS, BLOCK, STRUCTURED})
+
+
 def _meta(part: Part) -> dict[str, Any] | None:
-    return {key: value for key, value in part.meta.items() if key not in (URI, ANNOTATIONS)} or None
+    return {key: value for key, value in part.meta.items() if key not in _OURS} or None
 
 
 def _text(text: str, meta: dict[str, Any] | None = None) -> wire.TextContent:
     return wire.TextContent(text=text, _meta=meta)
 
 
-def _contents(part: Part, uri: str) -> wire.TextResourceContents | wire.BlobResourceContents:
+def _contents(
+    part: Part, uri: str, meta: dict[str, Any] | None = None
+) -> wire.TextResourceContents | wire.BlobResourceContents:
     uri = part.meta.get(URI, uri)
     if part.raw is not None:
         blob = base64.b64encode(part.raw).decode()
-        return wire.BlobResourceContents(uri=uri, mime_type=part.media_type, blob=blob)
+        return wire.BlobResourceContents(uri=uri, mime_type=part.media_type, blob=blob, _meta=meta)
     if part.text is not None:
-        return wire.TextResourceContents(uri=uri, mime_type=part.media_type, text=part.text)
+        return wire.TextResourceContents(uri=uri, mime_type=part.media_type, text=part.text, _meta=meta)
     text = encode(part.data).decode() if not isinstance(part.data, UnsetType) else part.url or part.artifact or ""
     return wire.TextResourceContents(uri=uri, mime_type=part.media_type or "application/json", text=text)
 

@@ -20,7 +20,7 @@ from agent3.errors import Agent3Error, NotFound, by_code
 from agent3.mcp.offers import Caller, Task, Tasks
 from agent3.mcp.questions import answer_of, reply_of, request_of
 from agent3.mcp.requests import TASKS, Context, era_of, lacking, powers_of, principal_of, protocol_error
-from agent3.mcp.results import failure_form, plain, result
+from agent3.mcp.results import failure_error, failure_form, plain, result
 from agent3.model import Answer, Done, Event, Failed, Needs, Working
 
 __all__ = ["Desk"]
@@ -136,6 +136,9 @@ def _payload(outcome: Done | Failed | Needs | Working, version: str) -> dict[str
         return {"status": "input_required", "inputRequests": asked}
     if isinstance(outcome, Failed) and outcome.code == "canceled":
         return {"status": "cancelled", "statusMessage": outcome.message}
+    if isinstance(outcome, Failed) and (told := failure_error(outcome)) is not None:
+        error = {key: one for key, one in told.items() if one is not None}
+        return {"status": "failed", "statusMessage": outcome.message, "error": error}
     if isinstance(outcome, Failed) and by_code(outcome.code).rpc_code == wire.INTERNAL_ERROR:
         # A tool that failed has a result that says so; this is a failure of ours.
         error = {"code": wire.INTERNAL_ERROR, "message": outcome.message, "data": failure_form(outcome)}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace as changed
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from agent3 import jsonrpc
 from agent3._version import __version__
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, Unavailable
-from agent3.mcp.channels import FOREVER, Exchange, HTTPChannel, Refused, answer_to
+from agent3.mcp.channels import FOREVER, Authorization, Exchange, HTTPChannel, Refused, answer_to, params_of
 from agent3.mcp.processes import PREFIX, Command, PipeChannel, Restarts, Watchdog
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Policy, parse_url
@@ -33,6 +33,8 @@ log = logger("mcp")
 
 Era = Literal["modern", "legacy"]
 OnChange = Callable[[str], None]
+OnNote = Callable[[str, str, dict[str, Any]], None]
+"""Hears the address of a server, and the method and parameters of what it told unasked."""
 
 _INFO = {"name": "agent3", "version": __version__}
 _ASKING: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -50,6 +52,8 @@ _PROBE = 10.0
 _PAGES = 1_000
 _LEGACY_TTL = 30.0
 """Seconds that a legacy list is served from memory; that era has no word for it."""
+_EARS = 2.0
+"""Seconds that a conversation waits for the stream on which a legacy server may ask."""
 _OWN = 8
 """Connections of their own that conversations with one server may have at once."""
 
@@ -62,6 +66,9 @@ class Session:
         self.era = era
         self.version = version
         self.running: set[Exchange] = set()
+        self.listening = asyncio.Event()
+        """Set when the stream of what belongs to no request is open, or will not be."""
+        self.watching: asyncio.Task[None] | None = None
         self.capabilities: dict[str, Any] = _table(hello, "capabilities")
         told = hello.get("instructions")
         self.instructions: str | None = told if isinstance(told, str) else None
@@ -143,6 +150,7 @@ class Upstream:
         self.address = address
         self.used = env.monotonic()
         self.busy = 0
+        self.on_note: OnNote | None = None
         self._open_channel = open_channel
         self._eras = eras
         self._on_change = on_change
@@ -154,6 +162,7 @@ class Upstream:
         self._own = asyncio.Semaphore(_OWN)
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def session(self) -> Session:
@@ -164,7 +173,7 @@ class Upstream:
         async with self._connecting:
             if self._shared is None or not self._shared.alive:
                 self._shared = await self._connect()
-                self._spawn(self._watch(self._shared))
+                self._shared.watching = self._spawn(self._watch(self._shared))
             return self._shared
 
     async def request(
@@ -229,7 +238,7 @@ class Upstream:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         sessions = [one for one in (self._shared, *self._spare) if one is not None]
         self._shared, self._spare = None, []
-        await asyncio.gather(*map(_farewell, sessions))
+        await asyncio.gather(*map(_farewell, sessions), *self._leaving)
 
     # Opening
 
@@ -268,7 +277,7 @@ class Upstream:
         """The modern session, or None for a server of before."""
         probe = Session(channel, "modern", LATEST_MODERN_VERSION, {})
         try:
-            hello = await probe.request("server/discover", {}, Exchange(idle=_PROBE))
+            hello = await _greeting(probe)
         except Refused as refused:
             if refused.status is not None and refused.status >= 500:
                 raise
@@ -308,9 +317,12 @@ class Upstream:
         name: str | None,
         headers: Mapping[str, str] | None,
     ) -> dict[str, Any]:
-        if self._apart and session.era == "legacy" and exchange.can_answer:
-            async with self._own_line() as own:
-                return await own.request(method, params, exchange, name=name, headers=headers)
+        if session.era == "legacy" and exchange.can_answer:
+            if self._apart:
+                async with self._own_line() as own:
+                    await _all_ears(own)
+                    return await own.request(method, params, exchange, name=name, headers=headers)
+            await _all_ears(session)
         return await session.request(method, params, exchange, name=name, headers=headers)
 
     @asynccontextmanager
@@ -318,6 +330,8 @@ class Upstream:
         """A session for one conversation alone; kept for the next one, unless something was wrong with it."""
         async with self._own:
             own = self._spare.pop() if self._spare else await self._connect()
+            if own.watching is None:
+                own.watching = self._spawn(self._watch(own))
             good = False
             try:
                 yield own
@@ -326,7 +340,7 @@ class Upstream:
                 if good and own.alive and not self._closed:
                     self._spare.append(own)
                 else:
-                    self._spawn(_farewell(own))
+                    _keep(self._leaving, _farewell(own))
 
     def _consider(self, session: Session, refused: Refused, harmless: bool) -> None:
         """Return if the request may be sent again on a new connection, else raise."""
@@ -338,7 +352,7 @@ class Upstream:
         self._lists.clear()
         if why == "era":
             self._eras.pop(self.address, None)
-        self._spawn(_farewell(session))
+        _keep(self._leaving, _farewell(session))
         if refused.status is None and not harmless:
             raise Unavailable(
                 f"{session.channel.place} lost the session in the middle of the call; whether it did the work is not "
@@ -355,7 +369,7 @@ class Upstream:
             except (Agent3Error, Refused) as wrong:
                 log.debug("%s: a stray message went nowhere: %s", session.channel.place, wrong)
                 return
-            if told is not None:
+            if told is not None and self._shared is session:
                 self._noted(told)
 
         return heard if isinstance(channel, HTTPChannel) else self._noted
@@ -373,6 +387,8 @@ class Upstream:
         method = str(message.get("method"))
         if method.startswith("notifications/") and method.endswith("/list_changed"):
             self._forget()
+        if self.on_note is not None:
+            self.on_note(self.address, method, params_of(message))
 
     def _forget(self) -> None:
         self._lists.clear()
@@ -387,44 +403,75 @@ class Upstream:
 
     # Listening
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return _keep(self._tasks, work)
 
     async def _watch(self, session: Session) -> None:
         """Hear of changes for as long as the session lives; after a gap in the hearing, all may have changed."""
         if isinstance(session.channel, PipeChannel):
             session.channel.on_ambiguous = lambda: self._keep_apart(session)
         pause, before = 1.0, False
-        while session.alive and self._shared is session and _announces(session):
-            began = self._env.monotonic()
-            try:
-                if not await self._hear(session, before):
+        try:
+            while session.alive and _announces(session):
+                began = self._env.monotonic()
+                try:
+                    if not await self._hear(session, before):
+                        return
+                    before = True
+                except Refused:
                     return
-                before = True
-            except Refused:
-                return
-            except Agent3Error as wrong:
-                log.debug("%s: not heard for a while: %s", session.channel.place, wrong)
-            pause = 1.0 if self._env.monotonic() - began > 60 else min(60.0, pause * 2)
-            await asyncio.sleep(pause)
+                except Agent3Error as wrong:
+                    log.debug("%s: not heard for a while: %s", session.channel.place, wrong)
+                pause = 1.0 if self._env.monotonic() - began > 60 else min(60.0, pause * 2)
+                await asyncio.sleep(pause)
+        finally:
+            session.listening.set()
 
     async def _hear(self, session: Session, again: bool) -> bool:
         """Listen until the stream ends; False if there is nothing more to be heard in this way."""
         channel = session.channel
         if session.era == "legacy":
-            return isinstance(channel, HTTPChannel) and await channel.stray(session.headers())
+            return isinstance(channel, HTTPChannel) and await channel.stray(session.headers(), session.listening.set)
 
         def note(method: str, params: dict[str, Any]) -> None:
             if method == "notifications/subscriptions/acknowledged" and again:
                 self._forget()
-            self._noted({"method": method})
+            self._noted({"method": method, "params": params})
 
         wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
         listening = Exchange(note, idle=FOREVER, ceiling=FOREVER, standing=True)
         await session.request("subscriptions/listen", {"notifications": wanted}, listening)
         return True
+
+
+def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Do it beside, held in ``tasks`` until it is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def _all_ears(session: Session) -> None:
+    """Wait until a question could be heard. Servers exist that ask on the stream of no request, or nobody.
+
+    Once only: a server that keeps the head of that stream back until it has something to say is not waited for again.
+    """
+    if _announces(session) and isinstance(session.channel, HTTPChannel) and not session.listening.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EARS):
+                await session.listening.wait()
+        session.listening.set()
+
+
+async def _greeting(probe: Session) -> dict[str, Any]:
+    """What a modern server says of itself. One that refuses our version and names it all the same is asked again."""
+    try:
+        return await probe.request("server/discover", {}, Exchange(idle=_PROBE))
+    except Refused as refused:
+        if refused.code != _UNSUPPORTED or probe.version not in _supported(refused.data):
+            raise
+    return await probe.request("server/discover", {}, Exchange(idle=_PROBE))
 
 
 def _announces(session: Session) -> bool:
@@ -447,8 +494,13 @@ def _stale(session: Session, refused: Refused) -> Literal["session", "era"] | No
 
 
 def _speaks_legacy(data: Any) -> bool:
-    supported = data.get("supported") if isinstance(data, dict) else None
-    return not isinstance(supported, list) or any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported)
+    supported = _supported(data)
+    return not supported or any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported)
+
+
+def _supported(data: Any) -> list[Any]:
+    found = data.get("supported") if isinstance(data, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def _no_agreement(channel: HTTPChannel | PipeChannel, refused: Refused) -> TargetError:
@@ -458,6 +510,8 @@ def _no_agreement(channel: HTTPChannel | PipeChannel, refused: Refused) -> Targe
 
 
 async def _farewell(session: Session) -> None:
+    if session.watching is not None:
+        session.watching.cancel()
     if isinstance(session.channel, HTTPChannel):
         await session.channel.end_session(session.headers())
     await session.channel.aclose()
@@ -481,13 +535,16 @@ class Upstreams:
     ):
         self._policy = policy or Policy()
         self._idle = idle
+        self.on_note: OnNote | None = None
         self._on_change = on_change
         self._env = env
         self._all: dict[tuple[Any, ...], tuple[Upstream, Gate | None]] = {}
         self._eras: dict[str, Era] = {}
         self._restarts: dict[str, Restarts] = {}
+        self._authorizations: dict[str, Authorization] = {}
         self._watchdog = Watchdog()
         self._sweeper: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def __len__(self) -> int:
@@ -510,6 +567,10 @@ class Upstreams:
         found[0].used = self._env.monotonic()
         return found[0]
 
+    def authorize(self, address: str, by: Authorization) -> None:
+        """Reach an address with a credential that changes, where no secret is given; from its next connection on."""
+        self._authorizations[address] = by
+
     def known(self, address: str) -> Era | None:
         """The era of an address, if somebody has talked to it."""
         return self._eras.get(address)
@@ -521,7 +582,7 @@ class Upstreams:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         everything, self._all = list(self._all.values()), {}
-        await asyncio.gather(*(_close(upstream, gate) for upstream, gate in everything))
+        await asyncio.gather(*(_close(upstream, gate) for upstream, gate in everything), *self._closing)
         self._watchdog.close()
 
     # Inside
@@ -531,8 +592,11 @@ class Upstreams:
             opener, gate = self._program(address, secret, how), None
         else:
             gate = Gate(self._opened_for(address) if how.get("registered") else self._policy)
-            opener = _site(gate, address, _credential(secret, how))
-        return Upstream(address, opener, self._eras, self._on_change, self._env), gate
+            changing = self._authorizations.get(address) if secret is None else None
+            opener = _site(gate, address, _credential(secret, how), changing)
+        upstream = Upstream(address, opener, self._eras, self._on_change, self._env)
+        upstream.on_note = self.on_note
+        return upstream, gate
 
     def _program(
         self, address: str, secret: Secret | None, how: Mapping[str, Any]
@@ -572,7 +636,7 @@ class Upstreams:
             for key in unused:
                 upstream, gate = self._all.pop(key)
                 log.info("%s was not used for %g s and is let go", place_of(upstream.address), self._idle)
-                await _close(upstream, gate)
+                _keep(self._closing, _close(upstream, gate))  # on its own: whoever ends the sweeping may not end this
 
 
 def place_of(address: str) -> str:
@@ -587,9 +651,11 @@ def _credential(secret: Secret | None, how: Mapping[str, Any]) -> dict[str, str]
     return {str(header): secret.reveal()} if header else {"Authorization": f"Bearer {secret.reveal()}"}
 
 
-def _site(gate: Gate, address: str, headers: Mapping[str, str]) -> Callable[[], Awaitable[HTTPChannel | PipeChannel]]:
+def _site(
+    gate: Gate, address: str, headers: Mapping[str, str], authorization: Authorization | None
+) -> Callable[[], Awaitable[HTTPChannel | PipeChannel]]:
     async def open_site() -> HTTPChannel:
-        return HTTPChannel(gate, address, headers)
+        return HTTPChannel(gate, address, headers, authorization)
 
     return open_site
 

@@ -23,7 +23,7 @@ import msgspec
 
 from agent3.errors import SetupError
 
-__all__ = ["REDACTED", "Ids", "bind", "configure", "current", "get", "redact", "reset", "scrub"]
+__all__ = ["REDACTED", "Ids", "bind", "configure", "current", "get", "redact", "reset", "scrub", "tidy"]
 
 REDACTED: Final = "[redacted]"
 
@@ -218,7 +218,7 @@ def _one_line(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def _tidy(value: Any, depth: int = 0) -> Any:
+def tidy(value: Any, depth: int = 0) -> Any:
     """A value as plain data that can be shown: bounded, in one line, without secrets."""
     if value is None or isinstance(value, bool | float):
         return value
@@ -231,16 +231,16 @@ def _tidy(value: Any, depth: int = 0) -> Any:
     if depth < _DEEPEST and isinstance(value, Mapping):
         return _tidy_mapping(value, depth)
     if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
-        return [_tidy(one, depth + 1) for one in list(value)[:_MOST_ITEMS]]
+        return [tidy(one, depth + 1) for one in list(value)[:_MOST_ITEMS]]
     return _one_line(scrub(_text_of(value)))
 
 
 def _tidy_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-    tidy: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for key, item in list(value.items())[:_MOST_ITEMS]:
         name = _one_line(scrub(_text_of(key)))
-        tidy[name] = REDACTED if _is_secret(name, item) else _tidy(item, depth + 1)
-    return tidy
+        shown[name] = REDACTED if _is_secret(name, item) else tidy(item, depth + 1)
+    return shown
 
 
 def _text_of(value: object) -> str:
@@ -304,7 +304,7 @@ def _message(record: logging.LogRecord) -> str:
 
 def _plain(arg: object) -> object:
     """Containers lose their secrets by key while they still have keys; the rest is looked at as text."""
-    return _tidy(arg) if isinstance(arg, Mapping | list | tuple | set | frozenset) else arg
+    return tidy(arg) if isinstance(arg, Mapping | list | tuple | set | frozenset) else arg
 
 
 def _block(text: str | None) -> str | None:

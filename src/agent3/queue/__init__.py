@@ -1,0 +1,12 @@
+"""Durable queues on the database: priorities, order within a context, leases, dead letters, replay.
+
+State and messages commit in one transaction, and nothing is dropped: what has no room is refused. It knows bytes, not
+agents, calls or protocols.
+"""
+
+from __future__ import annotations
+
+from agent3.queue.messages import Attempt, Depth, Fate, Lease, Letter, QueueFull, Rules
+from agent3.queue.queue import Queue
+
+__all__ = ["Attempt", "Depth", "Fate", "Lease", "Letter", "Queue", "QueueFull", "Rules"]

@@ -29,6 +29,8 @@ class Access:
         """The routes that the principal may take; the same tuple where it may take all."""
         if not self._rules:
             return routes
+        if len(routes) == 1:
+            return routes if self.allows(principal, agent, capability, routes[0].protocol) else ()
         kept = tuple(route for route in routes if self.allows(principal, agent, capability, route.protocol))
         return routes if len(kept) == len(routes) else kept
 

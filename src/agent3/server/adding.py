@@ -20,20 +20,18 @@ from msgspec.structs import replace
 
 from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError
 from agent3.gateway.cards import shown
-from agent3.mcp.connector import MCPConnector, agent_id
+from agent3.mcp.connector import agent_id
 from agent3.mcp.processes import PREFIX, Command
-from agent3.model import Agent, Capability, Route
-from agent3.observe.logs import get as logger
+from agent3.model import Agent, Route
 from agent3.security.secrets import EnvironmentVault, Vault
 from agent3.server.build import Server, build
+from agent3.server.references import check_query, check_words, looks_secret, variable
+from agent3.server.renewing import describe
 from agent3.settings import Settings
 
 __all__ = ["Added", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
 
-log = logger("server")
-
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|env:(\w+)")
 
 
 @dataclass(frozen=True)
@@ -108,30 +106,11 @@ def remove_here(settings: Settings, agent: str) -> None:
 
 
 async def renew(server: Server, address: str, *, vault: Vault | None = None) -> list[Agent]:
-    """Ask a server again what it can do, and store it for every agent that is reached there.
+    """Ask a server again what it can do, and store it for every agent that is reached there; those that changed.
 
-    For a server that says that its lists changed. One that cannot be reached keeps what it had.
+    One that cannot be reached keeps what it had, and is marked so.
     """
-    changed = []
-    for agent in await server.directory.everything():
-        route = next((one for one in _routes(agent) if one.protocol == "mcp" and one.address == address), None)
-        if route is None:
-            continue
-        try:
-            now = await _describe(server, replace(route, target=None), vault or EnvironmentVault())
-        except Agent3Error as wrong:
-            log.warning("%s says that it changed, but cannot be read: %s", agent.id, wrong)
-            continue
-        renewed = replace(now, id=agent.id, name=agent.name, status=agent.status)
-        if renewed != agent:
-            await server.directory.add(renewed)
-            changed.append(renewed)
-    return changed
-
-
-def _routes(agent: Agent) -> list[Route]:
-    capabilities: tuple[Capability, ...] = agent.capabilities
-    return [route for one in capabilities for route in one.routes]
+    return await server.renewals.renew(address, vault)
 
 
 async def _add(server: Server, found: _Found, vault: Vault) -> Agent:
@@ -160,17 +139,18 @@ async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Age
         if route.address.startswith(PREFIX) or urlsplit(route.address).path not in ("", "/"):
             raise
         try:
-            return await _describe(server, replace(route, address=route.address.rstrip("/") + "/mcp"), vault)
+            return await _describe(server, replace(route, address=_endpoint(route.address)), vault)
         except TargetError:
             raise wrong from None
 
 
+def _endpoint(site: str) -> str:
+    bare, question, query = site.partition("?")
+    return f"{bare.rstrip('/')}/mcp{question}{query}"
+
+
 async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
-    connector = server.house.connectors.get("mcp")
-    if not isinstance(connector, MCPConnector):
-        raise SetupError("This gateway was built without a connector for MCP servers.")
-    secret = await vault.get(route.credential) if route.credential is not None else None
-    return await connector.describe(route.address, secret=secret, route=route, registered=True)
+    return await describe(server.house.connectors.get("mcp"), route, vault)
 
 
 # What was given
@@ -240,47 +220,42 @@ def _header_credential(key: str, headers: Mapping[str, Any]) -> str | None:
         raise SetupError(f"The server {key!r} wants several headers; give the one that counts as --credential.")
     header, value = next(iter(headers.items()))
     bearer = header.lower() == "authorization" and str(value).lower().startswith("bearer ")
-    variable = _variable(str(value)[7:] if bearer else str(value))
-    if variable is None:
+    reference = variable(str(value)[7:] if bearer else str(value))
+    if reference is None:
         raise SetupError(
             f"The server {key!r} holds the secret of its header {header!r} itself. Put it into an environment "
             f'variable and write "{"Bearer " if bearer else ""}${{NAME}}" in its place.'
         )
-    return f"env:{variable}" if bearer else f"{header}=env:{variable}"
+    return f"env:{reference}" if bearer else f"{header}=env:{reference}"
 
 
 def _variables(key: str, given: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in given.items():
-        variable = _variable(str(value))
-        if variable is None and _SECRET.search(name):
+        reference = variable(str(value))
+        if reference is None and (_SECRET.search(name) or looks_secret(str(value))):
             raise SetupError(
                 f"The server {key!r} holds the secret {name} itself, and secrets are not stored. Set {name} in the "
                 f'environment of the gateway and write "{name}": "${{{name}}}".'
             )
-        found[name] = f"env:{variable}" if variable is not None else str(value)
+        found[name] = f"env:{reference}" if reference is not None else str(value)
     return found
-
-
-def _variable(value: str) -> str | None:
-    match = _REFERENCE.fullmatch(value.strip())
-    return next((group for group in match.groups() if group), None) if match else None
 
 
 def _at_url(url: str, credential: str | None) -> Route:
     header, reference = _named(credential)
-    return Route("mcp", url, credential=reference, meta={"secret_header": header} if header else {})
+    return Route("mcp", check_query(url), credential=reference, meta={"secret_header": header} if header else {})
 
 
 def _at_command(words: list[str], environment: dict[str, str], folder: str | None, credential: str | None) -> Route:
     # The gateway may run elsewhere than whoever adds the command.
-    command = Command(words[0], tuple(words[1:]), environment, folder or str(Path.cwd()))
-    variable, reference = _named(credential)
-    if reference is not None and variable is None:
-        variable = _variable(reference)
-        if variable is None:
+    command = Command(words[0], tuple(check_words(words[1:])), environment, folder or str(Path.cwd()))
+    name, reference = _named(credential)
+    if reference is not None and name is None:
+        name = variable(reference)
+        if name is None:
             raise SetupError("Say in which variable the program gets the credential: --credential NAME=REFERENCE.")
-    return Route("mcp", command.address, credential=reference, meta={"secret_env": variable} if variable else {})
+    return Route("mcp", command.address, credential=reference, meta={"secret_env": name} if name else {})
 
 
 def _named(credential: str | None) -> tuple[str | None, str | None]:

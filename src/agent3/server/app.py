@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,11 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3._version import __version__
 from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
 from agent3.mcp.fastlane import FastLane
+from agent3.mcp.offers import ToolSet
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
+from agent3.server import oauth
+from agent3.server.agentdoor import AgentDoors, agent_in
 from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
 from agent3.server.build import Server
+from agent3.server.connections import Lane
+from agent3.server.letters import measure
 from agent3.server.rest import error_response, json_response, routes
 from agent3.server.tools import INSTRUCTIONS, GatewayTools
 
@@ -29,9 +35,18 @@ __all__ = ["app", "door"]
 
 log = logger("server")
 
+_METHODS = ["GET", "POST", "DELETE"]
+"""Of MCP: requests, the streams of legacy sessions, and their end."""
 
-def door(server: Server, tools: GatewayTools, principal: Callable[[Scope], Principal] = lambda scope: LOCAL) -> MCPDoor:
-    """The MCP door of a gateway."""
+
+def door(
+    server: Server,
+    tools: ToolSet,
+    principal: Callable[[Scope], Principal] = lambda scope: LOCAL,
+    instructions: str | None = INSTRUCTIONS,
+    **more: Any,
+) -> MCPDoor:
+    """An MCP door of a gateway, with its hosts, origins and bounds; ``more`` is for MCPDoor itself."""
     settings = server.settings.server
     bound = settings.host if ":" not in settings.host else f"[{settings.host}]"
     hosts = [*LOOPBACK_HOSTS, bound, f"{bound}:*", *settings.allowed_hosts]
@@ -39,32 +54,36 @@ def door(server: Server, tools: GatewayTools, principal: Callable[[Scope], Princ
         hosts = ["*"]  # bound to the network, every caller shows a key, and nobody told us our names
     return MCPDoor(
         tools,
-        instructions=INSTRUCTIONS,
+        instructions=instructions,
         principal=principal,
         allowed_hosts=hosts,
         allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
         max_body=settings.max_body,
         env=server.env,
+        **more,
     )
 
 
-def app(server: Server) -> ASGIApp:
+def app(server: Server) -> Doors:
     """The doors of a gateway: MCP, REST, health, metrics. Its lifespan must be run."""
     doorkeeper = Doorkeeper(server.settings, server.metrics)
     tools = GatewayTools(server.gateway, server.env)
     mcp = door(server, tools, doorkeeper)
+    agents = AgentDoors(server, doorkeeper, mcp, partial(door, server))
     house = [
         Route("/", _home, methods=["GET"]),
-        Route("/mcp", mcp.asgi(), methods=["GET", "POST", "DELETE"]),
+        Route("/mcp", mcp.asgi(), methods=_METHODS),
+        Route("/agents/{agent}/mcp", agents, methods=_METHODS),
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _ready(server), methods=["GET"]),
         Route("/metrics", _metrics(server), methods=["GET"]),
+        *oauth.routes(server),
         *routes(server, tools, doorkeeper),
     ]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with mcp.running():
+        async with mcp.running(), agents.running():
             yield
 
     handlers: dict[Any, Any] = {404: _not_found, 405: _not_allowed, 500: _internal}
@@ -72,14 +91,18 @@ def app(server: Server) -> ASGIApp:
         routes=house, middleware=_signed(server, doorkeeper), lifespan=lifespan, exception_handlers=handlers
     )
     lane: ASGIApp = FastLane(mcp, env=server.env)
-    if doorkeeper.signing:
-        lane = SignedRequests(lane, doorkeeper, server.database, server.settings.server, server.env)
-    return _Guard(_for_pages(inner, server.settings.server.allowed_origins), lane, server)
+    others: ASGIApp = agents
+    if doorkeeper.judges:
+        lane, others = (
+            SignedRequests(one, doorkeeper, server.database, server.settings.server, server.env)
+            for one in (lane, others)
+        )
+    return Doors(_for_pages(inner, server.settings.server.allowed_origins), lane, others, server)
 
 
 def _signed(server: Server, doorkeeper: Doorkeeper) -> list[Middleware]:
     """What judges signed requests; nothing where no client can sign."""
-    if not doorkeeper.signing:
+    if not doorkeeper.judges:
         return []
     return [Middleware(SignedRequests, doorkeeper, server.database, server.settings.server, server.env)]
 
@@ -97,15 +120,19 @@ def _for_pages(inner: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     )
 
 
-class _Guard:
+class Doors:
     """What stands before every door: foreign pages may not call a gateway on loopback.
 
     MCP judges hosts and origins by itself, and goes straight to its lane unless a page calls, which needs CORS.
     """
 
-    def __init__(self, inner: ASGIApp, lane: ASGIApp, server: Server):
+    def __init__(self, inner: ASGIApp, lane: ASGIApp, agents: ASGIApp, server: Server):
         self._inner = inner
         self._lane = lane
+        self._agents = agents
+        # Where requests are judged before they reach a lane, none is answered without that.
+        self._short = {"/mcp": lane} if isinstance(lane, FastLane) else {}
+        self._shorts = agents if isinstance(agents, AgentDoors) else None
         self._origins = {*server.settings.server.allowed_origins}
         names = {"127.0.0.1", "localhost", "[::1]", server.settings.server.host}
         self._hosts = names | set(server.settings.server.allowed_hosts)
@@ -113,14 +140,19 @@ class _Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            if scope["path"] == "/mcp":
-                if scope["method"] == "POST" and not any(name == b"origin" for name, _ in scope["headers"]):
-                    await _caught(self._lane, scope, receive, send)
+            own = scope["path"] == "/mcp"
+            if own or agent_in(scope["path"]) is not None:
+                if scope["method"] in _METHODS and not any(name == b"origin" for name, _ in scope["headers"]):
+                    await _caught(self._lane if own else self._agents, scope, receive, send)
                     return
             elif refusal := self._refusal(scope):
                 await error_response(refusal)(scope, receive, send)
                 return
         await self._inner(scope, receive, send)
+
+    def lane(self, path: str) -> Lane | None:
+        """What may answer a POST to this path before any app is asked."""
+        return self._short.get(path) or (self._shorts if agent_in(path) is not None else None)
 
     def _refusal(self, scope: Scope) -> Agent3Error | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -146,7 +178,7 @@ async def _caught(lane: ASGIApp, scope: Scope, receive: Receive, send: Send) -> 
     try:
         await lane(scope, receive, noting)
     except Exception:
-        log.exception("POST /mcp failed")
+        log.exception("%s %s failed", scope["method"], scope["path"][:200])
         if not begun:
             await error_response(Agent3Error("Internal error. The log of the gateway says more."))(scope, receive, send)
 
@@ -156,7 +188,7 @@ async def _home(request: Request) -> Response:
     lines = [
         f"agent3 {__version__}: any agent, any tool, any website, one call.",
         "",
-        f"MCP endpoint   {base}/mcp",
+        f"MCP endpoint   {base}/mcp, and {base}/agents/ID/mcp for one agent alone",
         f"REST           {base}/openapi.json",
         f"Health         {base}/healthz, {base}/readyz",
         f"Metrics        {base}/metrics",
@@ -183,6 +215,8 @@ def _ready(server: Server) -> Any:
 
 def _metrics(server: Server) -> Any:
     async def metrics(request: Request) -> Response:
+        with suppress(Agent3Error):  # what cannot be counted now is shown as it was
+            await measure(server.database, server.env, server.metrics)
         body, kind = server.metrics.render()
         return Response(body, media_type=kind)
 

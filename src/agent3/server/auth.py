@@ -1,4 +1,6 @@
-"""Who stands at a network door: loopback without clients is the local person, everybody else shows a key or signs."""
+"""Who stands at a network door: loopback without clients is the local person, everybody else shows a key or a token,
+or signs.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.security.nonces import Nonces
 from agent3.security.signing import ACCEPT, Key, Request, Verifier, secret_bytes
+from agent3.server.oauth import Tokens
 from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
 
@@ -45,11 +48,13 @@ def is_loopback(host: str) -> bool:
 class Doorkeeper:
     """Tells who calls from an ASGI scope. Refuses to be built for an open door without clients.
 
-    ``signing`` holds the keys of the clients that may sign; with any of them, the doors stand behind SignedRequests.
+    ``signing`` holds the keys of the clients that may sign, ``tokens`` judges access tokens where there are issuers;
+    with either of them the doors stand behind SignedRequests, and ``judges`` is true.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, environment: Mapping[str, str] = os.environ):
-        if not settings.clients and not is_loopback(settings.server.host):
+        known = bool(settings.clients or settings.oauth.issuers)
+        if not known and not is_loopback(settings.server.host):
             raise SetupError(
                 f"The gateway would listen on {settings.server.host} for everybody. Add a client to agent3.toml:\n"
                 '  [[clients]]\n  id = "me"\n  key = "env:MY_AGENT3_KEY"\n'
@@ -58,12 +63,28 @@ class Doorkeeper:
         for client in settings.clients:
             _check(client)
         self._metrics = metrics
-        self._everybody_is_local = not settings.clients
+        self._everybody_is_local = not known
+        self.tokens = Tokens(settings) if settings.oauth.issuers else None
         self._clients = [(_digest(one, environment), _principal(one)) for one in settings.clients if one.key]
         self._must_sign = {one.id for one in settings.clients if one.require_signature}
         self.signing = [
             Key(one.id, _secret(one, environment), _principal(one)) for one in settings.clients if one.signing
         ]
+
+    @property
+    def judges(self) -> bool:
+        """Whether some requests are judged before they reach a door, because that takes time."""
+        return bool(self.signing) or self.tokens is not None
+
+    def token(self, scope: MutableMapping[str, Any]) -> str | None:
+        """The access token that a request shows, if it shows one and that is no key of a client."""
+        if self.tokens is None or any(name == b"x-api-key" for name, _ in scope.get("headers", ())):
+            return None
+        key = _key(scope.get("headers", ()))
+        if not key or self._match(hashlib.sha256(key).digest()) is not None:
+            return None
+        text = key.decode("latin-1")
+        return text if self.tokens.is_token(text) else None
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
         """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when it proves nobody we know."""
@@ -139,7 +160,7 @@ def _secret(client: Client, environment: Mapping[str, str]) -> bytes:
 
 
 class SignedRequests:
-    """An ASGI app around the doors that judges signed requests before they do.
+    """An ASGI app around the doors that judges signed requests and access tokens before they do.
 
     It leaves its verdict in the scope, for the doorkeeper to tell in the words of each door. A signed request's body
     is held whole, within the bounds of the settings, and given on unchanged; an unsigned request passes untouched.
@@ -147,6 +168,7 @@ class SignedRequests:
 
     def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, database: Database, settings: Server, env: Env = REAL):
         self._app = app
+        self._doorkeeper = doorkeeper
         self._verifier = Verifier(doorkeeper.signing, Nonces(database, env=env), env=env)
         self._settings = settings
         self._hosts = _hosts(settings)
@@ -168,7 +190,17 @@ class SignedRequests:
                 return
             if body is not None:
                 receive = _again(body, receive)
-        await self._app(scope, receive, _asking(send))
+        elif (token := self._doorkeeper.token(scope)) is not None:
+            await self._judge(scope, token)
+        await self._app(scope, receive, _asking(self._doorkeeper, scope, send))
+
+    async def _judge(self, scope: Scope, token: str) -> None:
+        assert self._doorkeeper.tokens is not None
+        try:
+            scope[SIGNED] = await self._doorkeeper.tokens.principal(scope, token)
+        except Agent3Error as error:
+            log.warning("An access token was refused: %s", error.message)
+            scope[SIGNED] = error
 
     def _request(self, scope: Scope) -> Request:
         headers = _joined(scope["headers"])
@@ -219,13 +251,29 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _asking(send: Send) -> Send:
-    """Tell with every 401 that a signature would be taken, and over what."""
+def _asking(doorkeeper: Doorkeeper, scope: Scope, send: Send) -> Send:
+    """Tell with every refusal what else would be taken: a signature, and over what; a token, and whence."""
 
     async def asked(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 401:
-            more = [(b"www-authenticate", b"Signature"), (b"accept-signature", ACCEPT.encode())]
-            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        if message["type"] == "http.response.start" and (ways := _ways(doorkeeper, scope, message["status"])):
+            kept = [one for one in message.get("headers", ()) if not _superseded(one, ways)]
+            message = {**message, "headers": [*kept, *ways]}
         await send(message)
 
     return asked
+
+
+def _ways(doorkeeper: Doorkeeper, scope: Scope, status: int) -> list[tuple[bytes, bytes]]:
+    ways: list[tuple[bytes, bytes]] = []
+    tokens = doorkeeper.tokens
+    if tokens is not None and (status == 401 or (status == 403 and tokens.lacks_scope(scope))):
+        ways.append((b"www-authenticate", tokens.challenge(scope).encode("latin-1")))
+    if doorkeeper.signing and status == 401:
+        ways += [(b"www-authenticate", b"Signature"), (b"accept-signature", ACCEPT.encode())]
+    return ways
+
+
+def _superseded(header: tuple[bytes, bytes], ways: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a header says less than one of ours: ``Bearer`` alone, where we say whence a token comes."""
+    bare = header[0].lower() == b"www-authenticate" and header[1] == b"Bearer"
+    return bare and any(value.startswith(b"Bearer ") for _, value in ways)

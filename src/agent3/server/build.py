@@ -14,17 +14,18 @@ from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
 from agent3.errors import SetupError
 from agent3.gateway import Gateway
-from agent3.mcp.connector import MCPConnector
 from agent3.model import Connector
 from agent3.observe import traces
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.security.network import Policy
 from agent3.security.secrets import EnvironmentVault
-from agent3.settings import Settings, data_folder
+from agent3.server.references import ReferringConnector
+from agent3.server.renewing import Renewals
+from agent3.settings import Outbound, Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
 
-__all__ = ["Server", "build", "database_url"]
+__all__ = ["Server", "blob_folder", "build", "database_url", "outbound_policy"]
 
 log = logger("server")
 
@@ -40,6 +41,7 @@ class Server:
     gateway: Gateway
     metrics: Metrics
     env: Env
+    renewals: Renewals
     ready: bool = False
 
 
@@ -55,7 +57,8 @@ def database_url(settings: Settings) -> str:
     return f"sqlite:///{folder / 'agent3.db'}"
 
 
-def _blob_folder(settings: Settings, url: str) -> Path | None:
+def blob_folder(settings: Settings, url: str) -> Path | None:
+    """Where large results lie: as set, else beside the database; None keeps them in memory."""
     if settings.storage.artifacts:
         return Path(settings.storage.artifacts)
     if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
@@ -75,13 +78,11 @@ async def _take_over(house: House) -> None:
     house.runner.keep_house()
 
 
-def _mcp(settings: Settings, env: Env) -> MCPConnector:
-    """MCP servers, behind the one outbound gate."""
-    out = settings.outbound
-    policy = Policy(
+def outbound_policy(out: Outbound) -> Policy:
+    """What the settings let out of the house."""
+    return Policy(
         allow_loopback=out.allow_loopback, allow_private=out.allow_private, allow_hosts=frozenset(out.allow_hosts)
     )
-    return MCPConnector(policy, idle=settings.calls.attempt_timeout, env=env)
 
 
 @asynccontextmanager
@@ -96,14 +97,26 @@ async def build(
     """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end.
 
     Without ``take_over`` lost jobs are left alone: a passing command does not have their agents, and could only fail
-    them.
+    them. Nor does it renew cards, for it is gone before they come.
     """
     metrics = METRICS if metrics is None else metrics
     url = database_url(settings)
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
-        local = LocalConnector()
-        connectors: dict[str, Connector] = {"local": local, "mcp": _mcp(settings, env)}
+        local, vault = LocalConnector(), EnvironmentVault()
+
+        def changed(address: str) -> None:
+            if take_over:
+                renewals.changed(address)
+
+        mcp = ReferringConnector(
+            vault,
+            outbound_policy(settings.outbound),
+            idle=settings.calls.attempt_timeout,
+            on_change=changed,
+            env=env,
+        )
+        connectors: dict[str, Connector] = {"local": local, "mcp": mcp}
         directory = Directory(database, env, metrics)
         for agent in agents:
             local.add(agent)
@@ -118,21 +131,26 @@ async def build(
             database,
             connectors,
             lookup,
-            blobs=Blobs(_blob_folder(settings, url)),
-            vault=EnvironmentVault(),
+            blobs=Blobs(blob_folder(settings, url)),
+            vault=vault,
             tracer=_tracer(),
             env=env,
             metrics=metrics,
         )
         gateway = Gateway(house, directory, reputation)
-        server = Server(settings, database, house, directory, gateway, metrics, env)
+        renewals = Renewals(
+            directory, mcp, vault=vault, card_seconds=settings.calls.card_seconds, env=env, metrics=metrics
+        )
+        server = Server(settings, database, house, directory, gateway, metrics, env, renewals)
         try:
             if take_over:
+                gateway.on_use = renewals.used
                 await _take_over(house)
             server.ready = True
             yield server
         finally:
             server.ready = False
+            await renewals.aclose()
             await house.aclose()
     finally:
         await database.aclose()

@@ -1,19 +1,27 @@
-"""Connections of strangers: what uvicorn does, and a bound on how long and how much a request may take to begin.
+"""Connections of strangers: what uvicorn does, a bound on how long and how much a request may take to begin, and a
+short way for the requests that come most.
 
-Without it a connection that never finishes its headers is kept for ever, and two thousand of them close the door for
-everybody. How long a body may take is the business of whoever reads it.
+Without the bound a connection that never finishes its headers is kept for ever, and two thousand of them close the door
+for everybody. How long a body may take is the business of whoever reads it.
+
+The short way: a POST that arrived whole and that a fast lane can answer is answered without ASGI between the two,
+which takes as long as all of MCP. Whatever the lane does not want goes to the app, as if nothing had been tried.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from agent3.calls.driving import Left
+from agent3.mcp.fastlane import HungUp, Reply
 from agent3.observe.logs import get as logger
 
-__all__ = ["patient"]
+__all__ = ["Lane", "patient"]
 
 log = logger("server")
 
@@ -24,9 +32,30 @@ _TOO_LARGE = (
 )
 
 
-def patient(seconds: float) -> type[HttpToolsProtocol]:
+class Lane(Protocol):
+    """What may answer a whole POST without ASGI; None where it does not want to."""
+
+    async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None: ...
+
+
+Lanes = Callable[[str], Lane | None]
+"""The lane of a path, if it has one."""
+
+
+def patient(seconds: float, lanes: Lanes = lambda path: None) -> type[HttpToolsProtocol]:
     """The protocol for ``uvicorn.Config(http=…)``: it waits this long for the headers of a request."""
-    return type("Connection", (_Connection,), {"seconds": seconds})
+    return type("Connection", (_Connection,), {"seconds": seconds, "lanes": staticmethod(lanes)})
+
+
+def _was_forwarded(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a proxy says who the client is, which uvicorn judges on the way to the app."""
+    return any(name.startswith(b"x-forwarded-") for name, _ in headers)
+
+
+async def _hung_up(cycle: RequestResponseCycle) -> None:
+    while not cycle.disconnected:
+        cycle.message_event.clear()
+        await cycle.message_event.wait()
 
 
 class _Connection(HttpToolsProtocol):
@@ -34,7 +63,9 @@ class _Connection(HttpToolsProtocol):
     ever has; a connection that rests between two requests is uvicorn's to close."""
 
     seconds: float
+    lanes: Lanes
     _clock: asyncio.TimerHandle | None = None
+    _rested: float | None = None
     _in_headers = False
     _received = 0
     _arriving = 0
@@ -45,6 +76,9 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -68,6 +102,88 @@ class _Connection(HttpToolsProtocol):
         if self._received + self._arriving > _MOST_HEADERS and self._weight() > _MOST_HEADERS:
             raise ValueError("too many headers")  # the parser stops, and send_400_response is called
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope = cycle.scope
+        lane = self.lanes(scope["path"]) if scope["method"] == "POST" and app is self.app else None
+        if lane is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        self.tasks.add(self.loop.create_task(self._quickly(lane, cycle, app)))
+
+    async def _quickly(self, lane: Lane, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer by the lane, else by the app. A body that came with its headers is here by now, in one piece."""
+        try:
+            if not await self._by(lane, cycle):
+                await cycle.run_asgi(app)
+        finally:
+            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _by(self, lane: Lane, cycle: RequestResponseCycle) -> bool:
+        """Whether the lane has dealt with it."""
+        if cycle.more_body or cycle.waiting_for_100_continue or _was_forwarded(self.headers):
+            return False
+        try:
+            reply = await lane.reply(cast("Scope", cycle.scope), bytes(cycle.body), lambda: _hung_up(cycle))
+        except Left:
+            return True
+        except Exception:
+            log.exception("POST %s failed", cycle.scope["path"])
+            await cycle.send_500_response()
+            return True
+        if reply is None:
+            return False
+        await self._write(cycle, reply)
+        return True
+
+    async def _write(self, cycle: RequestResponseCycle, reply: Reply) -> None:
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if cycle.disconnected:
+            return
+        head = [b"HTTP/1.1 200 OK\r\n"]
+        for name, value in self.server_state.default_headers:
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body))
+        if reply.session:
+            head.append(b"mcp-session-id: %s\r\n" % reply.session)
+        if not cycle.keep_alive:
+            head.append(b"connection: close\r\n")
+        head += (b"\r\n", reply.body)
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(b"".join(head))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+
+    # One timer for a connection at rest, looked after when it rings, instead of one for every request.
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._rested = None
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._rested = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._watch_rest(self.timeout_keep_alive)
+
+    def _watch_rest(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._rest_is_over)
+
+    def _rest_is_over(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._rested is None:
+            return
+        left = self._rested + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._watch_rest(left)
+        else:
+            self.timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         if self.headers and self._weight() > _MOST_HEADERS:

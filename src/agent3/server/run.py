@@ -66,14 +66,15 @@ def _run(work: Any) -> None:
 
 async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: socket.socket) -> None:
     async with build(settings, agents) as server:
+        doors = app(server)
         config = uvicorn.Config(
-            app(server),
+            doors,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
             limit_concurrency=2_000,
             server_header=False,
-            http=patient(settings.server.body_seconds),
+            http=patient(settings.server.body_seconds, doors.lane),
             ws="none",
         )
         url = _url(listener)

@@ -6,12 +6,17 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["INSTRUCTIONS", "TOOLS", "ToolText"]
+__all__ = ["ARTIFACT_NAME", "ARTIFACT_TEXT", "INSTRUCTIONS", "TOOLS", "ToolText"]
 
 INSTRUCTIONS = (
     "agent3 reaches agents, tools and websites for you. Find one with agent3_search, call it with agent3_call in plain "
     "words, and rate it with agent3_feedback. agent3_select shows what an agent can do in detail; agent3_invoke shows "
     "its raw card. Credentials, protocols, retries and errors are taken care of."
+)
+
+ARTIFACT_NAME = "Large result"
+ARTIFACT_TEXT = (
+    "A part of a result that was too large to stand in it; the result links to it. Only its caller can read it."
 )
 
 

@@ -1,7 +1,9 @@
 """Migrations: numbered SQL files that bring a database to the shape this version of the code expects.
 
 One migration is one transaction together with the row that records it, so a process killed in the middle leaves the
-database as it was. The database behind the transaction keeps two starters apart.
+database as it was, and the next one to open it goes on from there. The database behind the transaction keeps two
+starters apart. A gateway of the version before may be running meanwhile: so a migration only ever adds, and what it
+adds is nothing that the code before it would trip over.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from agent3 import failpoints
 from agent3.errors import SetupError
 from agent3.storage.database import Dialect, Row, Transaction
 
-__all__ = ["Migration", "apply_next", "shipped"]
+__all__ = ["Migration", "apply_next", "first_missing", "shipped"]
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _WORDS: dict[Dialect, dict[str, str]] = {
@@ -78,11 +81,13 @@ async def apply_next(tx: Transaction, dialect: Dialect, known: Sequence[Migratio
     """
     await tx.run(_RECORDS)
     applied = await tx.all("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
-    migration = _first_missing(known, applied)
+    migration = first_missing(known, applied)
     if migration is None:
         return None
     for statement in migration.statements(dialect):
+        failpoints.hit("migration.statement")
         await tx.run(statement)
+    failpoints.hit("migration.statement")
     await tx.run(
         "INSERT INTO schema_migrations (version, name, checksum, applied) VALUES (?, ?, ?, ?)",
         migration.version,
@@ -93,7 +98,8 @@ async def apply_next(tx: Transaction, dialect: Dialect, known: Sequence[Migratio
     return migration
 
 
-def _first_missing(known: Sequence[Migration], applied: Sequence[Row]) -> Migration | None:
+def first_missing(known: Sequence[Migration], applied: Sequence[Row]) -> Migration | None:
+    """The first migration that a database with these records lacks. SetupError when its code is not ours."""
     ours = {migration.version: migration for migration in known}
     for row in applied:
         mine = ours.pop(row["version"], None)

@@ -9,7 +9,7 @@ from agent3.errors import MissingExtra, SetupError
 from agent3.storage.database import Database
 from agent3.storage.sqlite import SqliteDatabase
 
-__all__ = ["open_database", "without_password"]
+__all__ = ["open_database", "sqlite_path", "without_password"]
 
 _MEMORY = ("", "/", "/:memory:")
 
@@ -25,7 +25,7 @@ async def open_database(url: str, *, env: Env = REAL, max_bytes: int | None = No
     if url == ":memory:":
         return await SqliteDatabase.open(None, "sqlite://", env=env, max_bytes=max_bytes)
     if url.startswith("sqlite://"):
-        path = _sqlite_path(url)
+        path = sqlite_path(url)
         return await SqliteDatabase.open(path, url if path else "sqlite://", env=env, max_bytes=max_bytes)
     if url.startswith(("postgresql://", "postgres://")):
         return await _open_postgres(url, env)
@@ -43,7 +43,8 @@ def without_password(url: str) -> str:
     return f"{head}{mark}{account.partition(':')[0]}{at}{host}{question if shown else ''}{shown}"
 
 
-def _sqlite_path(url: str) -> Path | None:
+def sqlite_path(url: str) -> Path | None:
+    """The file of a ``sqlite://`` address; None for a database in memory."""
     rest = url.removeprefix("sqlite://")
     if rest in _MEMORY:
         return None

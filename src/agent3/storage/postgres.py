@@ -368,6 +368,23 @@ class PostgresDatabase:
             report |= {"error": error.message, "integrity": "unknown"}
         return report
 
+    @asynccontextmanager
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncio.Future[None]]:
+        """Call ``heard`` with each word that somebody says on the channel (NOTIFY), over a connection of its own.
+
+        The future is done when the connection is gone: words said afterwards are not heard. StorageError when there
+        is no connection to be had.
+        """
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection = await _ours(lambda: self._connect(True))
+        connection.add_termination_listener(lambda _: None if gone.done() else gone.set_result(None))
+        try:
+            await _ours(lambda: connection.add_listener(channel, lambda *said: heard(said[-1])))
+            yield gone
+        finally:
+            with contextlib.suppress(*_FAILURES):
+                await connection.close(timeout=CONNECT_SECONDS)
+
     async def aclose(self) -> None:
         with self._door:
             self._closed = True

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
+from agent3 import failpoints
 from agent3.errors import Agent3Error, Conflict, Corrupt, RequestError, StorageError, StorageFull
 from agent3.storage.database import Row, Work
 
@@ -204,7 +205,9 @@ class Writer:
             connection = self._begin()
             answers = [self._run(connection, one.work, alone=len(group) == 1) for one in group]
             if connection.in_transaction:
+                failpoints.hit("storage.commit")
                 connection.execute("COMMIT")
+                failpoints.hit("storage.committed")
         except _Undone:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody may be left waiting

@@ -1,9 +1,4 @@
-"""Fakes for people who test agents: the ones that agent3 tests itself with.
-
-``call`` runs one capability of a ``LocalAgent`` through all steps in memory, and answers its questions; ``restarting``
-does the same but forgets every frame between two turns, as a restart would, which catches code that only works while
-the process lives. ``SeededEnv`` is a world that repeats itself.
-"""
+"""One conversation with an agent in memory, with or without a restart between its turns."""
 
 from __future__ import annotations
 
@@ -14,13 +9,12 @@ from agent3.calls.functions import LocalAgent, LocalConnector
 from agent3.calls.house import House
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
-from agent3.env import Env, SeededEnv
 from agent3.model import LOCAL, Answer, Call, Needs, Outcome, Part
 from agent3.observe.metrics import Metrics
 from agent3.settings import Settings
 from agent3.storage import open_database
 
-__all__ = ["Env", "SeededEnv", "call", "restarting"]
+__all__ = ["call", "restarting"]
 
 
 async def call(

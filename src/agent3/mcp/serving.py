@@ -1,0 +1,424 @@
+"""An ``MCPServer`` for other programs: as an ASGI app, on a port of its own, over standard input and output.
+
+An app that is mounted gets no lifespan of its own, so the endpoint starts by itself with the first request in a loop,
+and ends with that loop at the latest. What listens on its own port does so in the bridge's loop, where the tools run:
+there a call crosses no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any
+from urllib.parse import quote, unquote
+
+import uvicorn
+from msgspec.structs import replace
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from agent3 import bridge
+from agent3.errors import NotFound, SetupError, Unauthenticated
+from agent3.mcp.catalogue import Version
+from agent3.mcp.fastlane import FastLane
+from agent3.mcp.library import DEPRECATED, MCPServer
+from agent3.mcp.offers import Caller, Resource, Template, Tool
+from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal
+
+__all__ = [
+    "Endpoint",
+    "Listening",
+    "ServedTools",
+    "names_of",
+    "run_http",
+    "run_http_async",
+    "run_stdio",
+    "stdio",
+]
+
+Who = Callable[[Mapping[str, Any]], Principal]
+
+_ARTIFACTS = "agent3://artifacts/"
+_IN_PLACE = 4 * 1_048_576
+"""Bytes up to which an image or a sound is shown in the result itself: a client cannot show a link to a model."""
+_GRACE = 5
+"""Seconds that running calls have to finish when it stops."""
+_STOPPED = 20.0
+
+
+# The tools, as a door opens to them
+
+
+class ServedTools:
+    """The tools of a server as a tool set. Its answers come from the core's loop, wherever it is asked."""
+
+    def __init__(self, server: MCPServer):
+        self._server = server
+        self._shown: dict[Version, tuple[tuple[Version, ...], Tool]] = {}
+
+    async def tools(self, principal: Principal) -> Sequence[Tool]:
+        """The newest versions of the tools that this caller has."""
+        return [self._tool(one) for one in self._server.offered(principal)]
+
+    def fingerprint(self, principal: Principal) -> tuple[Any, ...]:
+        """The same as long as ``tools`` gives the same."""
+        return self._server.fingerprint(principal)
+
+    async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+        """One call; images and sounds come in place, also large ones."""
+        outcome = await self._server.call_tool_async(
+            name, arguments, caller.principal, traceparent=caller.traceparent, listener=caller.listener
+        )
+        return await self._in_place(outcome, caller.principal)
+
+    async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
+        """The next turn; ``state`` is the job."""
+        outcome = await self._server.answer_async(state, answers, caller.principal, caller.listener)
+        return await self._in_place(outcome, caller.principal)
+
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        """None are listed: large results are linked where they arise."""
+        return []
+
+    async def templates(self, principal: Principal) -> Sequence[Template]:
+        """Large results, by the handle in their link."""
+        return [Template(uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool")]
+
+    async def read(self, uri: str, caller: Caller) -> Done | Needs:
+        """A large result, for whoever called the tool."""
+        if not uri.startswith(_ARTIFACTS):
+            raise NotFound(f"There is no resource {uri[:100]!r}.")
+        body, kind = await self._server.artifact_async(unquote(uri.removeprefix(_ARTIFACTS)), caller.principal)
+        return Done((_read(body, kind),))
+
+    async def _in_place(self, outcome: Outcome, principal: Principal) -> Outcome:
+        if not isinstance(outcome, Done) or all(part.artifact is None for part in outcome.parts):
+            return outcome
+        return replace(outcome, parts=tuple([await self._shown_part(part, principal) for part in outcome.parts]))
+
+    async def _shown_part(self, part: Part, principal: Principal) -> Part:
+        kind = part.media_type or ""
+        fits = part.meta.get("size", _IN_PLACE + 1) <= _IN_PLACE
+        if part.artifact is None or not fits or not kind.startswith(("image/", "audio/")):
+            return part
+        body, _ = await self._server.artifact_async(part.artifact, principal)
+        meta = {key: value for key, value in part.meta.items() if key != "size"}
+        return Part(raw=body, media_type=kind, name=part.name, meta=meta)
+
+    def _tool(self, version: Version) -> Tool:
+        """The same object as long as nothing of the tool has changed: the door remembers it by that."""
+        family = self._server.versions(version.name)
+        known = self._shown.get(version)
+        if known is None or known[0] is not family:
+            if len(self._shown) > 2 * len(self._server.offered()) + 1_000:
+                self._shown.clear()
+            known = self._shown[version] = (family, _tool(version, family))
+        return known[1]
+
+
+def _tool(version: Version, family: Sequence[Version]) -> Tool:
+    definition = version.definition
+    told = {"readOnlyHint": definition.read_only, "idempotentHint": definition.idempotent}
+    annotations = {key: True for key, said in told.items() if said}
+    if definition.consequential:
+        annotations["destructiveHint"] = True
+    meta: dict[str, Any] = {
+        "io.agent3/version": version.version,
+        "io.agent3/digest": version.digest,
+        "io.agent3/versions": [one.version for one in family],
+    }
+    if definition.deprecated is not None:
+        meta[DEPRECATED] = definition.deprecated.model_dump(exclude_none=True)
+    return Tool(
+        name=version.name,
+        title=definition.title,
+        description=_description(version),
+        input_schema=definition.to_schema(),
+        output_schema=definition.returns,
+        annotations=annotations,
+        meta=meta,
+    )
+
+
+def _description(version: Version) -> str:
+    deprecated = version.definition.deprecated
+    if deprecated is None:
+        return version.definition.description
+    since = f" since {deprecated.since}" if deprecated.since else ""
+    until = f", gone from {deprecated.sunset}" if deprecated.sunset else ""
+    instead = f" Use {deprecated.replacement} instead." if deprecated.replacement else ""
+    return f"{version.definition.description}\n\nDeprecated{since}{until}.{instead}".strip()
+
+
+def _read(body: bytes, kind: str) -> Part:
+    if kind.startswith("text/") or kind == "application/json":
+        return Part(text=body.decode("utf-8", "replace"), media_type=kind)
+    return Part(raw=body, media_type=kind)
+
+
+# The app
+
+
+class _Room:
+    """A door that is open in one loop, kept so by a task of its own: it must be closed by whoever opened it."""
+
+    def __init__(self, server: MCPServer, door: MCPDoor):
+        self._server = server
+        self._door = door
+        self.lane = FastLane(door)
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        # In a context of its own: it outlives the request that happens to be the first.
+        self.task = asyncio.get_running_loop().create_task(self._keep(), context=contextvars.Context())
+
+    async def _keep(self) -> None:
+        end = self._server.watch(lambda: self._door.changed("tools"))
+        try:
+            async with self._door.running():
+                self.opened.set_result(None)
+                await self._leave.wait()
+        except Exception as wrong:
+            if self.opened.done():
+                raise
+            self.opened.set_exception(wrong)
+        finally:
+            end()
+
+    async def close(self) -> None:
+        """End all requests and wait until the door is closed."""
+        self._leave.set()
+        await asyncio.wait([self.task])
+
+
+class Endpoint:
+    """The ASGI app of a server. Alone it takes part in the lifespan; mounted, it needs none.
+
+    ``lifespan`` is for an app around that wants to end it in good order: ``Starlette(…, lifespan=endpoint.lifespan)``.
+    """
+
+    def __init__(
+        self,
+        server: MCPServer,
+        path: str = "/mcp",
+        principal: Who | None = None,
+        allowed_hosts: Sequence[str] = (),
+        allowed_origins: Sequence[str] = (),
+    ):
+        self.path = "/" + path.strip("/")
+        self._server = server
+        self._principal = principal or (server.security.principal if server.security else _at_this_machine)
+        self._hosts = [*LOOPBACK_HOSTS, *allowed_hosts]
+        self._origins = [*LOOPBACK_ORIGINS, *allowed_origins]
+        self._rooms: dict[asyncio.AbstractEventLoop, _Room] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http" and self._is_here(scope):
+            room = self._rooms.get(asyncio.get_running_loop()) or self._open()
+            if not room.opened.done():
+                await asyncio.shield(room.opened)
+            await room.lane(scope, receive, send)
+        elif kind == "http":
+            await JSONResponse({"error": f"There is nothing here; MCP is at {self.path}."}, 404)(scope, receive, send)
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
+        """Serve meanwhile; leaving it ends all requests."""
+        room = self._open()
+        try:
+            await room.opened
+            yield
+        finally:
+            await room.close()
+
+    def _open(self) -> _Room:
+        """The room of this loop; those of loops that are gone are forgotten."""
+        loop = asyncio.get_running_loop()
+        self._rooms = {one: room for one, room in self._rooms.items() if not one.is_closed()}
+        room = self._rooms[loop] = _Room(self._server, self._door())
+        room.task.add_done_callback(lambda _: self._rooms.pop(loop, None))
+        return room
+
+    def _door(self) -> MCPDoor:
+        server = self._server
+        return MCPDoor(
+            ServedTools(server),
+            name=server.name,
+            version=server.version,
+            instructions=server.description or None,
+            principal=self._principal,
+            allowed_hosts=self._hosts,
+            allowed_origins=self._origins,
+        )
+
+    def _is_here(self, scope: Scope) -> bool:
+        """Mounted, the path still begins with where that is; as a route of its own, it does not."""
+        path: str = scope["path"]
+        root: str = scope.get("root_path", "")
+        below = path.removeprefix(root) if root and path.startswith(root) else path
+        return ("/" + below.strip("/")) == self.path
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        room = self._open()
+        try:
+            await room.opened
+        except Exception as wrong:  # noqa: BLE001 - the server around is told, and ends
+            await send({"type": "lifespan.startup.failed", "message": f"{self._server.name}: {wrong}"})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await room.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _at_this_machine(scope: Mapping[str, Any]) -> Principal:
+    peer = (scope.get("client") or ("", 0))[0]
+    if not _is_loopback(peer):
+        raise Unauthenticated("This server serves its own machine only. Its author can say who else calls: principal=.")
+    return LOCAL
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# On a port
+
+
+def names_of(host: str, principal: Who | None, given: Sequence[str]) -> list[str]:
+    """The Host headers to accept for what is bound to a host; SetupError for an open door."""
+    if _is_loopback(host):
+        return list(given)
+    if principal is None:
+        raise SetupError(
+            f"{host} can be reached by other machines, and nobody says who calls. Give principal=, a function that "
+            "reads it from the request, or let a gateway serve the tools (agent3 serve)."
+        )
+    bound = f"[{host}]" if ":" in host else host
+    return [bound, f"{bound}:*", *given] if given else ["*"]
+
+
+class Listening(AbstractContextManager[str]):
+    """The app on a port, for the length of a ``with`` block, in the bridge's loop; gives its address.
+
+    Leaving it lets running calls finish for a while. ``ended`` tells when it ended by itself, and why.
+    """
+
+    def __init__(self, app: Endpoint, host: str, port: int):
+        self._app = app
+        self._where = (host, port)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=_GRACE,
+        )
+        self._server = uvicorn.Server(config)
+        self._listener: socket.socket | None = None
+        self.ended: Future[None] = Future()
+
+    def __enter__(self) -> str:
+        self._listener = _bound(*self._where)
+        self.ended = bridge.shared().spawn(self._server.serve(sockets=[self._listener]))
+        return _url(self._listener, self._app.path)
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        try:
+            self.ended.result(_STOPPED)
+        finally:
+            if self._listener is not None:
+                self._listener.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol named: asyncio sends small answers at once only where it is, and else 40 ms later.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2_048)
+    except (OSError, OverflowError) as wrong:
+        listener.close()
+        raise SetupError(f"Cannot listen on {host}:{port}: {wrong}. Choose another port; 0 takes a free one.") from None
+    return listener
+
+
+def _url(listener: socket.socket, path: str) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}{quote(path)}"
+
+
+def run_http(name: str, served: Listening) -> None:
+    """Serve until SIGINT or SIGTERM; says where, on standard error."""
+    with served as url, _terminable(), suppress(KeyboardInterrupt):
+        sys.stderr.write(f"{name} serves at {url}\n")
+        served.ended.result()
+
+
+async def run_http_async(name: str, served: Listening) -> None:
+    """Serve until cancelled."""
+    sys.stderr.write(f"{name} serves at {served.__enter__()}\n")
+    try:
+        await asyncio.shield(asyncio.wrap_future(served.ended))
+    finally:
+        await asyncio.shield(asyncio.to_thread(served.__exit__))
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is told as SIGINT is, by KeyboardInterrupt; in other threads than the main one signals are not ours."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# Over standard input and output
+
+
+async def stdio(server: MCPServer) -> None:
+    """Serve the host at standard input and output until it closes its end."""
+    door = MCPDoor(
+        ServedTools(server), name=server.name, version=server.version, instructions=server.description or None
+    )
+    end = server.watch(lambda: door.changed("tools"))
+    try:
+        await door.stdio()
+    finally:
+        end()
+
+
+def run_stdio(server: MCPServer) -> None:
+    """Likewise, from a program's main thread. Ctrl-C ends the process: the thread that reads cannot be called back."""
+    try:
+        bridge.shared().spawn(stdio(server)).result()
+    except KeyboardInterrupt:
+        os._exit(130)

@@ -1,0 +1,153 @@
+"""What goes into a queue and what comes out: data only, and the refusal of a queue that is full."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from agent3.errors import RateLimited, TooLarge, ValidationError
+
+__all__ = ["Attempt", "Depth", "Fate", "Lease", "Letter", "Message", "QueueFull", "Rules"]
+
+Fate: TypeAlias = Literal["retry", "dead", "lost"]
+"""What a nack led to; ``lost`` when the lease was no longer the caller's."""
+
+LONGEST_LEASE = 3_600.0
+_LONGEST_NAME = 1_000
+_LONGEST_DELAY = 10 * 365 * 86_400.0
+_HIGHEST = 1_000_000
+
+
+class QueueFull(RateLimited):
+    """The queue holds as many messages as it takes; nothing was put. ``retry_after`` says when to try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a queue allows. Every process that uses one queue should say the same."""
+
+    bound: int = 10_000
+    """Messages that have not ended; one more is refused."""
+    attempts: int = 5
+    """Times that a message is handed out before it is dead."""
+    lease: float = 30.0
+    """Seconds that a consumer has before others may take the message; at most an hour, and ``extend`` gives more."""
+    first_delay: float = 1.0
+    """Seconds that the first retry waits at most; doubled for each one after it, and a random share of it is taken."""
+    longest_delay: float = 300.0
+    keep_done: float = 0.0
+    """Seconds that an acknowledged message is kept, so that it can be replayed; 0 deletes it at once."""
+    keep_dead: float = 30 * 86_400.0
+    keep_keys: float = 86_400.0
+    """Seconds, at least, that an idempotency key is remembered."""
+    largest: int = 1_048_576
+    """Bytes of a body."""
+    poll: float = 1.0
+    """Seconds after which a waiting consumer looks by itself, should no bell have reached it."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("bound", 1), ("attempts", 1), ("lease", 0.001), ("poll", 0.001), ("largest", 1)):
+            if not getattr(self, name) >= low:
+                raise ValidationError(f"{name} of a queue is {getattr(self, name)!r}; give at least {low}.")
+        if self.lease > LONGEST_LEASE:
+            raise ValidationError(f"A lease of {self.lease:g} s is too long. Take {LONGEST_LEASE:g} s and extend it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to put. ``context`` orders it behind others of its kind; ``key`` makes putting it twice harmless."""
+
+    id: str
+    body: bytes
+    context: str | None = None
+    priority: int = 0
+    key: str | None = None
+    delay: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        """What its key stands for."""
+        return hashlib.sha256(self.body).hexdigest()
+
+    def checked(self, largest: int) -> Message:
+        """Itself, when every database can keep it; ValidationError or TooLarge names what is wrong."""
+        for name, text in (("id", self.id), ("context", self.context), ("key", self.key)):
+            if text is not None and not _storable(text):
+                raise ValidationError(
+                    f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
+                )
+        if not -_HIGHEST <= self.priority <= _HIGHEST:
+            raise ValidationError(f"Priority {self.priority} is out of range. Give one from {-_HIGHEST} to {_HIGHEST}.")
+        if not (math.isfinite(self.delay) and 0 <= self.delay <= _LONGEST_DELAY):
+            raise ValidationError(f"A delay of {self.delay} s is out of range. Give 0 to {_LONGEST_DELAY:.0f} s.")
+        if len(self.body) > largest:
+            raise TooLarge(f"A message of {len(self.body)} bytes is too large; this queue takes {largest}.")
+        return self
+
+
+def _storable(text: str) -> bool:
+    if not 0 < len(text) <= _LONGEST_NAME or "\0" in text:
+        return False
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A message in a consumer's hands. ``token`` rises with every hand it passes through: use it to fence effects."""
+
+    id: str
+    body: bytes
+    context: str | None
+    priority: int
+    attempt: int
+    token: int
+    seq: int
+    age: float
+    """Seconds since it was put, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try that failed: when (database's wall clock), the how-manieth it was, and why it failed."""
+
+    at: float
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter. ``history`` holds its last failures, oldest first; the last one is why it is dead."""
+
+    id: str
+    body: bytes
+    context: str | None
+    priority: int
+    attempts: int
+    seq: int
+    put: float
+    history: tuple[Attempt, ...]
+
+    @property
+    def reason(self) -> str:
+        return self.history[-1].reason if self.history else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many messages are in which state, and how old the oldest is that has not ended."""
+
+    ready: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    leased: int = 0
+    dead: int = 0
+    done: int = 0
+    oldest: float = 0.0
+
+    @property
+    def live(self) -> int:
+        """Those that have not ended, which is what the bound is about."""
+        return self.ready + self.waiting + self.delayed + self.leased

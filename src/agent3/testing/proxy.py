@@ -1,0 +1,210 @@
+"""``FaultProxy``: a bad network between a client and a real server, on loopback, that repeats itself by its seed.
+
+It passes bytes and knows no protocol. What befalls a connection is drawn when it is accepted, from the seed and the
+number of the connection, so that neither time nor other connections change it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+__all__ = ["Fate", "FaultProxy", "Faults"]
+
+Fate: TypeAlias = Literal["pass", "refuse", "cut", "reset", "silence", "corrupt"]
+
+_PIECE = 16_384
+_OPEN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How bad the network is. The first five are chances from 0 to 1; together at most 1.
+
+    ``refuse``: closed before a byte is passed. ``cut``: closed in the middle of the answer. ``reset``: likewise, but
+    torn down (RST). ``silence``: the answer stops and nothing says so. ``corrupt``: one bit of the answer is turned.
+    """
+
+    refuse: float = 0.0
+    cut: float = 0.0
+    reset: float = 0.0
+    silence: float = 0.0
+    corrupt: float = 0.0
+    within: int = 1
+    """The fault comes after less than so many bytes of the answer: with 1 before the first of them."""
+    delay: float = 0.0
+    """Seconds at most that each piece waits on its way, both ways."""
+    rate: float | None = None
+    """Bytes of the answer that pass in a second."""
+
+    def __post_init__(self) -> None:
+        chances = (self.refuse, self.cut, self.reset, self.silence, self.corrupt)
+        if min(chances) < 0 or sum(chances) > 1 + 1e-9:
+            raise ValueError(f"Chances of {chances} cannot be: each is at least 0, and together they are at most 1.")
+
+    def drawn(self, dice: random.Random) -> Fate:
+        """What happens to one connection."""
+        left = dice.random()
+        fates: tuple[Fate, ...] = ("refuse", "cut", "reset", "silence", "corrupt")
+        for fate, chance in zip(fates, (self.refuse, self.cut, self.reset, self.silence, self.corrupt), strict=True):
+            if left < chance:
+                return fate
+            left -= chance
+        return "pass"
+
+
+class FaultProxy:
+    """Listens on a free port of loopback while it is entered, and passes on to ``host``:``port``, or does not.
+
+    ``faults`` may be changed at any time and is for the connections that come then; ``fates`` tells what befell each,
+    in the order in which they came. ``stop_answering`` is a server that hangs: what is connected stays so, and nothing
+    passes until ``go_on``.
+    """
+
+    def __init__(self, host: str, port: int, *, seed: int = 0, faults: Faults | None = None):
+        self.faults = faults or Faults()
+        self.seed = seed
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.fates: list[Fate] = []
+        self._upstream = (host, port)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = asyncio.Event()
+        self._answering.set()
+
+    @property
+    def url(self) -> str:
+        """Its address as that of an HTTP server."""
+        return f"http://{self.host}:{self.port}"
+
+    async def __aenter__(self) -> FaultProxy:
+        self._server = await asyncio.start_server(self._accepted, self.host, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_all()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._server.wait_closed()
+
+    def stop_answering(self) -> None:
+        """Hang: pass nothing more, in either direction."""
+        self._answering.clear()
+
+    def go_on(self) -> None:
+        """Pass what has come meanwhile, and what comes."""
+        self._answering.set()
+
+    def drop_all(self) -> None:
+        """Tear every connection down that is open now."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        dice = random.Random(f"{self.seed}/{len(self.fates)}")  # noqa: S311 - repeatable on purpose
+        link = _Link(self.faults, self.faults.drawn(dice), dice, self._answering.wait)
+        self.fates.append(link.fate)
+        try:
+            await link.join(reader, writer, self._upstream)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            _reset(writer)
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+
+class _Link:
+    """One connection and its fate."""
+
+    def __init__(self, faults: Faults, fate: Fate, dice: random.Random, passing: Callable[[], Awaitable[object]]):
+        self.fate = fate
+        self._faults = faults
+        self._dice = dice
+        self._passing = passing
+        self._left = dice.randrange(max(1, faults.within))
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: tuple[str, int]) -> None:
+        """Pass bytes both ways until one side ends, or until the fault."""
+        if self.fate == "refuse":
+            return
+        async with asyncio.timeout(_OPEN_SECONDS):
+            theirs, ours = await asyncio.open_connection(*upstream)
+        asking = asyncio.create_task(self._ask(reader, ours))
+        try:
+            await self._answer(theirs, writer)
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
+            ours.close()
+
+    async def _ask(self, reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(_PIECE):
+                await self._travel()
+                ours.write(piece)
+                await ours.drain()
+            ours.write_eof()
+
+    async def _answer(self, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while came := await theirs.read(_PIECE):
+            await self._travel()
+            struck = self.fate != "pass" and len(came) > self._left
+            piece = await self._strike(came, writer) if struck else came
+            if piece is None:
+                return
+            self._left -= len(piece)
+            await self._send(piece, writer)
+
+    async def _strike(self, piece: bytes, writer: asyncio.StreamWriter) -> bytes | None:
+        """The fault; what still passes, or None when nothing does."""
+        if self.fate == "corrupt":
+            turned = bytearray(piece)
+            turned[max(0, self._left)] ^= 1 << self._dice.randrange(8)
+            self.fate = "pass"
+            return bytes(turned)
+        await self._send(piece[: self._left], writer)
+        if self.fate == "reset":
+            _reset(writer)
+        if self.fate == "silence":
+            await asyncio.Event().wait()  # until somebody gives up
+        return None
+
+    async def _travel(self) -> None:
+        await self._passing()
+        if self._faults.delay:
+            await asyncio.sleep(self._dice.uniform(0.0, self._faults.delay))
+
+    async def _send(self, piece: bytes, writer: asyncio.StreamWriter) -> None:
+        rate = self._faults.rate
+        step = len(piece) if rate is None else max(1, int(rate / 20))
+        for start in range(0, len(piece), step or 1):
+            some = piece[start : start + step]
+            writer.write(some)
+            await writer.drain()
+            if rate is not None:
+                await asyncio.sleep(len(some) / rate)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close without a word: what was not read is lost, and the other side gets an error."""
+    found = writer.get_extra_info("socket")
+    if found is not None:
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
