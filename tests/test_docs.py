@@ -123,8 +123,14 @@ def variables(text: str) -> set[str]:
     return set(re.findall(r"(?<![A-Z_])AGENT3_[A-Z]+(?:_[A-Z]+)*(?![A-Z_<])", text))
 
 
-def commands() -> dict[str, Any]:
-    return {name: cli[name] for name in cli if not name.startswith("-")}
+def commands(app: Any = cli, before: str = "") -> dict[str, Any]:
+    """Every command that does something, by all of its words."""
+    found = {}
+    for name in app:
+        if not name.startswith("-"):
+            group = app[name].default_command is None
+            found |= commands(app[name], f"{before}{name} ") if group else {f"{before}{name}": app[name]}
+    return found
 
 
 def options(command: Any) -> set[str]:
@@ -183,7 +189,8 @@ def test_every_metric_is_in_the_reference_and_no_other() -> None:
 
 def test_every_route_is_in_the_reference_and_no_other() -> None:
     async def served() -> set[tuple[str, str]]:
-        async with build(settings.Settings(storage=settings.Storage(url=":memory:"))) as server:
+        tokens = settings.OAuth(issuers=("https://login.example.com",), resource="https://gateway.example.com")
+        async with build(settings.Settings(storage=settings.Storage(url=":memory:"), oauth=tokens)) as server:
             routes = app(server)._inner.routes  # type: ignore[attr-defined]
             return {
                 (method, one.path)

@@ -334,6 +334,40 @@ def test_a_put_inside_a_transaction_knows_keys_and_the_bound(url: str) -> None:
     on_queue(url, story, SMALL)
 
 
+def test_the_count_stays_right_while_puts_inside_and_outside_of_transactions_mix(lasting_url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        async def outside(number: int) -> None:
+            for turn in range(15):
+                await queue.put(b"x", context=f"c{(number + turn) % 5}")
+
+        async def inside(number: int) -> None:
+            for turn in range(15):
+                await database.write(lambda tx, turn=turn: queue.put(b"x", context=f"c{turn % 5}", tx=tx))  # type: ignore[misc]
+                if not (number + turn) % 4:
+                    for lease in await queue.claim(2):
+                        assert await queue.ack(lease)
+
+        await asyncio.gather(*(outside(number) for number in range(6)), *(inside(number) for number in range(6)))
+        for lease in await queue.claim(1):
+            assert await queue.ack(lease)
+        assert queue.size == (await queue.depth()).live > 0
+
+    on_queue(lasting_url, story)
+
+
+def test_a_replay_counts_what_was_put_inside_a_transaction(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        first = await queue.put(b"dead")
+        assert await queue.bury(await one(queue), "never")
+        await queue.put(b"x")
+        await queue.put(b"x")
+        await database.write(lambda tx: queue.put(b"not yet counted", tx=tx))
+        with pytest.raises(QueueFull):
+            await queue.replay([first])
+
+    on_queue(url, story, SMALL)
+
+
 def test_claim_nack_and_release_join_a_transaction_too(url: str) -> None:
     async def story(queue: Queue, database: Database) -> None:
         await queue.put(b"x")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_a_backup_is_whole_at_one_moment_while_others_write(tmp_path: Path, file
         async def write() -> None:
             nonlocal written
             while not stop.is_set():
-                await database.write(lambda tx: pair(tx, written))
+                await database.write(partial(pair, number=written))
                 written += 1
 
         writing = asyncio.create_task(write())
@@ -217,7 +218,8 @@ def test_a_damaged_backup_replaces_nothing(
     with pytest.raises(Corrupt):
         restore(archive, file, blobs)
     assert names(file) == ["a", "b"]
-    assert sorted(one.name for one in file.parent.iterdir()) == ["agent3.db", "artifacts"]
+    left = {one.name for one in file.parent.iterdir()} - {"agent3.db-wal", "agent3.db-shm"}
+    assert left == {"agent3.db", "artifacts"}
 
 
 def test_a_backup_writes_only_where_it_belongs(tmp_path: Path, file: Path, blobs: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_backup_writes_only_where_it_belongs(tmp_path: Path, file: Path, blobs
     _add(archive, "../../escaped", b"x")
     _add(archive, "artifacts/../../escaped", b"x")
     restore(archive, file, blobs)
-    assert [one for one in tmp_path.rglob("escaped*")] == []
+    assert list(tmp_path.rglob("escaped*")) == []
 
 
 def test_a_backup_of_a_newer_version_is_refused(tmp_path: Path, file: Path, blobs: Path) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +29,8 @@ TABLES = [
     "job_events",
     "jobs",
     "nonces",
+    "queue_messages",
+    "queues",
     "schema_migrations",
 ]
 SHIPPED = [migration.version for migration in shipped()]
@@ -108,3 +116,74 @@ def test_the_checksum_does_not_mind_line_ends() -> None:
 def test_a_statement_without_its_end_is_named() -> None:
     with pytest.raises(SetupError, match="semicolon"):
         list(Migration(7, "torn", "CREATE TABLE a (b TEXT);\nCREATE TABLE").statements("sqlite"))
+
+
+OPEN = (
+    "import asyncio, sys\nfrom agent3.storage import open_database\n"
+    "async def main():\n"
+    "    database = await open_database(sys.argv[1])\n"
+    "    await database.aclose()\n"
+    "asyncio.run(main())\n"
+)
+
+
+def first_version(file: Path, rows: int = 200) -> None:
+    """A database as the first migration made it, with rows in it."""
+    first = shipped()[0]
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute(
+        "CREATE TABLE schema_migrations (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL,"
+        " applied DOUBLE PRECISION NOT NULL)"
+    )
+    for statement in first.statements("sqlite"):
+        connection.execute(statement)
+    connection.execute("INSERT INTO schema_migrations VALUES (1, ?, ?, 0)", (first.name, first.checksum))
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO counters VALUES (?, 1)", [(str(number),) for number in range(rows)])
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def state(file: Path) -> tuple[list[int], int]:
+    """Which migrations are recorded, and how many rows there are, as SQLite itself sees it."""
+    connection = sqlite3.connect(file)
+    versions = [row[0] for row in connection.execute("SELECT version FROM schema_migrations ORDER BY version")]
+    (count,) = connection.execute("SELECT COUNT(*) FROM counters").fetchone()
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+    return versions, count
+
+
+@pytest.mark.parametrize("place", ["migration.statement", "storage.commit", "storage.committed"])
+def test_a_migration_that_is_killed_is_done_again_by_the_next_to_open(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "old.db"
+    first_version(file)
+    seen = []
+    # Each start is killed one passing later than it could go on from, so every place of every migration is visited.
+    for passing in (1, 2, 3, 5, 8, 13, 21):
+        environment = {**os.environ, "AGENT3_FAILPOINTS": f"{place}=kill:#{passing}"}
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, f"sqlite:///{file}"], env=environment, timeout=60, check=False
+        )
+        versions, rows = state(file)
+        assert (versions, rows) == (list(range(1, len(versions) + 1)), 200)
+        seen.append(done.returncode)
+        if done.returncode == 0:
+            break
+    assert seen[0] == -signal.SIGKILL
+    using(f"sqlite:///{file}", applied)
+    assert state(file) == (SHIPPED, 200)
+
+
+def test_two_processes_migrate_one_database_together(tmp_path: Path) -> None:
+    file = tmp_path / "old.db"
+    first_version(file)
+    command = [sys.executable, "-c", OPEN, f"sqlite:///{file}"]
+    slowly = {**os.environ, "AGENT3_FAILPOINTS": "migration.statement=delay:5ms"}
+    children = [subprocess.Popen(command, env=slowly) for _ in range(2)]
+    try:
+        assert [child.wait(30) for child in children] == [0, 0]
+    finally:
+        for child in children:
+            child.kill()
+    assert state(file) == (SHIPPED, 200)

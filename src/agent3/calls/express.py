@@ -9,9 +9,11 @@ first attempt. So there is one place for every refusal, retry, fallback and dead
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
+from agent3 import failpoints
 from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import RECOVERY
@@ -58,13 +60,13 @@ class Express:
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         routes = call.routes
-        if len(routes) == 1 and call.entry == "start" and self._suits(call, routes[0]):
+        if len(routes) == 1 and call.entry == "start" and failpoints.armed is None and self._suits(call, routes[0]):
             return self._run(call, routes[0])
         return self._chain(call)
 
     def _suits(self, call: Call, route: Route) -> bool:
         """Whether nothing stands in its way. Only the last question costs something: whoever passes has paid."""
-        live: Live = call.live
+        live = call.live
         capability: Capability = live.capability
         principal = call.principal
         if capability.interactive or capability.cache_ttl or route.credential is not None or call.input is None:
@@ -85,7 +87,7 @@ class Express:
         return True
 
     async def _run(self, call: Call, route: Route) -> Outcome:
-        live: Live = call.live
+        live = call.live
         ceiling = self._ceiling
         if not ceiling.enter(call.agent):
             return await self._chain(call)
@@ -98,7 +100,7 @@ class Express:
         finally:
             ceiling.leave(call.agent)
 
-    async def _tried(self, call: Call, live: Live, route: Route) -> Outcome | BaseException:
+    async def _tried(self, call: Call, live: Any, route: Route) -> Outcome | BaseException:
         """What the target says, or what it raises."""
         capability: Capability = live.capability
         whole = call.timeout if call.timeout is not None else self._settings.timeout

@@ -12,14 +12,14 @@ from collections.abc import Awaitable
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from agent3 import failpoints
 from agent3.calls.outcomes import REFUSALS, failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
-from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Route, Step, Usage, Working
+from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
 from agent3.observe.traces import NoTracer, Tracer, new, parse
@@ -40,32 +40,8 @@ _COLUMNS = (
 )
 _INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _BACKLOG = 20_000
-_AT_ONCE = 200
-_PAUSE = 0.02
+_PAUSE = 0.03
 _LATE = 0.04
-
-
-class Turn(Struct, frozen=True):
-    """A turn that ended, as much as its row is made of; ``live`` goes on to change, so that is copied from it."""
-
-    call: Call
-    outcome: Outcome
-    at: float
-    seconds: float
-    status: str
-    sizes: tuple[int, int]
-    route: Route | None
-    attempts: int
-    hops: int
-    cached: bool
-    denied: str | None
-
-    @classmethod
-    def of(cls, call: Call, outcome: Outcome, at: float, seconds: float, status: str, sizes: tuple[int, int]) -> Turn:
-        live: Live = call.live
-        return cls(
-            call, outcome, at, seconds, status, sizes, live.route, live.attempts, live.hops, live.cached, live.denied
-        )
 
 
 class Ledger:
@@ -76,17 +52,17 @@ class Ledger:
         self._mode = mode
         self.env = env
         self.metrics = metrics
-        self._rows: list[Row | Turn] = []
+        self._rows: list[Row] = []
         self._oldest = 0.0
         self._writing = asyncio.Lock()
         self._flusher: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
 
-    async def write(self, row: Row | Turn, *, refusal: bool) -> None:
+    async def write(self, row: Row, *, refusal: bool) -> None:
         """Record one turn; when it returns, a durable row is on disk."""
         if refusal or self._mode == "durable":
-            await self._write_now(self._row(row))
+            await self._write_now(row)
             return
         if len(self._rows) >= _BACKLOG:
             self._room.clear()
@@ -95,10 +71,10 @@ class Ledger:
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.later(row)
 
-    def later(self, row: Row | Turn) -> None:
+    def later(self, row: Row) -> None:
         """Record one turn soon, without waiting: for a caller that is already gone."""
         if len(self._rows) >= 2 * _BACKLOG:
-            self._lose(self._row(row), "the backlog is full")
+            self._lose(row, "the backlog is full")
             return
         if not self._rows:
             self._oldest = self.env.monotonic()
@@ -121,25 +97,12 @@ class Ledger:
             await self.flush()
         except StorageError as wrong:
             for row in self._rows:
-                self._lose(self._row(row), str(wrong))
+                self._lose(row, str(wrong))
 
     def _lose(self, row: Row, why: str) -> None:
         """The end of a row that cannot be kept: never silent."""
         self.metrics.events_dropped.inc(("ledger row",))
         log.error("ledger: the row of call %s (%s/%s, %s) is lost: %s", row[0], row[6], row[7], row[13], why)
-
-    def _row(self, one: Row | Turn) -> Row:
-        """The row of a turn, which is counted with that."""
-        return _row(one, self.metrics) if isinstance(one, Turn) else one
-
-    async def _made(self, some: list[Row | Turn]) -> list[Row]:
-        """All rows, made one after the other, which takes half the time that it would on each call's own way."""
-        rows: list[Row] = []
-        for start in range(0, len(some), _AT_ONCE):
-            rows += map(self._row, some[start : start + _AT_ONCE])
-            if start:
-                await asyncio.sleep(0)  # callers wait meanwhile
-        return rows
 
     async def _write_now(self, row: Row) -> None:
         try:
@@ -176,15 +139,14 @@ class Ledger:
 
     async def _flush_once(self) -> None:
         async with self._writing:
-            some, self._rows = self._rows, []
-            if not some:
+            rows, self._rows = self._rows, []
+            if not rows:
                 return
-            self.metrics.ledger_backlog.set((), len(some))
-            rows = await self._made(some)
+            self.metrics.ledger_backlog.set((), len(rows))
             try:
                 await self._append(rows)
             except (StorageError, asyncio.CancelledError):
-                self._rows = [*rows, *self._rows]
+                self._rows = rows + self._rows
                 raise
             except Agent3Error:
                 await self._insert_singly(rows)
@@ -232,7 +194,7 @@ async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
         outcome = await inner(call)
     except asyncio.CancelledError:
         gone = Failed("canceled", "The caller went away or cancelled.")
-        book.later(Turn.of(call, gone, at, book.env.monotonic() - started, "canceled", _sizes(call, gone)))
+        book.later(_row(call, gone, at, book.env.monotonic() - started, "canceled", _sizes(call, gone), book.metrics))
         raise
     except StorageError as wrong:
         log.error("%s/%s: %s", call.agent, call.capability, wrong)
@@ -246,8 +208,9 @@ async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
     sizes = _sizes(call, outcome)
     outcome = _accounted(call, outcome, seconds, sizes)
     status = _status(outcome, call.live)
+    row = _row(call, outcome, at, seconds, status, sizes, book.metrics)
     try:
-        await book.write(Turn.of(call, outcome, at, seconds, status, sizes), refusal=status in ("denied", "refused"))
+        await book.write(row, refusal=status in ("denied", "refused"))
     except StorageError as wrong:
         wrong.outcome = outcome
         raise
@@ -315,40 +278,48 @@ def _json_weight(value: Any) -> int:
         return 0
 
 
-def _row(turn: Turn, metrics: Metrics) -> Row:
-    call, outcome, route = turn.call, turn.outcome, turn.route
-    door: str = call.live.door
+def _row(
+    call: Call,
+    outcome: Outcome,
+    at: float,
+    seconds: float,
+    status: str,
+    sizes: tuple[int, int],
+    metrics: Metrics,
+) -> Row:
+    live: Live = call.live
+    route = live.route
     protocol = route.protocol if route is not None else ""
     code = message = None
     if isinstance(outcome, Failed):
-        code, message = turn.denied or outcome.code, outcome.message[:500]
+        code, message = live.denied or outcome.code, outcome.message[:500]
     usage = _usage(outcome)
-    cost = 0.0 if turn.cached else usage.cost
-    _count(metrics, (door, protocol, turn.status, code or ""), turn.seconds, call.agent, cost)
+    cost = 0.0 if live.cached else usage.cost
+    _count(metrics, (live.door, protocol, status, code or ""), seconds, call.agent, cost)
     return (
         call.id,
         call.job or call.id,
         call.turn,
-        turn.at,
+        at,
         call.principal.id,
         call.principal.tenant,
         _storable(call.agent),
         _storable(call.capability),
         _storable(route.key) if route is not None else None,
-        door,
+        live.door,
         call.entry,
         _storable(call.context) if call.context is not None else None,
         trace_id(call),
-        turn.status,
+        status,
         code,
         _storable(message) if message is not None else None,
-        turn.seconds,
-        turn.attempts,
-        turn.hops,
-        int(turn.cached),
+        seconds,
+        live.attempts,
+        live.hops,
+        int(live.cached),
         usage.tokens,
         cost,
-        *turn.sizes,
+        *sizes,
     )
 
 

@@ -82,6 +82,18 @@ class _Bounds:
 class _Turn:
     """One running turn: gives its events their numbers and writes them in batches, if it is a job's."""
 
+    # What most turns never change stands here once, instead of in each of them.
+    task: asyncio.Task[Any] | None = None
+    called_off = False
+    flooded = False
+    seq = 0
+    _told = 0
+    _weight = 0
+    _opening: asyncio.Lock | None = None
+    _pending: list[Event]
+    _writer: asyncio.Task[None] | None = None
+    _writing = False
+
     def __init__(
         self,
         jobs: Jobs,
@@ -93,26 +105,19 @@ class _Turn:
         opened: Callable[[_Turn], None] | None = None,
     ):
         self.job = job
-        self.seq = job.seq if job is not None else 0
-        self.task: asyncio.Task[Any] | None = None
-        self.called_off = False
-        self.flooded = False
         self._bounds = bounds
-        self._told = 0
-        self._weight = 0
         self._jobs = jobs
         self._listener = listener
         self.call = call
         self._live = live
         self._opened = opened
-        self._opening: asyncio.Lock | None = None
-        self._pending: list[Event] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._writing = False
+        self._pending = []
         live.listener = self.hear
         live.keep = self.keep
-        if job is not None and job.kept:
-            live.kept = dict(job.kept)
+        if job is not None:
+            self.seq = job.seq
+            if job.kept:
+                live.kept = dict(job.kept)
 
     def hear(self, event: Event) -> None:
         """Take an event: write it down if this is a job, and tell the caller that is there.
@@ -238,7 +243,7 @@ class Runner:
         self._stopping = asyncio.Event()
         self._closing = False
 
-    async def start(
+    def start(
         self,
         call: Call,
         target: Target,
@@ -246,7 +251,7 @@ class Runner:
         listener: Listener | None = None,
         door: str = "library",
         detach: bool = False,
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """The first turn. With ``detach`` it answers ``Working`` as soon as the job is on disk.
 
         A call with a key that was seen before gets the outcome of that job. Cancelling the caller cancels the turn,
@@ -254,7 +259,11 @@ class Runner:
         comes too often.
         """
         if call.key is None and not detach:
-            return await self._inline(call, target, listener, door)
+            return self._inline(call, target, listener, door)
+        return self._start(call, target, listener, door, detach)
+
+    async def _start(self, call: Call, target: Target, listener: Listener | None, door: str, detach: bool) -> Outcome:
+        """The first turn of a call that is a job from the beginning."""
         if (known := await self._jobs.known(call)) is not None:
             return _told(known) if detach else await self._join(known, call)
         if (refusal := await self._charged(call, target, door)) is not None:
@@ -374,13 +383,22 @@ class Runner:
     async def _inline(self, call: Call, target: Target, listener: Listener | None, door: str) -> Outcome:
         live = Live(*target, door=door)
         turn = _Turn(self._jobs, None, live, listener, call, self._bounds, self._enlist)
+        turn.task = asyncio.current_task()
         try:
-            running = replace(call, live=live, routes=call.routes or target[1].routes)
-            outcome = await self._handled(running, turn)
+            outcome = await self._handler(replace(call, live=live, routes=call.routes or target[1].routes))
+            if turn.flooded:
+                outcome = await self._calmed(turn)
         except asyncio.CancelledError:
-            if not await self._called_off(turn, live):
+            if turn.flooded:
+                outcome = turn.calm()
+            elif await self._called_off(turn, live):
+                outcome = _called_off()
+            else:
                 raise
-            outcome = _called_off()
+        except Agent3Error as wrong:
+            if turn.job is None:
+                raise
+            outcome = _broken(turn.job, wrong)
         finally:
             live.listener = None
             if turn.job is not None:
@@ -388,6 +406,14 @@ class Runner:
         if turn.job is None and not isinstance(outcome, (Needs, Working)):
             return outcome
         return await self._become_job(turn, live, outcome)
+
+    async def _calmed(self, turn: _Turn) -> Failed:
+        """What a turn ends with that told too much; its cancellation may have been swallowed, or not have come yet."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return turn.calm()
+        return turn.calm()
 
     async def _called_off(self, turn: _Turn, live: Live) -> bool:
         """Whether it was the job of an inline turn that was cancelled, and not its caller; a caller's job ends here."""
@@ -476,19 +502,15 @@ class Runner:
         turn.task = asyncio.current_task()
         try:
             outcome = await self._handler(call)
-            if not turn.flooded:
-                return outcome
-            await asyncio.sleep(0)  # the cancellation may have been swallowed, or not have come yet
+            return await self._calmed(turn) if turn.flooded else outcome
         except asyncio.CancelledError:
             if not turn.flooded:
                 raise
+            return turn.calm()
         except Agent3Error as wrong:
             if turn.job is None:
                 raise
-            log.error("job %s: %s", turn.job.id, wrong)
-            came = wrong.outcome if isinstance(wrong, StorageError) else None
-            return failed_by(wrong) if came is None else came
-        return turn.calm()
+            return _broken(turn.job, wrong)
 
     async def _end(self, turn: _Turn, live: Live, outcome: Outcome) -> Job:
         """Write down how a turn ended; of a job that another process has taken, nothing is written."""
@@ -699,6 +721,13 @@ def _target_of(live: Live) -> Target:
 def _repeatable(capability: Capability) -> bool:
     hints = capability.hints
     return hints.replay or hints.idempotent or hints.read_only
+
+
+def _broken(job: Job, wrong: Agent3Error) -> Outcome:
+    """What becomes of a job's turn whose storage failed under it: what had come, if that is known."""
+    log.error("job %s: %s", job.id, wrong)
+    came = wrong.outcome if isinstance(wrong, StorageError) else None
+    return failed_by(wrong) if came is None else came
 
 
 def _called_off(outcome: Outcome | None = None) -> Failed:

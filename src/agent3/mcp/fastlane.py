@@ -94,7 +94,7 @@ class _Session(NamedTuple):
 class _Heard:
     """What the fast lane reads of a request's headers. A header that comes twice makes the request irregular."""
 
-    __slots__ = ("host", "method", "name", "origin", "plain", "session", "version")
+    __slots__ = ("forwarded", "host", "method", "name", "origin", "plain", "session", "version")
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]):
         found = dict(headers)
@@ -109,8 +109,10 @@ class _Heard:
             and _is_plain(found.get(b"accept", b""), found.get(b"content-type", b""))
             and b"last-event-id" not in found
             and b"content-encoding" not in found
-            and b"mcp-param-" not in b" ".join(found)
+            and b"mcp-param-" not in (names := b" ".join(found))
         )
+        self.forwarded = not self.plain or b"x-forwarded-" in names
+        """Whether a proxy says who the client is, which the server judges on the way to an app."""
 
 
 @lru_cache(maxsize=256)
@@ -165,15 +167,25 @@ class FastLane:
         For a server that has both at hand. ``hung_up`` returns when the client does; then this raises ``Left``.
         """
         heard = _Heard(scope["headers"])
-        if not heard.plain or heard.origin or len(body) > self._max_body or not self._known(heard.host):
+        if heard.forwarded or heard.origin or len(body) > self._max_body or not self._known(heard.host):
             return None
         request = _parse(body)
-        return None if request is None else await self._answer(request, heard, scope, hung_up)
+        if request is None:
+            return None
+        known = self._regular(request, heard, scope)
+        if not isinstance(known, Caller):
+            return known
+        return await self._call(request, known, scope, hung_up)
 
     # What is regular
 
     async def _answer(self, request: _Request, heard: _Heard, scope: Scope, hung_up: HungUp) -> Reply | None:
         """Answer it here if it is regular; None where the SDK has to."""
+        known = self._regular(request, heard, scope)
+        return await self._call(request, known, scope, hung_up) if isinstance(known, Caller) else known
+
+    def _regular(self, request: _Request, heard: _Heard, scope: Scope) -> Caller | Reply | None:
+        """Who calls a tool, or the answer to anything else; None for what is not regular."""
         modern = heard.version == MODERN
         if not (_is_modern(request, heard) if modern else self._is_legacy(request, heard)):
             return None
@@ -186,7 +198,7 @@ class FastLane:
                 request.params.name or "", session=heard.session.decode("latin-1"), can=can
             ):
                 return None
-            return await self._call(request, principal, can, modern, scope, hung_up)
+            return _caller(request, principal, can, modern)
         page = self._pages.get(self._page_key(request, heard.version, principal))
         return None if page is None else Reply(_envelope(request.id, page), heard.session)
 
@@ -221,25 +233,8 @@ class FastLane:
 
     # tools/call
 
-    async def _call(
-        self,
-        request: _Request,
-        principal: Principal,
-        can: frozenset[str],
-        modern: bool,
-        scope: Scope,
-        hung_up: HungUp,
-    ) -> Reply | None:
-        params = request.params
-        trace = params.meta.traceparent if params.meta is not None else UNSET
-        caller = Caller(
-            principal=principal,
-            listener=_ignore,
-            era="modern" if modern else "legacy",
-            can_elicit="form" in can,
-            traceparent=trace if isinstance(trace, str) else None,
-            can=can,
-        )
+    async def _call(self, request: _Request, caller: Caller, scope: Scope, hung_up: HungUp) -> Reply | None:
+        params, modern = request.params, caller.era == "modern"
         assert params.name is not None
         turn = self._turn(params.name, params.arguments or {}, caller)
         # A modern client that hangs up cancels; a legacy one only lets go.
@@ -395,6 +390,19 @@ def _parse(body: bytes) -> _Request | None:
 
 _NOTHING: frozenset[str] = frozenset()
 _MARKED = {STRUCTURED: True}
+
+
+def _caller(request: _Request, principal: Principal, can: frozenset[str], modern: bool) -> Caller:
+    meta = request.params.meta
+    trace = meta.traceparent if meta is not None else UNSET
+    return Caller(
+        principal=principal,
+        listener=_ignore,
+        era="modern" if modern else "legacy",
+        can_elicit="form" in can,
+        traceparent=trace if isinstance(trace, str) else None,
+        can=can,
+    )
 
 
 def _can(request: _Request) -> frozenset[str]:

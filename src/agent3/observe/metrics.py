@@ -201,23 +201,23 @@ class Timing(Bounded[Spread]):
         registry: prometheus.CollectorRegistry | None = None,
         cap: int = 200,
     ):
-        self._bounds = buckets
+        self.bounds = buckets
         super().__init__(name, help_text, labels, registry=registry, cap=cap)
 
     def observe(self, labels: Labels, value: float) -> None:
         """It took ``value`` seconds once more."""
         child = self._children.get(labels) or self._admit(labels)
-        place = bisect_left(self._bounds, value)
+        place = bisect_left(self.bounds, value)
         with self._lock:
             child.below[place] += 1
             child.sum += value
 
     def _new(self) -> Spread:
-        return Spread(len(self._bounds))
+        return Spread(len(self.bounds))
 
     def _shown(self, series: list[tuple[Labels, Spread]]) -> Family:
         family = HistogramMetricFamily(self.name, self.help_text, labels=self.labels)
-        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        names = [*map(floatToGoString, self.bounds), "+Inf"]
         for labels, spread in series:
             reached = accumulate(map(float, spread.below))
             family.add_metric(labels, list(zip(names, reached, strict=True)), spread.sum)

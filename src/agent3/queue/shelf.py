@@ -71,6 +71,7 @@ class Shelf:
         """Line up messages that ended once more; how many. QueueFull, and nothing done, if not all find room."""
         work = _Work(self, tx)
         await work.lock()
+        await work.admit()  # what nobody has counted yet takes up room too
         count = await tx.run(self.sql("replay"), self.name, state, _json(ids))
         if work.depth + count > self.rules.bound:
             raise self.full()
@@ -299,9 +300,10 @@ class _Work:
         self.turn.rings = True
         if posted:
             return
-        self.depth += len(messages)
-        if any(one.context is not None for one in messages):
-            await self._tx.run(self._sql("admit"), self._name)
+        loose = sum(one.context is None for one in messages)
+        self.depth += loose
+        if loose < len(messages):
+            await self.admit()  # it counts what it lines up, which may be more than these
 
     # Claims
 

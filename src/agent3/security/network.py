@@ -16,7 +16,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from types import SimpleNamespace
 from typing import Any
@@ -85,9 +85,12 @@ class Policy:
 
     def toward(self, host: str, port: int) -> Policy:
         """This policy as it stands for one host: wider if the operator registered it."""
-        if self.allow_hosts and self.registered(host, port):
-            return replace(self, allow_loopback=True, allow_private=True)
-        return self
+        return _widened(self) if self.allow_hosts and self.registered(host, port) else self
+
+
+@lru_cache(maxsize=64)
+def _widened(policy: Policy) -> Policy:
+    return replace(policy, allow_loopback=True, allow_private=True)
 
 
 def _is_ipv6(text: str) -> bool:
@@ -219,6 +222,7 @@ def _refusal(rule: str, what: str, remedy: str = _NO_SETTING, **data: Any) -> Se
     return error
 
 
+@lru_cache(maxsize=512)
 def parse_url(url: str, policy: Policy) -> URL:
     """The URL in its one exact form, or ``SecurityError`` naming the rule and the setting that would allow it.
 

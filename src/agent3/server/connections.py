@@ -26,6 +26,7 @@ __all__ = ["Lane", "patient"]
 log = logger("server")
 
 _MOST_HEADERS = 65_536
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 44\r\nconnection: close\r\n\r\nThe headers of a request are 64 KiB at most."
@@ -33,7 +34,7 @@ _TOO_LARGE = (
 
 
 class Lane(Protocol):
-    """What may answer a whole POST without ASGI; None where it does not want to."""
+    """What may answer a whole POST without ASGI; None where it does not want to, as where a proxy says who calls."""
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None: ...
 
@@ -45,11 +46,6 @@ Lanes = Callable[[str], Lane | None]
 def patient(seconds: float, lanes: Lanes = lambda path: None) -> type[HttpToolsProtocol]:
     """The protocol for ``uvicorn.Config(http=…)``: it waits this long for the headers of a request."""
     return type("Connection", (_Connection,), {"seconds": seconds, "lanes": staticmethod(lanes)})
-
-
-def _was_forwarded(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a proxy says who the client is, which uvicorn judges on the way to the app."""
-    return any(name.startswith(b"x-forwarded-") for name, _ in headers)
 
 
 async def _hung_up(cycle: RequestResponseCycle) -> None:
@@ -114,48 +110,39 @@ class _Connection(HttpToolsProtocol):
     async def _quickly(self, lane: Lane, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer by the lane, else by the app. A body that came with its headers is here by now, in one piece."""
         try:
-            if not await self._by(lane, cycle):
+            reply = None
+            if not cycle.more_body and not cycle.waiting_for_100_continue:
+                scope = cast("Scope", cycle.scope)
+                reply = await lane.reply(scope, bytes(cycle.body), lambda: _hung_up(cycle))
+            if reply is None:
                 await cycle.run_asgi(app)
-        finally:
-            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-
-    async def _by(self, lane: Lane, cycle: RequestResponseCycle) -> bool:
-        """Whether the lane has dealt with it."""
-        if cycle.more_body or cycle.waiting_for_100_continue or _was_forwarded(self.headers):
-            return False
-        try:
-            reply = await lane.reply(cast("Scope", cycle.scope), bytes(cycle.body), lambda: _hung_up(cycle))
+                return
+            if self.flow.write_paused and not cycle.disconnected:
+                await self.flow.drain()
+            if not cycle.disconnected:
+                self._write(cycle, reply)
         except Left:
-            return True
+            return
         except Exception:
             log.exception("POST %s failed", cycle.scope["path"])
             await cycle.send_500_response()
-            return True
-        if reply is None:
-            return False
-        await self._write(cycle, reply)
-        return True
+        finally:
+            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _write(self, cycle: RequestResponseCycle, reply: Reply) -> None:
-        if self.flow.write_paused and not cycle.disconnected:
-            await self.flow.drain()
-        if cycle.disconnected:
-            return
-        head = [b"HTTP/1.1 200 OK\r\n"]
+    def _write(self, cycle: RequestResponseCycle, reply: Reply) -> None:
+        more = b""
         for name, value in self.server_state.default_headers:
-            head += (name, b": ", value, b"\r\n")
-        head.append(b"content-type: application/json\r\ncontent-length: %d\r\n" % len(reply.body))
+            more += b"%b: %b\r\n" % (name, value)
         if reply.session:
-            head.append(b"mcp-session-id: %s\r\n" % reply.session)
+            more += b"mcp-session-id: %b\r\n" % reply.session
         if not cycle.keep_alive:
-            head.append(b"connection: close\r\n")
-        head += (b"\r\n", reply.body)
+            more += b"connection: close\r\n"
         cycle.response_started = cycle.response_complete = True
-        self.transport.write(b"".join(head))
+        self.transport.write(_ANSWER % (len(reply.body), more, reply.body))
         cycle.message_event.set()
         if not cycle.keep_alive:
             self.transport.close()
-        cycle.on_response()
+        self.on_response_complete()
 
     # One timer for a connection at rest, looked after when it rings, instead of one for every request.
 

@@ -77,6 +77,7 @@ class FaultProxy:
         self._upstream = (host, port)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._links: set[_Link] = set()
         self._answering = asyncio.Event()
         self._answering.set()
 
@@ -108,6 +109,11 @@ class FaultProxy:
         """Pass what has come meanwhile, and what comes."""
         self._answering.set()
 
+    def strike(self, fate: Fate) -> None:
+        """Let this befall the next answer on every connection that is open now, before its first byte."""
+        for link in self._links:
+            link.doom(fate)
+
     def drop_all(self) -> None:
         """Tear every connection down that is open now."""
         for task in self._tasks:
@@ -120,6 +126,7 @@ class FaultProxy:
         dice = random.Random(f"{self.seed}/{len(self.fates)}")  # noqa: S311 - repeatable on purpose
         link = _Link(self.faults, self.faults.drawn(dice), dice, self._answering.wait)
         self.fates.append(link.fate)
+        self._links.add(link)
         try:
             await link.join(reader, writer, self._upstream)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -127,6 +134,7 @@ class FaultProxy:
         finally:
             writer.close()
             self._tasks.discard(task)
+            self._links.discard(link)
 
 
 class _Link:
@@ -138,6 +146,9 @@ class _Link:
         self._dice = dice
         self._passing = passing
         self._left = dice.randrange(max(1, faults.within))
+
+    def doom(self, fate: Fate) -> None:
+        self.fate, self._left = fate, 0
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: tuple[str, int]) -> None:
         """Pass bytes both ways until one side ends, or until the fault."""

@@ -1,0 +1,240 @@
+"""Dead letters for the operator: found, shown without secrets, sent again once, dropped; and counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from agent3.calls import LocalAgent
+from agent3.env import REAL, SeededEnv
+from agent3.errors import Conflict, NotFound, Unavailable, ValidationError
+from agent3.gateway import Caller, CallRequest
+from agent3.model import Principal
+from agent3.observe.metrics import Metrics
+from agent3.queue import Queue, Rules
+from agent3.server.build import Server, build
+from agent3.server.letters import Letters, Wanted, measure, replay
+from agent3.settings import Calls, Rule, Settings, Storage
+from tests.support.home import run
+
+ALICE = Principal("alice", "client", frozenset({"shop"}))
+QUIET = Settings(calls=Calls(retries=0, breaker_failures=1_000))
+
+
+class Shop:
+    """An agent that is down until it is not."""
+
+    def __init__(self) -> None:
+        self.down = True
+        self.sold: list[str] = []
+        self.agent = LocalAgent("shop")
+        self.agent.add(self.sell, name="sell")
+
+    async def sell(self, what: str) -> str:
+        """Sell something."""
+        if self.down:
+            raise Unavailable("The shop is closed.")
+        self.sold.append(what)
+        return f"sold {what}"
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, shop: Shop, settings: Settings = QUIET, agents: bool = True
+) -> AsyncIterator[tuple[Server, Letters]]:
+    chosen = replace(settings, storage=Storage(url=f"sqlite:///{folder / 'shop.db'}"))
+    async with build(chosen, [shop.agent] if agents else [], metrics=Metrics(), take_over=False) as server:
+        yield server, Letters(server.database, server.env)
+
+
+async def fail(server: Server, what: str = "pizza") -> str:
+    """Leave a dead letter; its id."""
+    await server.gateway.call(Caller(ALICE, "test"), CallRequest(agent="shop", capability="sell", input={"what": what}))
+    return str((await Letters(server.database, REAL).find(Wanted(limit=1)))[0]["id"])
+
+
+async def die(server: Server, name: str, body: bytes) -> None:
+    """Leave a dead message in a queue."""
+    queue = Queue(server.database, name, Rules(attempts=1), metrics=Metrics())
+    await queue.put(body)
+    (lease,) = await queue.claim()
+    await queue.nack(lease, "poison")
+    await queue.aclose()
+
+
+def test_letters_are_found_by_what_they_are(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with gateway(tmp_path, Shop()) as (server, letters):
+            for what in ("a", "b", "c"):
+                await fail(server, what)
+            found = await letters.find(Wanted())
+            assert len({one["id"] for one in found}) == 3
+            assert found[0] | {"id": "", "at": 0.0} == {
+                "place": "calls",
+                "id": "",
+                "at": 0.0,
+                "principal": "alice",
+                "agent": "shop",
+                "capability": "sell",
+                "code": "unavailable",
+                "message": "The shop is closed.",
+                "attempts": 1,
+                "replayed": None,
+            }
+            assert found == sorted(found, key=lambda one: one["at"], reverse=True)
+            assert len(await letters.find(Wanted(limit=2))) == 2
+            assert await letters.find(Wanted(agent="other")) == []
+            assert len(await letters.find(Wanted(agent="shop", code="unavailable"))) == 3
+            assert await letters.find(Wanted(code="timeout")) == []
+            assert len(await letters.find(Wanted(since=found[1]["at"]))) == 2
+            with pytest.raises(ValidationError, match="--limit"):
+                await letters.find(Wanted(limit=0))
+
+    run(story())
+
+
+def test_queues_have_theirs_beside_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with gateway(tmp_path, Shop()) as (server, letters):
+            await fail(server)
+            await die(server, "mail:out", b'{"to": "bob", "api_key": "sk-very-secret-value"}')
+            places = [one["place"] for one in await letters.find(Wanted())]
+            assert sorted(places) == ["calls", "queue mail:out"]
+            (one,) = await letters.find(Wanted(queue="mail:out"))
+            assert one["id"].startswith("queue:mail%3Aout:")
+            assert (one["message"], one["attempts"]) == ("poison", 1)
+            shown = await letters.show(one["id"])
+            assert shown["body"] == {"to": "bob", "api_key": "[redacted]"}
+            assert [each["reason"] for each in shown["history"]] == ["poison"]
+            assert (await replay(server, one["id"])).status == "queued"
+            assert await letters.find(Wanted(queue="mail:out")) == []
+            with pytest.raises(NotFound, match="no dead letter"):
+                await replay(server, one["id"])
+            queue = Queue(server.database, "mail:out", metrics=Metrics())
+            assert len(await queue.claim()) == 1
+            await queue.aclose()
+
+    run(story())
+
+
+def test_a_letter_is_shown_whole_and_without_secrets(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with gateway(tmp_path, Shop()) as (server, letters):
+            shown = await letters.show(await fail(server, "Bearer abcdefghijklmnop123456"))
+            assert shown["call"]["principal"]["id"] == "alice"
+            assert "abcdefghijklmnop123456" not in str(shown)
+            assert shown["outcome"]["code"] == "unavailable"
+            assert shown["mayHaveRun"] is True
+            with pytest.raises(NotFound):
+                await letters.show("call:nothing")
+            for wrong in ("nothing", "call:", "queue:x", "file:x:y"):
+                with pytest.raises(ValidationError, match="no id of a dead letter"):
+                    await letters.show(wrong)
+
+    run(story())
+
+
+def test_a_letter_is_sent_again_once_as_its_first_caller(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            letter = await fail(server)
+            shop.down = False
+            assert (await replay(server, letter)).status == "done"
+            assert shop.sold == ["pizza"]
+            with pytest.raises(Conflict, match="--again"):
+                await replay(server, letter)
+            await server.house.ledger.flush()
+            rows = await server.database.all("SELECT principal, door, status FROM calls ORDER BY at")
+            assert dict(rows[-1]) == {"principal": "alice", "door": "dlq", "status": "done"}
+            assert await letters.find(Wanted()) == []
+            assert [one["id"] for one in await letters.find(Wanted(replayed=True))] == [letter]
+            assert (await replay(server, letter, again=True)).status == "done"
+            assert shop.sold == ["pizza", "pizza"]
+
+    run(story())
+
+
+def test_a_replay_that_died_before_it_was_marked_does_nothing_twice(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, _):
+            letter = await fail(server)
+            shop.down = False
+            await replay(server, letter)
+            await server.database.write(lambda tx: tx.run("UPDATE dead_letters SET replayed = NULL"))
+            assert (await replay(server, letter)).status == "done"
+            assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_a_replay_that_fails_again_leaves_one_letter(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            letter = await fail(server)
+            done = await replay(server, letter)
+            assert (done.status, done.code) == ("failed", "unavailable")
+            (second,) = await letters.find(Wanted())
+            assert second["id"] != letter
+            shop.down = False
+            assert (await replay(server, str(second["id"]))).status == "done"
+            assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_a_replay_that_is_refused_leaves_the_letter_as_it_was(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, _):
+            letter = await fail(server)
+        shop.down = False
+        denied = replace(QUIET, rules=(Rule("deny", principal="alice"),))
+        async with gateway(tmp_path, shop, denied) as (server, _):
+            assert (await replay(server, letter)).status == "refused"
+        async with gateway(tmp_path, shop, agents=False) as (server, _):
+            gone = await replay(server, letter)
+            assert (gone.status, gone.code) == ("refused", "agent_not_found")
+        assert shop.sold == []
+        async with gateway(tmp_path, shop) as (server, _):
+            assert (await replay(server, letter)).status == "done"
+        assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_dropped_letters_are_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with gateway(tmp_path, Shop()) as (server, letters):
+            letter = await fail(server)
+            await die(server, "mail", b"x")
+            (dead,) = await letters.find(Wanted(queue="mail"))
+            assert await letters.drop([letter, dead["id"], "call:nothing"]) == 2
+            assert await letters.find(Wanted(replayed=True)) == []
+
+    run(story())
+
+
+def test_depth_and_age_are_measured(tmp_path: Path) -> None:
+    async def story() -> str:
+        async with gateway(tmp_path, Shop()) as (server, _):
+            await fail(server)
+            await fail(server)
+            await die(server, "mail", b"x")
+            late = SeededEnv(time=REAL.now() + 100)
+            await measure(server.database, late, server.metrics)
+            return server.metrics.render()[0].decode()
+
+    page = run(story())
+    assert 'agent3_dead_letters_waiting{place="calls"} 2.0' in page
+    assert 'agent3_dead_letters_waiting{place="queues"} 1.0' in page
+    age = next(
+        line for line in page.splitlines() if line.startswith('agent3_dead_letters_oldest_seconds{place="calls"')
+    )
+    assert 99 < float(age.split()[-1]) < 130
