@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object for each fault, and nothing else")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join(f"{fault.name:<16}{fault.about}" for fault in faults.values()))
+        print("\n".join(f"{fault.name:<18}{fault.about}" for fault in faults.values()))
         return 0
     if options.name is None:
         parser.error("name a fault, or say all; --list names them")
@@ -39,7 +39,7 @@ def _perform(fault: Fault, seed: int, *, as_json: bool) -> Result:
         print(json.dumps(result), flush=True)
     else:
         print(f"{fault.name}: {'ok' if result['ok'] else 'FAILED'}")
-        print("\n".join(f"  {key:<16}{value}" for key, value in result.items()), flush=True)
+        print("\n".join(f"  {key:<28}{value}" for key, value in result.items()), flush=True)
     return result
 
 

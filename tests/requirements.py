@@ -100,11 +100,7 @@ def _ids(prefix: str, *numbers: int) -> Iterator[str]:
 
 
 def _waiting() -> Iterator[tuple[str, str]]:
-    mcp, a2a, nlweb = "MCP, complete", "A2A, complete", "NLWeb, complete"
-    yield from ((one, mcp) for one in (*_ids("RF-013-", *range(6, 21)), "RF-013-V1", *_ids("RT-014-P", 1, 2, 3)))
-    yield from ((one, mcp) for one in ("RT-014-C01", *_ids("AC-", 17, 21)))
-    durable = (*_ids("RF-013-", 29, 30, 31, 36, 37), "RT-014-M02", *_ids("AC-", 24))
-    yield from ((one, "the durable layer") for one in durable)
+    a2a, nlweb = "A2A, complete", "NLWeb, complete"
     scenarios = (24, 25, 26, 27, 28, 32, 33, 34, 35, 38, 39, 40)
     yield from ((one, a2a) for one in (*_ids("RF-013-", *scenarios), "RF-013-V2", *_ids("RT-014-P", 5, 6, 7, 8, 9)))
     yield from ((one, a2a) for one in (*_ids("RT-014-S", 5, 6), "RT-014-C02", *_ids("AC-", 7, 8)))

@@ -18,6 +18,7 @@ import pytest
 from agent3 import LocalAgent, cli
 from agent3._version import __version__
 from agent3.errors import SetupError
+from agent3.settings import Client, Settings, Storage
 from tests.support.gateway import AGENT3, Process, environment, gateway, hosted, run_agent3
 
 
@@ -65,7 +66,7 @@ def agent3(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], t
     return run
 
 
-COMMANDS = ("serve", "mcp", "search", "list", "show", "call", "doctor")
+COMMANDS = ("serve", "mcp", "search", "list", "show", "call", "backup", "restore", "doctor")
 
 
 # Help
@@ -187,7 +188,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
 
 def test_errors_speak_of_commands_and_say_where_the_parameters_stand(at: Command) -> None:
     assert "Use agent3 search to find one." in at("show", "nobody").err
-    assert "Use agent3 search to find one." in at("call", "pizza", "x", "--capability", "zzzz").err
+    assert "It has menu, order." in at("call", "pizza", "x", "--capability", "zzzz").err
     lacking = at("call", "pizza", "--capability", "order", "--input", "{}")
     assert (lacking.code, lacking.err) == (
         2,
@@ -325,22 +326,38 @@ def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_pat
     gone.wait(10)
     for text in ("", "{}", "[]", '{"url": "http://127.0.0.1:9", "pid": "x"}', json.dumps({"url": 1, "pid": gone.pid})):
         note.write_text(text)
-        assert find() is None
+        assert find(Settings()) is None
     note.write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": os.getpid()}))
     assert agent3("list").code == 0
 
 
-def test_a_second_gateway_that_stops_leaves_the_first_to_be_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_two_gateways_the_one_on_the_same_database_is_asked_else_the_last(
+    agent3: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agent3.server.client import running as find
 
-    monkeypatch.setenv("AGENT3_DATA", str(tmp_path))
-    with gateway(tmp_path, "--demo") as first:
-        with gateway(tmp_path, "--demo") as second:
-            assert find() == second.url
+    data, own = tmp_path / "data", tmp_path / "own"
+    own.mkdir()
+    (own / "agent3.toml").write_text('[storage]\nurl = "sqlite:///own.db"\n')
+    foreign = Settings(storage=Storage(url="postgresql://ann:hunter2@db.example.com/agents"))
+    with gateway(data, cwd=own) as first:
+        with gateway(data, "--demo") as second:
+            assert find(Settings()) == find(foreign) == second.url
+            nobody = agent3("show", "nobody")
+            assert (nobody.code, second.url in nobody.err) == (4, True)
+            monkeypatch.chdir(own)
+            assert agent3("list", "--json").json["count"] == 0, "the first has no demo agents"
+            assert first.url in agent3("show", "pizza").err
             assert second.stop() == 0
-        assert find() == first.url
+        assert find(Settings()) == first.url
+
+
+def test_whoever_has_no_key_hears_which_gateway_wants_one(agent3: Command, tmp_path: Path) -> None:
+    settings = Settings(clients=(Client("me", f"sha256:{'0' * 64}"),))
+    with hosted(tmp_path, settings=settings) as door:
+        told = agent3("list", "--server", door.url)
+    assert told.code == 4
+    assert told.err.endswith(f"Set AGENT3_KEY to the key of a client of the gateway at {door.url}.\n")
 
 
 def test_a_conversation_in_the_demo_goes_on_from_command_to_command(agent3: Command) -> None:
@@ -460,6 +477,16 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C, and again where the first came just before input() began to wait, which then does not see it."""
+        for _ in range(4):
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+
     def __enter__(self) -> Terminal:
         return self
 
@@ -501,7 +528,7 @@ def test_a_person_who_leaves_is_told_how_to_come_back(running: Process) -> None:
 def test_a_person_who_interrupts_is_told_how_to_come_back_too(running: Process) -> None:
     with Terminal(running.data, "call", "pizza", "a pizza") as terminal:
         terminal.until("Which size")
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.interrupt()
         assert terminal.end() in (3, 130)  # 130 where it came before the question was read
         assert "Traceback" not in terminal.seen
 
@@ -556,11 +583,69 @@ def test_help_of_a_real_process_is_plain(tmp_path: Path) -> None:
     assert done.stdout.startswith("Usage: agent3 COMMAND")
 
 
-def test_an_address_that_cannot_be_added_is_named_without_its_password(agent3: Command) -> None:
-    told = agent3("add", "https://ann:hunter2@example.com/mcp?token=hunter3")
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("https://ann:hunter2@example.com/mcp", "password"),
+        ("https://example.com/mcp?token=hunter3", "'token'"),
+        ("no-such-program --key hunter4", "'key'"),
+    ],
+)
+def test_an_address_that_holds_a_secret_is_refused_without_telling_it(agent3: Command, what: str, named: str) -> None:
+    told = agent3("add", what)
+    assert (told.code, told.out) == (2, "")
+    assert named in told.err
+    assert "hunter" not in told.err
+
+
+def test_what_cannot_be_added_is_named_without_the_values_in_its_address(agent3: Command) -> None:
+    told = agent3("add", "https://127.0.0.1:9/mcp?city=rome")
     assert told.code != 0
-    assert "example.com" in told.err
-    assert "hunter" not in told.out + told.err
-    missing = agent3("add", "no-such-program --key hunter4")
-    assert "no-such-program" in missing.err
-    assert "hunter" not in missing.out + missing.err
+    assert "127.0.0.1" in told.err
+    assert "rome" not in told.out + told.err
+    missing = agent3("add", "no-such-program --city rome")
+    assert (missing.code, "no-such-program" in missing.err) == (5, True)
+    assert "rome" not in missing.out + missing.err
+
+
+# What works on the database
+
+
+DATABASE_COMMANDS = (
+    ("add", "x"),
+    ("remove", "x"),
+    ("backup", "x"),
+    ("restore", "x"),
+    ("doctor",),
+    ("dlq", "list"),
+    ("dlq", "show", "x"),
+    ("dlq", "replay", "x"),
+    ("dlq", "drop", "x", "--yes"),
+)
+
+
+@pytest.mark.parametrize("command", DATABASE_COMMANDS, ids=" ".join)
+def test_what_works_on_the_database_takes_no_gateway(agent3: Command, command: tuple[str, ...]) -> None:
+    told = agent3(*command, "--server", "http://127.0.0.1:9")
+    assert told.code == 2
+    assert "--server" in told.out + told.err
+
+
+def test_a_gateway_of_the_environment_is_not_taken_silently(agent3: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT3_SERVER", "http://127.0.0.1:9")
+    told = agent3("dlq", "list")
+    assert (told.code, told.out) == (0, "No dead letters.\n")
+    assert told.err == (
+        "agent3: AGENT3_SERVER has no effect here: this works on the database of the settings. "
+        "Name another with --db.\n"
+    )
+    assert agent3("dlq", "list", "--db", "sqlite:///own.db").err == "", "here it is clear which one is meant"
+
+
+def test_a_variable_that_names_no_setting_is_told(agent3: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT3_SERVER_PROT", "1")
+    told = agent3("list", "--json")
+    assert (told.code, told.json["count"]) == (0, 0)
+    assert told.err.startswith("agent3: AGENT3_SERVER_PROT in the environment names no setting")
+    (check,) = [one for one in agent3("doctor", "--json").json["checks"] if one["name"] == "settings"]
+    assert (check["state"], "AGENT3_SERVER_PORT" in check["detail"]) == ("warn", True)

@@ -61,11 +61,28 @@ def test_a_tool_becomes_a_schema() -> None:
         {"name": "a", "cost": -1},
         {"name": "a", "parameters": [{"name": "x"}, {"name": "x"}]},
         {"name": "a", "parameters": [{"name": ""}]},
+        {"name": "a", "version": ""},
+        {"name": "a", "version": "1 beta"},
+        {"name": "a", "version": "a@b"},
+        {"name": "a", "cache_ttl": 60},
     ],
 )
 def test_a_bad_tool_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ToolDefinition(**bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("strng", "string"), ("int", "integer"), ("float", "number"), ("list", "array")]
+)
+def test_a_misspelt_type_is_refused_with_the_one_that_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{given}' is no JSON type; did you mean '{meant}'"):
+        ToolParameter(name="a", type=given)
+
+
+@pytest.mark.parametrize("own", ["date", "money", "any", "file", "uri"])
+def test_a_type_of_ones_own_is_taken(own: str) -> None:
+    assert ToolParameter(name="a", type=own).to_schema() == {}
 
 
 def test_a_double_parameter_is_named() -> None:

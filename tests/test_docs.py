@@ -125,7 +125,7 @@ def variables(text: str) -> set[str]:
 
 def commands(app: Any = cli, before: str = "") -> dict[str, Any]:
     """Every command that does something, by all of its words."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in app:
         if not name.startswith("-"):
             group = app[name].default_command is None
@@ -327,7 +327,7 @@ def spoken(page: Path) -> Iterator[str]:
 def test_commands_that_are_shown_exist(page: Path) -> None:
     known = commands()
     for line in spoken(page):
-        for name, rest in re.findall(r"(?:^|[ /(])agent3 ([a-z]+)(?=[ \n]|$)([^|)\n]*)", line):
+        for name, rest in re.findall(r"(?:^|[ /(])agent3 (dlq [a-z]+|[a-z]+)(?=[ \n]|$)([^|)\n]*)", line):
             assert name in set(known) | NOT_YET, line
             given = set(re.findall(r"(?<=\s)(--[a-z-]+)", rest)) if name in known else set()
             assert given <= options(known[name]) | {"--help"} if given else True, line

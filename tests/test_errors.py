@@ -7,7 +7,7 @@ import re
 import pytest
 
 from agent3 import errors
-from agent3.calls.outcomes import REFUSALS, error_of, failed_by, failed_by_any
+from agent3.calls.outcomes import REFUSALS, error_of, failed_by, failed_by_any, is_refusal
 from agent3.errors import (
     AccessError,
     Agent3Error,
@@ -22,7 +22,7 @@ from agent3.errors import (
     by_code,
     family,
 )
-from agent3.model import Failed
+from agent3.model import Done, Failed
 
 EVERY = [one for one in dict.fromkeys(family()) if one.__module__ == errors.__name__]
 
@@ -117,3 +117,10 @@ def test_refusals_are_what_the_caller_or_the_house_said_no_to() -> None:
     for code in REFUSALS:
         assert issubclass(by_code(code), errors.RequestError | AccessError), code
     assert not REFUSALS & {Unavailable.code, CircuitOpen.code, Canceled.code}
+
+
+def test_what_a_target_says_is_no_refusal_whatever_its_code() -> None:
+    assert is_refusal(Failed("not_found", "no such agent"))
+    assert not is_refusal(Failed("not_found", "no such customer", asked=True))
+    assert not is_refusal(Failed("unavailable", "it is down"))
+    assert not is_refusal(Done())

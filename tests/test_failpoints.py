@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,6 +50,16 @@ def strikes(text: str, name: str, times: int, seed: int = 0) -> list[int]:
         except StorageError:
             struck.append(number)
     return struck
+
+
+def test_every_place_is_documented_and_passed_somewhere() -> None:
+    page = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
+    sources = [one for one in (ROOT / "src").rglob("*.py") if one.name != "failpoints.py"]
+    passed = set(
+        re.findall(r'failpoints\.(?:hit|reach)\("([\w.]+)"', "".join(one.read_text("utf-8") for one in sources))
+    )
+    assert passed == set(failpoints.POINTS)
+    assert passed <= set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
 
 
 def test_nothing_strikes_unless_it_is_armed() -> None:

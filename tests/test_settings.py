@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from agent3.errors import SetupError
-from agent3.settings import Calls, Client, Rule, Settings, data_folder, load
+from agent3.settings import Calls, Client, Rule, Settings, data_folder, load, mistaken
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +61,25 @@ def test_the_file_of_the_folder_or_of_the_environment_is_read(tmp_path: Path) ->
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(SetupError) as wrong:
         load(written(tmp_path, text), {})
+    assert words in wrong.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[calls]\ntimeuot = 1\n", "'calls' has no field 'timeuot'. Did you mean 'timeout'?"),
+        ("[server]\ncolour = 1\n", "'server' has no field 'colour'. See docs/reference/settings.md"),
+        ("[cals]\n", "there is no table 'cals'. Did you mean 'calls'?"),
+        ("[[client]]\nid = 'a'\n", "there is no table 'client'. Did you mean 'clients'?"),
+        ("[[clients]]\nid = 'a'\nkye = 'b'\n", "'clients' has no field 'kye'. Did you mean 'key'?"),
+        ("[calls]\ntimeout = 'soon'\n", "calls.timeout"),
+    ],
+)
+def test_a_word_that_is_misspelt_is_told_with_its_file_and_the_nearest(tmp_path: Path, text: str, words: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(SetupError) as wrong:
+        load(file, {})
+    assert wrong.value.message.startswith(f"settings: {file}: ")
     assert words in wrong.value.message
 
 
@@ -125,3 +145,29 @@ def test_settings_are_frozen() -> None:
 def test_the_data_folder_can_be_chosen(tmp_path: Path) -> None:
     assert data_folder({"AGENT3_DATA": str(tmp_path)}) == tmp_path
     assert data_folder({"XDG_DATA_HOME": "/data"}).name == "agent3"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("AGENT3_SERVER_PROT", "Did you mean AGENT3_SERVER_PORT?"),
+        ("AGENT3_PORT", "Did you mean AGENT3_SERVER_PORT?"),
+        ("AGENT3_CONFG", "Did you mean AGENT3_CONFIG?"),
+        ("AGENT3_CALLS_COLOUR", "See docs/reference/settings.md."),
+    ],
+)
+def test_a_variable_that_was_meant_to_be_a_setting_is_told(name: str, meant: str) -> None:
+    (said,) = mistaken({name: "1", "AGENT3_CALLS_TIMEOUT": "5", "AGENT3_DATA": "/data", "PATH": "/bin"})
+    assert said.startswith(f"{name} in the environment names no setting")
+    assert said.endswith(meant)
+
+
+def test_the_secrets_that_people_keep_are_no_settings() -> None:
+    assert mistaken({"AGENT3_PIZZA_TOKEN": "x", "AGENT3_CLIENT_KEY": "x", "HOME": "/"}) == []
+
+
+def test_every_variable_that_is_documented_is_known() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "settings.md").read_text()
+    documented = set(re.findall(r"`(AGENT3_[A-Z0-9_]*[A-Z0-9])`", page))
+    assert "AGENT3_FAILPOINTS_SEED" in documented
+    assert mistaken(dict.fromkeys(documented, "")) == []

@@ -12,6 +12,7 @@ from agent3._version import __version__
 
 if TYPE_CHECKING:
     from agent3.a2a.executor import AgentExecutor
+    from agent3.a2a.queue import A2AMessageQueue
     from agent3.a2a.registry import AgentRegistry
     from agent3.calls.functions import Context, LocalAgent, SyncContext
     from agent3.definitions import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2AMessage",
+    "A2AMessageQueue",
     "ActionType",
     "Agent3Error",
     "AgentCapability",
@@ -65,6 +67,7 @@ __all__ = [
 
 _HOMES = {
     "agent3.a2a.executor": ("AgentExecutor",),
+    "agent3.a2a.queue": ("A2AMessageQueue",),
     "agent3.a2a.registry": ("AgentRegistry",),
     "agent3.calls.functions": ("Context", "LocalAgent", "SyncContext"),
     "agent3.definitions": (

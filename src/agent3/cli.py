@@ -30,7 +30,7 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
-from agent3.settings import Settings, load
+from agent3.settings import Settings, load, mistaken
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,13 +66,27 @@ class Where:
     """Which gateway a command speaks to, and how it answers."""
 
     server: str | None = None
-    "Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any."
+    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any; of
+    several, the one on the database of the settings, else the one started last."""
     db: str | None = None
     "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
     config: Path | None = None
     "Settings file; agent3.toml in this folder by default."
     demo: bool = False
     "Use the demo agents in this process, without a running gateway."
+    json: bool = False
+    "Print JSON."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Here:
+    """Which database a command works on, and how it answers. A gateway may be running on it."""
+
+    db: str | None = None
+    "The database: sqlite:///PATH or postgresql://… By default that of the settings."
+    config: Path | None = None
+    "Settings file; agent3.toml in this folder by default."
     json: bool = False
     "Print JSON."
 
@@ -217,7 +231,7 @@ def add(
     *,
     name: str | None = None,
     credential: str | None = None,
-    where: Where = Where(),  # noqa: B008 - frozen
+    where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
     """Add an MCP server: its address, a command that runs one, or a client's JSON file.
 
@@ -233,14 +247,14 @@ def add(
     """
     from agent3.server.adding import add_here
 
-    results = add_here(_settings(where.config, where.db), what, name, credential)
+    results = add_here(_here(where), what, name, credential)
     _print({"added": [_added(one) for one in results]}, where, _show_added)
     if all(one.error is not None for one in results):
         sys.exit(_exit_code(results[0].error) if results and results[0].error is not None else 1)
 
 
 @app.command
-def remove(agent: str, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def remove(agent: str, *, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Forget an agent that was added.
 
     Parameters
@@ -250,7 +264,7 @@ def remove(agent: str, *, where: Where = Where()) -> None:  # noqa: B008 - froze
     """
     from agent3.server.adding import remove_here
 
-    remove_here(_settings(where.config, where.db), agent)
+    remove_here(_here(where), agent)
     _print({"removed": agent}, where, lambda body: print(f"Removed {agent}."))
 
 
@@ -267,7 +281,7 @@ def dlq_list(
     since: str | None = None,
     limit: int = 50,
     all: bool = False,  # noqa: A002 - the option is called so
-    where: Where = Where(),  # noqa: B008 - frozen
+    where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
     """List dead letters, the latest first.
 
@@ -296,7 +310,7 @@ def dlq_list(
 
 
 @dlq.command(name="show")
-def dlq_show(letter: str, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def dlq_show(letter: str, *, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Show all that is known of a dead letter. Secrets are not.
 
     Parameters
@@ -310,7 +324,13 @@ def dlq_show(letter: str, *, where: Where = Where()) -> None:  # noqa: B008 - fr
 
 
 @dlq.command(name="replay")
-def dlq_replay(letters: tuple[str, ...], *, again: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def dlq_replay(
+    letters: tuple[str, ...],
+    *,
+    again: bool = False,
+    demo: bool = False,
+    where: Here = Here(),  # noqa: B008 - frozen
+) -> None:
     """Send dead letters again, each as the caller that sent it first. Doing so twice does nothing twice.
 
     Parameters
@@ -319,17 +339,19 @@ def dlq_replay(letters: tuple[str, ...], *, again: bool = False, where: Where = 
         Their ids, as agent3 dlq list prints them.
     again:
         Also those that were sent again before.
+    demo:
+        Also to the demo agents.
     """
     from agent3.server.operations import replay_letters
 
-    done = replay_letters(_here(where), letters, again=again, demo=where.demo)
+    done = replay_letters(_here(where), letters, again=again, demo=demo)
     _print({"replayed": done}, where, _replayed)
     if any(one["status"] in ("failed", "refused") for one in done):
         sys.exit(1)
 
 
 @dlq.command(name="drop")
-def dlq_drop(letters: tuple[str, ...], *, yes: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def dlq_drop(letters: tuple[str, ...], *, yes: bool = False, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Delete dead letters for ever.
 
     Parameters
@@ -349,7 +371,7 @@ def dlq_drop(letters: tuple[str, ...], *, yes: bool = False, where: Where = Wher
 
 
 @app.command
-def backup(file: Path, *, force: bool = False, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def backup(file: Path, *, force: bool = False, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Back up the embedded database with its large results into one file. A gateway may be running.
 
     Parameters
@@ -365,7 +387,7 @@ def backup(file: Path, *, force: bool = False, where: Where = Where()) -> None: 
 
 
 @app.command
-def restore(file: Path, *, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def restore(file: Path, *, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Put a backup in the place of the embedded database. Stop the gateway before; the old database is kept aside.
 
     Parameters
@@ -379,11 +401,11 @@ def restore(file: Path, *, where: Where = Where()) -> None:  # noqa: B008 - froz
 
 
 @app.command
-def doctor(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
+def doctor(*, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """Check that this installation can do its work, and say what to do where it cannot."""
     from agent3.server.doctor import examine
 
-    checks = examine(_settings(where.config, where.db))
+    checks = examine(load(where.config, overrides={"storage": {"url": where.db}}))
     _print({"checks": checks, "ok": all(one["ok"] for one in checks)}, where, _checks)
     if not all(one["ok"] for one in checks):
         sys.exit(1)
@@ -425,13 +447,17 @@ def _failure(answer: Mapping[str, Any]) -> int:
 
 
 def _settings(config: Path | None, db: str | None = None, host: str | None = None, port: int | None = None) -> Settings:
-    return load(config, overrides={"storage": {"url": db}, "server": {"host": host, "port": port}})
+    settings = load(config, overrides={"storage": {"url": db}, "server": {"host": host, "port": port}})
+    for sentence in mistaken():
+        print(f"agent3: {sentence}", file=sys.stderr)
+    return settings
 
 
-def _here(where: Where) -> Settings:
+def _here(where: Here) -> Settings:
     """The settings of a command that works on the database itself, also beside a running gateway."""
-    if where.server is not None:
-        raise SetupError("This command works on the database of a gateway. Run it there, or name it with --db.")
+    if where.db is None and os.environ.get("AGENT3_SERVER"):
+        note = "AGENT3_SERVER has no effect here: this works on the database of the settings. Name another with --db."
+        print(f"agent3: {note}", file=sys.stderr)
     return _settings(where.config, where.db)
 
 
@@ -444,10 +470,13 @@ def _gateway(where: Where) -> Gateway:
         raise SetupError(
             "--server names a running gateway; --db and --demo make one in this process. Give one or other."
         )
-    address = where.server or (None if own else os.environ.get("AGENT3_SERVER") or running())
+    address = where.server or (None if own else os.environ.get("AGENT3_SERVER") or None)
     if address is not None:
         return Remote(address)
-    return Local(_settings(where.config, where.db), where.demo, alone=not own)
+    settings = _settings(where.config, where.db)
+    if not own and (address := running(settings)) is not None:
+        return Remote(address)
+    return Local(settings, where.demo, alone=not own)
 
 
 def _json(text: str | None) -> Any:
@@ -477,7 +506,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 
-def _at_terminal(where: Where) -> bool:
+def _at_terminal(where: Where | Here) -> bool:
     return not where.json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -497,7 +526,7 @@ def _ask(answer: Mapping[str, Any]) -> dict[str, Any] | None:
     return said
 
 
-def _print(body: Mapping[str, Any], where: Where, pretty: Callable[[Mapping[str, Any]], None]) -> None:
+def _print(body: Mapping[str, Any], where: Where | Here, pretty: Callable[[Mapping[str, Any]], None]) -> None:
     if where.json:
         print(json.dumps(body, ensure_ascii=False))
     else:
@@ -645,7 +674,7 @@ def _checks(report: Mapping[str, Any]) -> None:
             print(f"      {one['remedy']}")
 
 
-def _confirmed(question: str, yes: bool, where: Where) -> None:
+def _confirmed(question: str, yes: bool, where: Here) -> None:
     """Go on only if the person says so; where nobody can be asked, only with --yes."""
     if yes:
         return

@@ -6,12 +6,14 @@ and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (tha
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
+import re
 import uuid
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
@@ -38,6 +40,17 @@ __all__ = [
 ]
 
 JSONType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
+_TYPES: tuple[str, ...] = get_args(JSONType)
+_PYTHON_NAMES = {
+    "float": "number",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+    "text": "string",
+    "enum": "string",
+    "None": "null",
+}
+"""What people write for a JSON type that is not spelt alike; ``int``, ``str`` and ``bool`` are."""
 
 
 class _Definition(BaseModel):
@@ -50,7 +63,10 @@ class _Definition(BaseModel):
 
 
 class ToolParameter(_Definition):
-    """One parameter of a tool. ``items`` and ``properties`` refine arrays and objects, in JSON Schema."""
+    """One parameter of a tool. ``items`` and ``properties`` refine arrays and objects, in JSON Schema.
+
+    A type that JSON Schema does not know, such as ``date``, takes any value; one that looks misspelt is refused.
+    """
 
     name: str = Field(min_length=1, max_length=128)
     type: str = "string"
@@ -61,9 +77,17 @@ class ToolParameter(_Definition):
     items: dict[str, Any] | None = None
     properties: dict[str, Any] | None = None
 
+    @field_validator("type")
+    @classmethod
+    def _is_not_misspelt(cls, given: str) -> str:
+        meant = _meant(given)
+        if meant is not None:
+            raise ValueError(f"{given!r} is no JSON type; did you mean {meant!r}? There are {', '.join(_TYPES)}")
+        return given
+
     def to_schema(self) -> dict[str, Any]:
         """Its JSON Schema. A type JSON Schema does not know is left open, as the documents ask."""
-        schema: dict[str, Any] = {"type": self.type} if self.type in JSONType.__args__ else {}  # type: ignore[attr-defined]
+        schema: dict[str, Any] = {"type": self.type} if self.type in _TYPES else {}
         optional = {"description": self.description, "enum": self.enum, "items": self.items}
         schema |= {key: value for key, value in optional.items() if value}
         if self.properties:
@@ -71,6 +95,14 @@ class ToolParameter(_Definition):
         if self.default is not None:
             schema["default"] = self.default
         return schema
+
+
+def _meant(given: str) -> str | None:
+    """The JSON type that was probably meant; None for one that is right, or of the author's own."""
+    if given in _TYPES:
+        return None
+    close = difflib.get_close_matches(given[:100].lower(), _TYPES, n=1, cutoff=0.6)
+    return _PYTHON_NAMES.get(given) or (close[0] if close else None)
 
 
 class ToolDeprecation(_Definition):
@@ -95,6 +127,7 @@ class ToolDefinition(_Definition):
     """A tool: its name, what it takes and what it gives.
 
     ``input_schema`` states the parameters in JSON Schema instead; it wins over ``parameters`` where both are given.
+    ``cache_ttl``, in seconds, is for tools that are ``read_only`` or ``idempotent``.
     """
 
     name: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-]+$")
@@ -116,9 +149,13 @@ class ToolDefinition(_Definition):
 
     @field_validator("version")
     @classmethod
-    def _is_no_digest(cls, version: str) -> str:
+    def _can_be_called_by(cls, version: str) -> str:
         if version.startswith("sha256:"):
             raise ValueError("a version must not begin with 'sha256:', which is how a call pins a definition")
+        if not re.fullmatch(r"[^\s@/]{1,64}", version):
+            raise ValueError(
+                "a version is 1 to 64 characters without blanks, '@' and '/': it is called as name@version"
+            )
         return version
 
     @field_validator("parameters")
@@ -128,6 +165,12 @@ class ToolDefinition(_Definition):
         if double := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"parameter {sorted(double)[0]!r} is defined twice; give each a name of its own")
         return parameters
+
+    @model_validator(mode="after")
+    def _may_be_kept(self) -> Self:
+        if self.cache_ttl and not (self.read_only or self.idempotent):
+            raise ValueError("cache_ttl is for tools that are read_only or idempotent; say so, or leave it out")
+        return self
 
     def to_schema(self) -> dict[str, Any]:
         """The JSON Schema of its input."""

@@ -6,7 +6,9 @@ Data only, frozen, encoded by msgspec; no I/O and no protocol. One ``Call`` is o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -115,8 +117,37 @@ class Route(Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """What a breaker or a pool knows it by."""
-        return f"{self.protocol}:{self.address}"
+        """What breakers, metrics, the ledger and logs know it by: no part of an address that may hold a secret."""
+        return _label(self.protocol, self.address)
+
+
+_ENDPOINTS = frozenset({"", "/", "/mcp", "/sse", "/a2a"})
+"""Paths that tell nothing of whose server it is."""
+
+
+@lru_cache(maxsize=10_000)
+def _label(protocol: str, address: str) -> str:
+    """Of a URL its host and of a command its program, with a digest of the whole that tells it from its neighbours."""
+    place = _place(address)
+    if address.removeprefix(place) in _ENDPOINTS:
+        return f"{protocol}:{address}"
+    return f"{protocol}:{place}#{hashlib.sha256(address.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def _place(address: str) -> str:
+    if address.startswith("stdio:"):
+        return _program(address.removeprefix("stdio:"))
+    scheme, found, rest = address.partition("://")
+    authority = rest.partition("/")[0].partition("?")[0].partition("#")[0]
+    return f"{scheme}://{authority.rpartition('@')[2]}" if found else address
+
+
+def _program(command: str) -> str:
+    try:
+        path = msgspec.convert(msgspec.json.decode(command), dict[str, Any]).get("command")
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        path = None
+    return str(path or "stdio").replace("\\", "/").rpartition("/")[2]
 
 
 class Capability(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -232,8 +263,9 @@ class Done(Struct, frozen=True, omit_defaults=True, tag="done", tag_field="outco
 class Failed(Struct, frozen=True, omit_defaults=True, tag="failed", tag_field="outcome"):
     """It did not work; what had come until then is kept.
 
-    ``sent`` is False only where it is certain that the target never saw the call. ``repeatable`` is the verdict of
-    the attempt step, the only one that saw all it takes to judge; nothing is repeated without it.
+    ``sent`` is False only where it is certain that the target never saw the call. ``asked`` is True where the target
+    was asked, so that the code is its own word and no refusal of ours. ``repeatable`` is the verdict of the attempt
+    step, the only one that saw all it takes to judge; nothing is repeated without it.
     """
 
     code: str
@@ -246,6 +278,7 @@ class Failed(Struct, frozen=True, omit_defaults=True, tag="failed", tag_field="o
     parts: tuple[Part, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     usage: Usage | None = None
+    asked: bool = False
 
 
 class Needs(Struct, frozen=True, omit_defaults=True, tag="needs", tag_field="outcome"):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from agent3.errors import SetupError
 
 __all__ = [
+    "Callbacks",
     "Calls",
     "Client",
     "Limits",
@@ -32,6 +34,7 @@ __all__ = [
     "Storage",
     "data_folder",
     "load",
+    "mistaken",
 ]
 
 
@@ -132,6 +135,33 @@ class Outbound(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether this machine itself may be reached."""
 
 
+class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
+    """Callbacks: how callers are told of their jobs. Nothing without a secret."""
+
+    secret: str = ""
+    """``env:NAME`` of the secret, ``whsec_…``, that signs deliveries to clients without one of their own."""
+    schemes: tuple[str, ...] = ("https",)
+    """Schemes that an address may have; ``http`` is for trying things out."""
+    allow_hosts: tuple[str, ...] = ()
+    """``host`` or ``host:port`` that may be told although the address is private or loopback."""
+    allow_private: bool = False
+    """Whether private addresses may be told at all."""
+    allow_loopback: bool = False
+    """Whether this machine itself may be told."""
+    timeout: float = 10.0
+    """Seconds that a receiver has to answer."""
+    attempts: int = 8
+    """Times that a delivery is tried before it is a dead letter."""
+    first_delay: float = 2.0
+    """Seconds of the first retry's ceiling; it doubles each time, with full jitter."""
+    longest_delay: float = 300.0
+    """Longest pause between two attempts, where the receiver asks for none."""
+    waiting: int = 10_000
+    """Deliveries that may wait; meanwhile calls that want a callback are refused."""
+    at_once: int = 32
+    """Deliveries that one process makes at once."""
+
+
 class Logs(Struct, frozen=True, forbid_unknown_fields=True):
     """What is logged, to standard error."""
 
@@ -154,6 +184,8 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     """``env:NAME`` of the secret with which it signs its requests, instead of a key or beside it."""
     require_signature: bool = False
     """Whether its key alone is not enough: every request must be signed."""
+    callback_secret: str = ""
+    """``env:NAME`` of the secret, ``whsec_…``, that signs what it is told by callbacks."""
 
 
 class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,6 +226,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     calls: Calls = Calls()
     limits: Limits = Limits()
     outbound: Outbound = Outbound()
+    callbacks: Callbacks = Callbacks()
     logs: Logs = Logs()
     oauth: OAuth = OAuth()
     clients: tuple[Client, ...] = ()
@@ -206,9 +239,16 @@ _TABLES: dict[str, type[Struct]] = {
     "calls": Calls,
     "limits": Limits,
     "outbound": Outbound,
+    "callbacks": Callbacks,
     "logs": Logs,
     "oauth": OAuth,
 }
+_LISTS: dict[str, type[Struct]] = {"clients": Client, "rules": Rule}
+_VARIABLES = (
+    *("CONFIG", "DATA", "SERVER", "KEY", "BROWSER", "HOSTS", "HOST_KEYS", "NO_BROWSER", "NO_APT", "PYTHON", "VENV"),
+    *("FAILPOINTS", "FAILPOINTS_SEED"),
+)
+"""What else is read from the environment, in other places."""
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -228,7 +268,8 @@ def load(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
     """Read the file (if any), then the environment, then ``overrides``; later ones win. Errors name the place."""
-    tables = _read(path, environment)
+    file, tables = _read(path, environment)
+    _check_names(file, tables)
     for table, kind in _TABLES.items():
         if not isinstance(tables.setdefault(table, {}), dict):
             raise SetupError(f"settings: {table} is a table: write [{table}], and its fields below it.")
@@ -238,20 +279,58 @@ def load(
     try:
         return msgspec.convert(tables, Settings)
     except msgspec.ValidationError as wrong:
-        raise SetupError(f"settings: {wrong}. See docs/reference/settings.md for every setting.") from None
+        place = f"{file}: " if file is not None else ""
+        raise SetupError(f"settings: {place}{wrong}. See docs/reference/settings.md for every setting.") from None
 
 
-def _read(path: Path | str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+def mistaken(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A sentence for each variable of the environment that was meant to be a setting and is none.
+
+    What is like no setting is left alone: people give their own secrets such names too.
+    """
+    known = {f"{table}_{field}".upper(): field for table, kind in _TABLES.items() for field in kind.__struct_fields__}
+    found = []
+    for variable in sorted(one for one in environment if one.startswith("AGENT3_")):
+        name = variable.removeprefix("AGENT3_")
+        if name in known or name in _VARIABLES:
+            continue
+        near = [full for full, field in known.items() if field.upper() == name]
+        near = near or get_close_matches(name, [*known, *_VARIABLES], 1, 0.8)
+        if near or name.partition("_")[0].lower() in _TABLES:
+            hint = f" Did you mean AGENT3_{near[0]}?" if near else " See docs/reference/settings.md."
+            found.append(f"{variable} in the environment names no setting, and has no effect.{hint}")
+    return found
+
+
+def _read(path: Path | str | None, environment: Mapping[str, str]) -> tuple[Path | None, dict[str, Any]]:
     given = path or environment.get("AGENT3_CONFIG")
     file = Path(given) if given else Path("agent3.toml")
     if not given and not file.is_file():
-        return {}
+        return None, {}
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return file, tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as wrong:
         raise SetupError(f"settings: cannot read {file}: {wrong.strerror}. Check the path given to --config.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise SetupError(f"settings: {file} is not valid TOML: {wrong}") from None
+
+
+def _check_names(file: Path | None, tables: Mapping[str, Any]) -> None:
+    """Every table and field must be one of ours: a word that is misspelt would otherwise have no effect."""
+    for table, content in tables.items():
+        if table not in _TABLES and table not in _LISTS:
+            raise _unknown(file, f"there is no table {table!r}", table, [*_TABLES, *_LISTS])
+        fields = (_LISTS.get(table) or _TABLES[table]).__struct_fields__
+        for entry in content if isinstance(content, list) else [content]:
+            for name in entry if isinstance(entry, dict) else ():
+                if name not in fields:
+                    raise _unknown(file, f"{table!r} has no field {name!r}", name, fields)
+
+
+def _unknown(file: Path | None, what: str, name: str, known: Iterable[str]) -> SetupError:
+    near = get_close_matches(name, list(known), 1)
+    hint = f" Did you mean {near[0]!r}?" if near else " See docs/reference/settings.md for every setting."
+    return SetupError(f"settings: {file}: {what}.{hint}")
 
 
 def _from_environment(table: str, kind: type[Struct], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from agent3.model import (
     encode,
 )
 from agent3.observe.metrics import Metrics
-from agent3.storage import Database
+from agent3.storage import Database, open_database
 from tests.support.home import run
 from tests.support.storage import using
 
@@ -319,15 +319,20 @@ def test_only_jobs_of_silent_or_dead_processes_are_abandoned(url: str) -> None:
     world = SeededEnv(seed=1)
 
     async def story(jobs: Jobs, database: Database) -> None:
+        async def pass_time(seconds: float) -> None:
+            """The clock of the database runs ahead, as far as leases can tell; that of this process counts nothing."""
+            await database.many("UPDATE jobs SET lease = lease - ?", [(seconds,)])
+
         running, _ = await jobs.open(a_call())
         await jobs.adopt(a_call(), ASK, ROUTE)
-        neighbour = Jobs(database, SeededEnv(seed=2, time=world.time))
+        neighbour = Jobs(database, SeededEnv(seed=2, time=world.time + 1_000_000))
         assert await neighbour.abandoned() == [], "it lives, in this very process"
-        world.advance(LEASE - 1)
+        await pass_time(LEASE - 5)
         await jobs.heartbeat([running.id])
-        world.advance(LEASE - 1)
+        await pass_time(LEASE - 5)
         assert await jobs.abandoned() == []
-        world.advance(2)
+        await pass_time(6)
+        assert await jobs.abandoned(silent=False) == []
         assert await jobs.abandoned() == [running.id]
         await jobs.heartbeat([running.id])
         host, numbering, _, _ = jobs.node.split("/")
@@ -417,8 +422,10 @@ def test_two_cannot_hold_one_id() -> None:
 
 def test_nodes_of_one_process_are_told_apart() -> None:
     async def story() -> None:
+        database = await open_database(":memory:")
         world = SeededEnv(seed=3)
-        assert Jobs(object(), world).node != Jobs(object(), world).node  # type: ignore[arg-type]
+        assert Jobs(database, world).node != Jobs(database, world).node
+        await database.aclose()
 
     run(story())
 
@@ -532,7 +539,7 @@ def test_followers_of_a_silent_job_read_next_to_nothing() -> None:
 
         assert await reads(here) == [], "it hears the bell of its own jobs"
         looked = await reads(there)
-        assert 1 <= len(looked) <= 3
+        assert 1 <= len(looked) <= 13
         assert set(looked) == {"SELECT status, seq, node FROM jobs WHERE id = ?"}
 
     on(":memory:", story)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -133,6 +133,31 @@ def test_a_reference_into_nothing_fails_that_step_with_the_name() -> None:
     assert items[1].status == "error"
     assert items[1].error is not None
     assert "'nothing'" in items[1].error["message"]
+
+
+def _dying(step: PlanStep, given: Any, key: str | None) -> Awaitable[Mapping[str, Any]]:
+    """Answers, but for one call that dies of something that is no error of ours, and one that answers nonsense."""
+
+    async def answer() -> Mapping[str, Any]:
+        if step.id == "dies":
+            raise msgspec.DecodeError("JSON is malformed")
+        return {"status": "nonsense" if step.id == "babbles" else "success", "result": 1}
+
+    return answer()
+
+
+@pytest.mark.parametrize("wrong", ["dies", "babbles"])
+def test_whatever_one_call_dies_of_the_others_keep_their_results(wrong: str) -> None:
+    calls = [PlanStep(name, "tool") for name in ("a", wrong, "b")]
+    for items in (
+        asyncio.run(run_batch(calls, _dying)),
+        asyncio.run(run_plan(None, calls, _dying, on_error="continue")),
+    ):
+        assert [item.status for item in items] == ["success", "error", "success"]
+        error = items[1].error
+        assert error is not None
+        assert error["code"] == "internal"
+        assert "'tool' failed with" in error["message"]
 
 
 def test_a_batch_keeps_its_order_and_its_bound() -> None:

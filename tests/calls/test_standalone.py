@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent3.calls import LocalAgent, standalone
 from agent3.calls.standalone import Standalone
-from agent3.model import Done
+from agent3.errors import Agent3Error, RateLimited
+from agent3.model import LOCAL, Done
+from agent3.settings import Settings, Storage
 from tests.support.home import run
 
 
@@ -76,5 +79,73 @@ def test_it_keeps_house_until_it_is_closed() -> None:
         assert "jobs" in {task.get_name() for task in asyncio.all_tasks()}
         await core.aclose()
         assert "jobs" not in {task.get_name() for task in asyncio.all_tasks()}
+
+    run(story())
+
+
+def test_what_was_refused_before_it_came_here_is_recorded_and_tidied_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "_KEPT", {"calls": 3, "dead_letters": 1})
+    monkeypatch.setattr(standalone, "_EVERY", 5)
+    core = Standalone()
+    agent = counting(core)
+
+    async def story() -> None:
+        try:
+            for number in range(10):
+                await core.refuse(agent, f"tool {number}", LOCAL, RateLimited("Too often."), door="mcp")
+            found = [(row["capability"], row["status"], row["code"], row["door"]) for row in await rows(core, "calls")]
+            assert found == [(f"tool {number}", "refused", "rate_limited", "mcp") for number in (7, 8, 9)]
+        finally:
+            await core.aclose()
+
+    run(story())
+
+
+def test_a_call_says_by_which_door_it_came() -> None:
+    core = Standalone()
+    agent = counting(core)
+
+    async def story() -> None:
+        try:
+            capability = agent.functions["same"].capability
+            await core.call_async(agent, capability, {"n": 1})
+            await core.call_async(agent, capability, {"n": 1}, door="mcp")
+            assert [row["door"] for row in await rows(core, "calls")] == ["library", "mcp"]
+        finally:
+            await core.aclose()
+
+    run(story())
+
+
+def test_a_core_whose_database_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    place = tmp_path / "calls.db"
+    place.mkdir()  # in the way
+    core = Standalone(Settings(storage=Storage(url=f"sqlite:///{place}")))
+    agent = counting(core)
+    capability = agent.functions["same"].capability
+
+    async def story() -> None:
+        for _ in range(2):
+            with pytest.raises(Agent3Error):
+                await core.call_async(agent, capability, {"n": 1})
+        place.rmdir()
+        try:
+            assert isinstance(await core.call_async(agent, capability, {"n": 1}), Done)
+        finally:
+            await core.aclose()
+
+    run(story())
+
+
+def test_a_core_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:
+    (tmp_path / "calls.db").mkdir()
+    core = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'calls.db'}")))
+
+    async def story() -> None:
+        opening = asyncio.ensure_future(core.house())
+        await asyncio.sleep(0)
+        await core.aclose()
+        with pytest.raises(Agent3Error):
+            await opening
 
     run(story())

@@ -471,7 +471,11 @@ def test_a_target_is_tried_again_as_often_as_the_caller_says() -> None:
         through(retry(Calls(retries=2, backoff=0.0), REAL, Metrics()), target, a_call(retries=retries))
         assert len(target.calls) == expected
         assert [call.attempt for call in target.calls] == list(range(expected))
-    for final in (Failed("unavailable", "x", retryable=True), Failed("unavailable", "x", repeatable=True)):
+    for final in (
+        Failed("unavailable", "x", retryable=True),
+        Failed("unavailable", "x", repeatable=True),
+        Failed("circuit_open", "x", retryable=True, repeatable=True),
+    ):
         target = Script(final)
         through(retry(QUICK, REAL, Metrics()), target, a_call(retries=3))
         assert len(target.calls) == 1
@@ -527,7 +531,7 @@ def test_a_circuit_opens_tries_once_and_closes() -> None:
     it.call(DOWN)
     assert it.state == "open"
     refused = failed(it.call(), "circuit_open")
-    assert (refused.sent, refused.repeatable, refused.retryable, refused.retry_after) == (False, True, False, 30.0)
+    assert (refused.sent, refused.repeatable, refused.retryable, refused.retry_after) == (False, True, True, 30.0)
     assert isinstance(it.call(route=B), Done), "another route has a circuit of its own"
     it.world.advance(30)
     assert it.state == "half-open"

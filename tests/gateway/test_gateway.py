@@ -101,6 +101,9 @@ def test_a_capability_can_be_named_and_a_wrong_name_gets_the_nearest() -> None:
             with pytest.raises(CapabilityNotFound, match="Did you mean 'book_hotel'") as refusal:
                 await call(server.gateway, "travel", "hm", capability="book_hotl")
             assert refusal.value.data == {"nearest": ["book_hotel"]}
+            with pytest.raises(CapabilityNotFound, match="It has book_hotel, search_flights, survey") as other:
+                await call(server.gateway, "travel", "hm", capability="zzz")
+            assert other.value.data == {}
 
     run(story())
 

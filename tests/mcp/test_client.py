@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agent3 import MCPClient, MCPServer, ToolDefinition, ValidationError
+from agent3 import MCPClient, MCPSecurityManager, MCPServer, ToolDefinition, ValidationError
 from agent3.calls.standalone import Standalone
 from agent3.errors import (
     CapabilityNotFound,
@@ -28,7 +29,7 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.llm import Anthropic, Image, OpenAICompatible, Price, Scripted, Text, ToolCall, ToolResult
-from agent3.model import Answer, Principal
+from agent3.model import Answer, Part, Principal
 from agent3.security.secrets import Secret
 from agent3.settings import Settings, Storage
 from faults import kill_plans
@@ -133,6 +134,13 @@ def test_a_remote_tool_that_fails_is_an_answer(remote: MCPClient) -> None:
         "target_failed",
         "The oven is cold",
     )
+
+
+def test_the_address_of_a_site_keeps_its_query(tmp_path: Path) -> None:
+    with served(tmp_path / "notes", "--path", "/mcp") as site, MCPClient() as client:
+        for more in ("/?tenant=7", "?tenant=7"):
+            client.connect_to_server(site.url.removesuffix("/mcp") + more)
+        assert client.invoke_tool("count")["result"] == "counted"
 
 
 @pytest.mark.requirement("RF-013-09")
@@ -395,12 +403,12 @@ def test_a_remote_tool_that_asks_is_answered(tmp_path: Path, era: str) -> None:
     with served(tmp_path / "notes", *(["--legacy"] if era == "legacy" else [])) as site, MCPClient() as client:
         client.connect_to_server(site.url)
         told = client.invoke_tool("ask")
-        assert (told["status"], told["questions"]) == ("needs", ["Which size?"])
+        assert (told["status"], [one["text"] for one in told["questions"]]) == ("needs", ["Which size?"])
         with pytest.raises(ValidationError, match="'Colour' was not asked"):
             client.answer(told["job"], {"Colour": "red"})
         again = client.answer(told["job"], {"Which size?": {"size": "small"}})
         (question,) = again["questions"]
-        last = client.answer(again["job"], {question: Answer("decline")})
+        last = client.answer(again["job"], {question["id"]: Answer("decline")})
         assert last["status"] == "success"
         assert "decline" in last["result"]
 
@@ -421,6 +429,75 @@ def test_a_remote_task_is_waited_for(remote: MCPClient) -> None:
     told = remote.invoke_tool("task")
     assert told["status"] == "working"
     assert remote.wait(told["job"], timeout=20)["result"] == "baked None"
+
+
+# Tools that fail in our own words
+
+
+@pytest.fixture
+def failing(server: MCPServer) -> MCPServer:
+    """Its tool ``lookup`` was asked, and says no."""
+
+    @server.tool
+    def lookup(customer: str) -> str:
+        """Look a customer up."""
+        raise NotFound("no such customer", data={"customer": customer})
+
+    return server
+
+
+def test_a_tool_that_fails_with_a_code_of_ours_has_failed_and_is_no_refusal(
+    failing: MCPServer, client: MCPClient
+) -> None:
+    for key in (None, "once", "once"):
+        told = client.invoke_tool("lookup", {"customer": "7"}, idempotency_key=key)
+        assert (told["status"], told["error"]["code"]) == ("error", "not_found")
+        assert told["error"]["data"]["customer"] == "7"
+        assert told["trace_id"]
+    with pytest.raises(ValidationError):
+        client.invoke_tool("lookup", {})
+
+
+def test_it_is_an_error_of_its_call_with_a_trace_in_batches_plans_and_for_models(
+    failing: MCPServer, client: MCPClient
+) -> None:
+    batch = client.invoke_batch([("lookup", {"customer": "7"})])
+    steps = [{"id": "a", "tool": "lookup", "input": {"customer": "7"}}]
+    for told in (batch[0], client.run_plan(steps)["steps"][0], client.run_plan(steps, key="lookups")["steps"][0]):
+        assert (told["status"], told["error"]["code"]) == ("error", "not_found")
+        assert told["trace_id"]
+        assert told["metadata"]["tool"] == "lookup"
+    with MCPClient(Scripted(ToolCall("", "lookup", {"customer": "7"}), "Nobody.")) as asking:
+        asking.connect_to_server(failing)
+        said = asking.ask("Who is 7?")
+    (result,) = [one for one in said.messages if isinstance(one, ToolResult)]
+    assert result.error
+    assert '"code":"not_found"' in str(result.content)
+
+
+def test_a_large_result_that_only_claims_to_be_json_stays_bytes(server: MCPServer, client: MCPClient) -> None:
+    body = b"{not json" * 40_000
+    server.register_tool(ToolDefinition(name="blob"), lambda: [Part(raw=body, media_type="application/json")])
+    assert base64.b64decode(client.invoke_tool("blob")["result"]["raw"]) == body
+    assert "360000 bytes of application/json" in client.invoke_tool("blob", as_llm=True)["result"]
+    told = client.invoke_batch([("find", {"city": "Rome"}), ("blob", {}), ("find", {"city": "Rome"})])
+    assert [one["status"] for one in told] == ["success"] * 3
+
+
+def test_a_client_sees_and_has_the_tools_of_its_principal() -> None:
+    security = MCPSecurityManager("a secret of at least 16 bytes", {"desk": ["price"], "local": ["*"]})
+    server = MCPServer("shop", security=security)
+    server.register_tool(ToolDefinition(name="price"), lambda: 3)
+    server.register_tool(ToolDefinition(name="sell"), lambda: 4)
+    with closing(server), MCPClient(principal=Principal("desk")) as desk, MCPClient() as local:
+        for client in (desk, local):
+            client.connect_to_server(server)
+        assert [tool.name for tool in desk.list_tools()] == ["price"]
+        assert desk.servers()[0]["tools"] == 1
+        assert [tool.name for tool in local.list_tools()] == ["price", "sell"]
+        assert desk.invoke_tool("price")["result"] == 3
+        with pytest.raises(CapabilityNotFound):
+            desk.invoke_tool("sell")
 
 
 # Batches

@@ -178,7 +178,8 @@ def test_a_tool_that_asks_tells_its_question(server: MCPServer, client: MCPClien
         return f"a {await ctx.ask('Which size?')} one"
 
     told = client.invoke_tool("order")
-    assert (told["status"], told["questions"]) == ("needs", ["Which size?"])
+    asked = {"id": "q1", "text": "Which size?", "schema": {"type": "string"}}
+    assert (told["status"], told["questions"]) == ("needs", [asked])
     assert told["job"]
     assert isinstance(server.call_tool("order", {}), Needs)
 
@@ -407,6 +408,82 @@ def test_what_is_sent_is_bounded() -> None:
         loose.close()
 
 
+def ledger_of(server: MCPServer) -> list[tuple[str, str, str, str | None]]:
+    """What its core recorded of it: caller, tool, status and code, in the order it came."""
+    core, agent = server._core, server._agent.id
+
+    async def rows() -> list[Any]:
+        house = await core.house()
+        await house.ledger.flush()
+        sql = "SELECT principal, capability, status, code FROM calls WHERE agent = ? ORDER BY at, rowid"
+        return await house.database.all(sql, agent)
+
+    return [(row["principal"], row["capability"], row["status"], row["code"]) for row in core.run(rows())]
+
+
+def refused(code: str) -> float:
+    head = f'agent3_refusals_total{{code="{code}"}} '
+    lines = METRICS.render()[0].decode().splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(head)), 0.0)
+
+
+def test_whatever_a_server_refuses_is_in_the_ledger() -> None:
+    env = SeededEnv(time=datetime(2027, 1, 2, tzinfo=UTC).timestamp())
+    security = MCPSecurityManager(KEY, {"desk": ["search_*", "old"]}, env=env)
+    server = MCPServer(name="guarded", security=security, rate_limiter=MCPRateLimiter(2, env=env), env=env)
+    server.register_tool(FLIGHTS, search_flights)
+    server.register_tool(ToolDefinition(name="sell"), lambda: "sold")
+    server.register_tool(ToolDefinition(name="old", deprecated=ToolDeprecation(sunset="2027-01-01")), lambda: "old")
+    try:
+        before = refused("rate_limited")
+        done(server.call_tool("search_flights", GIVEN, DESK))
+        failure(server.call_tool("search_flights", {"origin": "x" * 10_001, "destination": ""}, DESK))
+        assert failure(server.call_tool("search_flights", GIVEN, DESK)).code == "rate_limited"
+        assert refused("rate_limited") == before + 1
+        failure(server.call_tool("old", {}, DESK))
+        for name in ("sell", "no such tool"):
+            with pytest.raises(CapabilityNotFound):
+                server.call_tool(name, {}, DESK)
+        assert sorted(ledger_of(server), key=str) == [
+            ("desk", "no such tool", "refused", "capability_not_found"),
+            ("desk", "old", "refused", "capability_not_found"),
+            ("desk", "search_flights", "done", None),
+            ("desk", "search_flights", "refused", "invalid_input"),
+            ("desk", "search_flights", "refused", "rate_limited"),
+            ("desk", "sell", "refused", "capability_not_found"),
+        ]
+    finally:
+        server.close()
+
+
+def test_whoever_finds_the_queue_full_is_in_the_ledger() -> None:
+    server = MCPServer(name="busy", max_concurrent=1, max_waiting=0)
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        await go.wait()
+
+    server.register_tool(ToolDefinition(name="work"), work)
+
+    async def story() -> None:
+        async with asyncio.timeout(20):
+            first = asyncio.ensure_future(server.call_tool_async("work", {}, LOCAL))
+            await began.wait()
+            assert failure(await server.call_tool_async("work", {}, DESK)).code == "rate_limited"
+            go.set()
+            done(await first)
+
+    try:
+        server._core.run(story())
+        assert sorted(ledger_of(server)) == [
+            ("desk", "work", "refused", "rate_limited"),
+            ("local", "work", "done", None),
+        ]
+    finally:
+        server.close()
+
+
 @pytest.mark.requirement("RF-013-06")
 def test_a_boolean_is_no_number_and_a_number_no_text(server: MCPServer, client: MCPClient) -> None:
     asked = []
@@ -438,7 +515,7 @@ def test_a_server_runs_no_more_than_it_may_and_serves_its_callers_by_turns() -> 
         await asyncio.sleep(0)
         busy -= 1
 
-    server.register_tool(ToolDefinition(name="work", input_schema={"type": "object"}), work)
+    server.register_tool(ToolDefinition(name="work", parameters=[ToolParameter(name="who", required=True)]), work)
 
     async def story() -> None:
         # The gate and the tools live in the bridge's loop, so that is where their events are made and set.

@@ -99,6 +99,25 @@ async def use(url: str, era: str) -> None:
             await client.call_tool("ad", {})
 
 
+@every_era
+def test_what_is_called_over_the_wire_is_recorded_with_its_door(server: MCPServer, era: str) -> None:
+    server.call_tool("shout", {"text": "hi"})
+    with server.listening() as url:
+        run(use(url, era))
+
+    async def doors() -> list[tuple[str, str, str]]:
+        house = await server._core.house()
+        await house.ledger.flush()
+        sql = "SELECT capability, status, door FROM calls WHERE agent = ? ORDER BY at"
+        rows = await house.database.all(sql, server._agent.id)
+        return [(row["capability"], row["status"], row["door"]) for row in rows]
+
+    found = server._core.run(doors())
+    assert found[0] == ("shout", "done", "library")
+    assert {door for _, _, door in found[1:]} == {"mcp"}
+    assert ("ad", "refused", "mcp") in found
+
+
 # Where it is served
 
 
@@ -299,6 +318,9 @@ def test_a_taken_port_is_one_clear_sentence(server: MCPServer) -> None:
         ("", {}, 401),
         ("127.0.0.1", {"host": "evil.example"}, 421),
         ("127.0.0.1", {"origin": "https://evil.example"}, 403),
+        ("127.0.0.1", {"x-forwarded-for": "192.0.2.7"}, 401),
+        ("127.0.0.1", {"forwarded": "for=192.0.2.7"}, 401),
+        ("127.0.0.1", {"via": "1.1 proxy"}, 401),
     ],
 )
 def test_without_security_only_this_machine_is_served(

@@ -183,7 +183,7 @@ def test_words_on_standard_error_are_logged_and_bounded(caplog: pytest.LogCaptur
     async def story() -> None:
         watchdog = Watchdog()
         channel = await PipeChannel.start(chatter, {}, watchdog)
-        await eventually(lambda: any("too much" in one.message for one in caplog.records))
+        await eventually(lambda: any("says more" in one.message for one in caplog.records))
         await channel.aclose()
         watchdog.close()
 
@@ -191,7 +191,26 @@ def test_words_on_standard_error_are_logged_and_bounded(caplog: pytest.LogCaptur
         run(story())
     said = [one.message for one in caplog.records if one.name == "agent3.mcp.process"]
     assert "sh: line 1" in said
-    assert len(said) <= 202
+    assert "sh: line 20" in said
+    assert "sh: line 21" not in said
+    assert len(said) <= 21
+
+
+def test_a_program_that_falls_over_is_logged_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
+    traceback = Command("sh", ("-c", "for i in $(seq 100); do echo frame $i >&2; done; echo KeyError: x >&2; exit 3"))
+
+    async def story() -> None:
+        watchdog = Watchdog()
+        channel = await PipeChannel.start(traceback, {}, watchdog)
+        await eventually(lambda: any("exit code 3" in one.message for one in caplog.records))
+        await channel.aclose()
+        watchdog.close()
+
+    with caplog.at_level(logging.INFO, logger="agent3.mcp.process"):
+        run(story())
+    (ended,) = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert ended == "The program 'sh' ended with exit code 3. Its last words: KeyError: x"
+    assert len(caplog.records) <= 22
 
 
 def test_a_promised_variable_that_is_not_set_is_named() -> None:

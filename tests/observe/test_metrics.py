@@ -34,6 +34,10 @@ OURS = {
     "agent3_missed_targets_total": ("counter", ("operation",)),
     "agent3_outbound_blocked_total": ("counter", ("rule",)),
     "agent3_renewals_total": ("counter", ("result",)),
+    "agent3_dead_letters_waiting": ("gauge", ("place",)),
+    "agent3_dead_letters_oldest_seconds": ("gauge", ("place",)),
+    "agent3_webhooks_total": ("counter", ("result",)),
+    "agent3_webhooks_waiting": ("gauge", ()),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import full_queue, kill_queue
+from faults import full_queue, kill_queue, order, poison_messages
 from tests.support.postgres import new_database_url
 
 
@@ -47,3 +47,13 @@ def test_a_flood_is_refused_to_the_last_message_and_the_rest_delivered(tmp_path:
 @pytest.mark.postgres
 def test_a_paused_consumer_of_postgresql_is_refused_too() -> None:
     assert kill_queue._paused(new_database_url()) == {"taken_over": True, "late_ack": "False"}
+
+
+def test_poison_is_dead_after_exactly_the_allowed_attempts_and_replayed(tmp_path: Path) -> None:
+    result = asyncio.run(poison_messages.poisoned(f"sqlite:///{tmp_path}/house.db", 1, 200))
+    assert result["ok"], result
+
+
+def test_a_context_stays_in_order_with_eight_workers_and_failures(tmp_path: Path) -> None:
+    result = asyncio.run(order.ordered(f"sqlite:///{tmp_path}/house.db", 1, (1,)))
+    assert result["ok"], result

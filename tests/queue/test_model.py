@@ -19,7 +19,7 @@ from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
 from agent3.storage import Database, open_database
 from tests.support.postgres import new_database_url
-from tests.support.queue import pass_time
+from tests.support.queues import pass_time
 
 RULES = Rules(bound=6, attempts=2, lease=100.0)
 CONTEXTS = st.sampled_from([None, "a", "b"])

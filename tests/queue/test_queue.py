@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agent3.errors import Conflict, StorageError, TooLarge, ValidationError
+from agent3.errors import Conflict, StorageError, StorageFull, TooLarge, ValidationError
 from agent3.observe.metrics import Metrics
 from agent3.queue import Depth, Lease, Queue, QueueFull, Rules
 from agent3.storage import Database, Transaction, open_database
 from tests.support.postgres import new_database_url
-from tests.support.queue import on_queue, one, pass_time
+from tests.support.queues import on_queue, one, pass_time
 
 SMALL = Rules(bound=3, attempts=2, lease=10.0, first_delay=8.0)
 
@@ -508,10 +509,132 @@ def test_old_keys_archived_messages_and_leases_from_the_future_are_tidied(url: s
         assert keys == {"young", "another"}
         depth = await queue.depth()
         assert (depth.done, depth.dead) == (0, 0)
+        await pass_time(database, 31)  # the lease that would not have ended is as long as any other now
         again = await queue.claim(5)
         assert held.id in {lease.id for lease in again}
 
     on_queue(url, story, Rules(keep_done=50, keep_dead=50, keep_keys=50))
+
+
+def test_a_clock_set_back_holds_up_nobody(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        for body in (b"0", b"1", b"2", b"3"):
+            await queue.put(body, context="c")
+        held = await one(queue)
+        await pass_time(database, -86_400)
+        assert await queue.claim() == []
+        assert await queue.ack(held)  # its holder has a lease like any other
+        forgotten = await one(queue)  # it was due when it was put, whatever the clock says now
+        assert forgotten.body == b"1"
+        await pass_time(database, -86_400)
+        assert await queue.claim() == []
+        await pass_time(database, 31)
+        again = await one(queue)
+        assert (again.id, again.token) == (forgotten.id, forgotten.token + 1)
+        assert not await queue.ack(forgotten)
+        assert await queue.bury(again, "no")
+        await pass_time(database, -86_400)
+        assert await queue.replay([again.id]) == 1
+        assert [(await one(queue)).body for _ in range(1)] == [b"2"]
+
+    on_queue(url, story)
+
+
+def test_a_waiting_consumer_notices_that_the_clock_was_set_back(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        put = await queue.put(b"x")
+        await one(queue)
+        await pass_time(database, -86_400)
+        (lease,) = await queue.claim(wait=20)
+        assert (lease.id, lease.attempt) == (put, 2)
+
+    on_queue(url, story, Rules(lease=0.2, poll=0.1))
+
+
+def test_puts_in_one_statement_count_and_are_refused_like_any_other(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        results = await asyncio.gather(*(queue.put(bytes([n]), priority=n % 2) for n in range(8)))
+        assert queue.size == 8
+        assert len(set(results)) == 8
+        await database.write(lambda tx: queue.put(b"posted", tx=tx))
+        told = await asyncio.gather(*(queue.put(b"late") for _ in range(3)), return_exceptions=True)
+        assert [isinstance(one, QueueFull) for one in told] == [False, True, True]
+        delayed = await queue.depth()
+        assert (delayed.live, queue.size) == (10, 10)
+        bodies = [lease.body for lease in await queue.claim(20)]
+        assert bodies == [b"\1", b"\3", b"\5", b"\7", b"\0", b"\2", b"\4", b"\6", b"posted", b"late"]
+
+    on_queue(url, story, Rules(bound=10))
+
+
+def test_puts_with_a_delay_wait_whoever_they_come_with(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        await queue.put(b"first")  # the queue is known
+        await asyncio.gather(queue.put(b"now"), queue.put(b"later", delay=60.0))
+        assert [lease.body for lease in await queue.claim(5)] == [b"first", b"now"]
+        await pass_time(database, 61)
+        assert b"later" in {lease.body for lease in await queue.claim(5)}
+
+    on_queue(url, story)
+
+
+async def put_or_not(queue: Queue, body: bytes) -> str | None:
+    try:
+        return await queue.put(body)
+    except StorageFull:
+        return None
+
+
+@pytest.mark.parametrize("column", ["body", "id"])
+def test_a_message_whose_bytes_have_changed_is_buried_and_never_handed_out(url: str, column: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        await queue.put(b"first", context="c")
+        await queue.put(b"second", context="c")
+        damaged: dict[str, object] = {"body": b"firsu", "id": "another"}
+        await database.write(
+            lambda tx: tx.run(f"UPDATE queue_messages SET {column} = ? WHERE seq = 1", damaged[column])
+        )
+        assert [lease.body for lease in await queue.claim(5)] == []
+        (letter,) = await queue.dead()
+        assert "no longer matches its checksum" in letter.reason
+        assert await queue.replay([letter.id]) == 1
+        second = await one(queue)  # what was buried made way for it
+        assert second.body == b"second"
+        assert await queue.ack(second)
+        assert await database.write(lambda tx: queue.claim(5, tx=tx)) == []
+        assert [again.id for again in await queue.dead()] == [letter.id]
+
+    on_queue(url, story)
+
+
+def test_messages_of_the_version_before_have_no_checksum_and_are_handed_out(url: str) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        await queue.put(b"old")
+        await database.write(lambda tx: tx.run("UPDATE queue_messages SET checksum = NULL"))
+        assert (await one(queue)).body == b"old"
+
+    on_queue(url, story)
+
+
+def test_a_full_database_refuses_puts_and_can_be_emptied(tmp_path: Path) -> None:
+    async def story() -> None:
+        database = await open_database(f"sqlite:///{tmp_path}/small.db", max_bytes=2 * 1024**2)
+        queue = Queue(database, "small", Rules(bound=100_000), metrics=Metrics())
+        body = b"x" * 4_000
+        told = [await put_or_not(queue, body) for _ in range(600)]
+        put = [one for one in told if one is not None]
+        assert 50 < len(put) < 600
+        with pytest.raises(StorageFull, match=r"storage\.max_bytes"):
+            await queue.put(body)
+        with pytest.raises(StorageFull, match="was not put into queue 'small'"):
+            await database.write(lambda tx: queue.put(body, tx=tx))
+        for _ in put:
+            assert await queue.ack(await one(queue))
+        assert await queue.put(b"x" * 4_000)
+        await queue.aclose()
+        await database.aclose()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_what_no_database_can_keep_is_refused_before_it_gets_there(url: str) -> None:

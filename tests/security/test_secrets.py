@@ -54,9 +54,9 @@ def test_the_environment_gives_secrets_by_reference(monkeypatch: pytest.MonkeyPa
     for reference, message in [
         ("env:PASTA_TOKEN", "PASTA_TOKEN is not set"),
         ("env:EMPTY_TOKEN", "EMPTY_TOKEN is empty"),
-        ("vault:thing", "known is env:NAME"),
-        ("env:", "known is env:NAME"),
-        ("sk-live-abc", "known is env:NAME"),
+        ("vault:thing", "Write env:NAME"),
+        ("env:", "Write env:NAME"),
+        ("sk-live-abc", "Write env:NAME"),
     ]:
         with pytest.raises(SetupError, match=message) as caught:
             asyncio.run(vault.get(reference))

@@ -117,6 +117,16 @@ def test_a_client_config_is_added_and_a_dead_server_does_not_keep_others_out(tmp
         run(story(site.url))
 
 
+def test_json_is_taken_as_it_is_written_without_any_space(tmp_path: Path) -> None:
+    async def story(url: str) -> None:
+        async with gateway(tmp_path) as server:
+            packed = json.dumps({"mcpServers": {"packed": {"url": url}}}, separators=(",", ":"))
+            assert (await add(server, packed)).id == "packed"
+
+    with served(tmp_path / "notes") as site:
+        run(story(site.url))
+
+
 def test_credentials_are_references_and_reach_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SITE_TOKEN", "the-right-key")
 
@@ -167,9 +177,15 @@ WRONG = [
     ("ftp://example.com/mcp", "'ftp' addresses"),
     ("missing.json", "cannot be read"),
     ("{not json}", "not JSON"),
+    ('{"mcpServers": {"x": {"url": "https://x/", "key": "sk-123"}}', "The JSON that was given is not JSON"),
+    ('{"sk-123": {"mcp": 1}}', "The JSON that was given holds no MCP servers"),
+    ('{"mcpServers":{"x":{"url":"https://x/","headers":{"A":"sk-123"}}}}', "header 'A'"),
     ('{"other": 1}', "no MCP servers"),
     ('{"mcpServers": {"x": {}}}', 'neither a "url" nor a "command"'),
     ('{"mcpServers": {"x": {"command": "x", "env": {"API_KEY": "sk-123"}}}}', "secret API_KEY itself"),
+    ('{"mcpServers": {"x": {"command": "x", "env": {"PGPASS": "hush-hush"}}}}', "secret PGPASS itself"),
+    ('{"mcpServers": {"x": {"command": "x", "env": {"FOO_PAT": "hush-hush"}}}}', "secret FOO_PAT itself"),
+    ('{"mcpServers": {"x": {"command": "x", "env": {"DB_URL": "pg://u:hush-hush@h/db"}}}}', "secret DB_URL itself"),
     (
         '{"mcpServers": {"x": {"url": "http://x/", "headers": {"Authorization": "Bearer sk-123"}}}}',
         "header 'Authorization'",
@@ -184,6 +200,6 @@ def test_what_cannot_be_added_is_explained(tmp_path: Path, what: str, words: str
         async with gateway(tmp_path) as server:
             with pytest.raises(SetupError, match=words) as caught:
                 await add(server, what)
-            assert "sk-123" not in caught.value.message
+            assert not [one for one in ("sk-123", "hush") if one in caught.value.message]
 
     run(story())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.responses import Response
 
 from agent3.calls import LocalAgent
+from agent3.mcp.mirror import Mirror
 from agent3.mcp.offers import Caller, Completed, Completion, Message, Prompt, PromptArgument, Prompted, Resource
 from agent3.mcp.protocol import MCPDoor, Tool
 from agent3.model import Answer, Done, Needs, Outcome, Part, Principal, Question
@@ -388,6 +392,44 @@ def test_a_change_of_a_resource_or_a_prompt_is_passed_on(tmp_path: Path, kind: t
     run(story())
 
 
+@pytest.mark.filterwarnings("ignore:resources.(un)?subscribe is removed")
+@pytest.mark.parametrize("ending", ["stream", "unsubscribe", "session"])
+def test_who_stops_listening_takes_no_room_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    kept: list[tuple[str, str]] = []
+    watch, unwatch = Mirror.watch, Mirror.unwatch
+
+    async def watched(self: Mirror, uri: str, client: str) -> None:
+        await watch(self, uri, client)
+        kept.append((uri, client))
+
+    def left(self: Mirror, uri: str, client: str) -> None:
+        kept.remove((uri, client))
+        unwatch(self, uri, client)
+
+    monkeypatch.setattr(Mirror, "watch", watched)
+    monkeypatch.setattr(Mirror, "unwatch", left)
+
+    async def story() -> None:
+        async with shelf(tmp_path) as (running, _):
+            async with talk(running, "shelf", "auto" if ending == "stream" else "legacy") as client:
+                if ending == "stream":
+                    async with client.listen(resource_subscriptions=["shelf://tale"]):
+                        assert kept == [("shelf://tale", "local")]
+                else:
+                    await client.subscribe_resource("shelf://tale")
+                    await client.subscribe_resource("shelf://tale")
+                    assert kept == [("shelf://tale", "local")]
+                if ending == "unsubscribe":
+                    await client.unsubscribe_resource("shelf://tale")
+                if ending != "session":
+                    await _until(lambda: not kept)
+            await _until(lambda: not kept)
+
+    run(story())
+
+
 # Any other agent
 
 
@@ -458,6 +500,196 @@ def test_only_permitted_tools_are_listed_and_called(guarded: Hosted) -> None:
     assert [row["code"] for row in guarded.rows("calls") if row["capability"] == "burn"] == ["capability_not_found"]
 
 
+class Echo(BaseHTTPRequestHandler):
+    """An MCP server that repeats its request, credential and all, in everything that it says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as it is called there
+        pass
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = f"you sent {self.headers.get('Authorization')} to {self.path}"
+        results: dict[str, dict[str, Any]] = {
+            "server/discover": {
+                "supportedVersions": [MODERN],
+                "capabilities": {"tools": {}, "resources": {}, "prompts": {}, "completions": {}},
+                "serverInfo": {"name": "echo", "version": "1"},
+            },
+            "tools/list": {"tools": [_tool_of("pub", said), _tool_of("adm", said)]},
+            "resources/list": {"resources": [{"uri": "x://pay", "name": "pay", "description": said}]},
+            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "x://{a}", "name": said}]},
+            "resources/read": {
+                "contents": [
+                    {"uri": "x://pay", "text": said},
+                    {"uri": "x://pay", "blob": base64.b64encode(said.encode()).decode()},
+                ]
+            },
+            "prompts/list": {"prompts": [{"name": "greet", "description": said}]},
+            "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]},
+            "completion/complete": {"completion": {"values": [said]}},
+        }
+        answer: dict[str, Any] = {"error": {"code": -32000, "message": f"{said} \u202e\u0007", "data": {"why": said}}}
+        if asked["method"] in results and "boom" not in json.dumps(asked["params"]):
+            fixed = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+            answer = {"result": {**fixed, **results[asked["method"]]}}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **answer}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _tool_of(name: str, said: str) -> dict[str, Any]:
+    return {"name": name, "description": said, "inputSchema": {"type": "object"}}
+
+
+TOKEN, IN_QUERY, IN_PATH = "s3cr3t-Value-9988", "correct-horse", "battery-staple"
+
+
+@contextmanager
+def echoing(folder: Path, *rules: Rule) -> Iterator[Hosted]:
+    """The gateway in front of such a server, which gets a secret in its header, its path and its query."""
+    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in KEYS.items()}
+    settings = Settings(clients=tuple(Known(name, f"sha256:{digest}") for name, digest in digests.items()), rules=rules)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server.daemon_threads = True
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        with hosted(folder, settings=settings) as running:
+            address = f"http://127.0.0.1:{server.server_port}/s/${{ACME_PLACE}}/mcp?api_key=env:ACME"
+            running.run(adding.add(running.server, address, "echo", "env:ACME_TOKEN"))
+            yield running
+    finally:
+        server.shutdown()
+        serving.join(10)
+        server.server_close()
+
+
+def _asked(door: Hosted, method: str, params: dict[str, Any], key: str = KEYS["guest"]) -> dict[str, Any]:
+    request = modern_request(method, params)
+    headers = {**request["headers"], "Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    body: dict[str, Any] = door.ask("POST", "/agents/echo/mcp", request["json"], **headers).json
+    return body
+
+
+COMPLETING = {"argument": {"name": "a", "value": ""}}
+EVERYTHING: list[tuple[str, dict[str, Any]]] = [
+    ("tools/list", {}),
+    ("tools/call", {"name": "pub", "arguments": {}}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("resources/read", {"uri": "x://pay"}),
+    ("resources/read", {"uri": "x://boom"}),
+    ("prompts/list", {}),
+    ("prompts/get", {"name": "greet"}),
+    ("prompts/get", {"name": "boom"}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "greet"}, **COMPLETING}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "boom"}, **COMPLETING}),
+]
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ACME_TOKEN", TOKEN), ("ACME", IN_QUERY), ("ACME_PLACE", IN_PATH)):
+        monkeypatch.setenv(name, value)
+
+
+def test_no_secret_comes_back_from_a_server_that_repeats_its_request(tmp_path: Path, acme: None) -> None:
+    """Neither to a client nor into the database, and its words are cleaned also where they are an error."""
+    with echoing(tmp_path) as running:
+        for method, params in EVERYTHING:
+            told = json.dumps(_asked(running, method, params), ensure_ascii=False)
+            assert "you sent" in told or "blob" in told, (method, told)
+            for hidden in (TOKEN, IN_QUERY, IN_PATH, "\u202e", "\u0007", "\\u0007"):
+                assert hidden not in told, (method, told)
+        text, blob = _asked(running, "resources/read", {"uri": "x://pay"})["result"]["contents"]
+        assert text["text"] == "you sent Bearer *** to /s/***/mcp?api_key=***"
+        assert base64.b64decode(blob["blob"]).decode() == text["text"]
+        rows = running.rows("calls")
+        assert {row["capability"] for row in rows} >= {"resources/read", "prompts/get", "pub"}
+        stored = str([*rows, *running.rows("agents")])
+        assert not [hidden for hidden in (TOKEN, IN_QUERY, IN_PATH, "\\u202e", "\\x07") if hidden in stored]
+
+
+def test_rules_decide_on_resources_and_prompts_under_the_names_of_the_ledger(tmp_path: Path, acme: None) -> None:
+    rules = (Rule("allow", capability="pub"), Rule("allow", principal="cook", capability="resources/read"))
+    with echoing(tmp_path, *rules) as running:
+        for method, params in EVERYTHING:
+            told = _asked(running, method, params)
+            if method.startswith("tools/"):
+                assert "you sent" in json.dumps(told)
+            else:
+                assert "you sent" not in json.dumps(told), told
+        assert _asked(running, "resources/list", {})["result"]["resources"] == []
+        assert _asked(running, "prompts/list", {})["result"]["prompts"] == []
+        refused = _asked(running, "resources/read", {"uri": "x://pay"})["error"]
+        assert (refused["code"], refused["data"]) == (-32602, {"uri": "x://pay"})
+        assert {row["code"] for row in running.rows("calls") if row["capability"] == "resources/read"} == {"not_found"}
+        assert _asked(running, "resources/list", {}, KEYS["cook"])["result"]["resources"]
+        assert "contents" in _asked(running, "resources/read", {"uri": "x://pay"}, KEYS["cook"])["result"]
+        assert "error" in _asked(running, "prompts/get", {"name": "greet"}, KEYS["cook"])
+
+
+def test_who_may_only_read_gets_in_and_has_no_tools(tmp_path: Path, acme: None) -> None:
+    with echoing(tmp_path, Rule("allow", principal="guest", capability="resources/*")) as running:
+        assert _asked(running, "tools/list", {})["result"]["tools"] == []
+        assert _asked(running, "resources/list", {})["result"]["resources"]
+        assert _asked(running, "tools/list", {}, KEYS["cook"])["error"]["data"]["code"] == "agent_not_found"
+
+
+def test_a_forbidden_resource_is_not_watched_either(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with served(MCPDoor(Shelf(), name="shelf")) as url:
+            rules = (Rule("deny", capability="resources/read"), Rule("allow"))
+            with hosted(tmp_path, settings=Settings(rules=rules)) as running:
+                await asyncio.to_thread(running.run, adding.add(running.server, url, "shelf"))
+                async with (
+                    talk(running, "shelf", "auto") as client,
+                    client.listen(resource_subscriptions=["shelf://tale"], prompts_list_changed=True) as news,
+                ):
+                    assert news.honored.resource_subscriptions in (None, [])
+                    assert news.honored.prompts_list_changed
+
+    run(story())
+
+
+def test_lists_are_not_shared_by_callers_of_one_name_with_other_scopes(tmp_path: Path) -> None:
+    async def story() -> None:
+        rules = (Rule("deny", capability="burn", scope="careful"), Rule("allow"))
+        settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"), rules=rules)
+        who = [Principal("me")]
+        async with build(settings, [kitchen]) as server:
+
+            def make(tools: Any, **more: Any) -> MCPDoor:
+                return door(server, tools, **more)
+
+            doors = AgentDoors(server, lambda scope: who[-1], MCPDoor(Shelf()), make)
+            async with doors.running():
+                for scopes in ((), ("careful",), (), ("careful",)):
+                    who.append(Principal("me", scopes=frozenset(scopes)))
+                    names = {one["name"] for one in (await _tools(doors, "kitchen"))["result"]["tools"]}
+                    assert names == ({"cook"} if scopes else {"cook", "burn"})
+
+    run(story())
+
+
+def test_a_fault_that_nobody_foresaw_is_an_error_and_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fault(*arguments: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    async def story() -> None:
+        async with shelf(tmp_path) as (running, _), talk(running, "shelf", "auto") as client:
+            monkeypatch.setattr("agent3.mcp.mirror.Mirror.read", fault)
+            with pytest.raises(MCPError, match="The log of the gateway says more"):
+                await client.read_resource("shelf://tale")
+
+    run(story())
+
+
 def test_without_a_key_or_from_a_foreign_page_nobody_gets_in(guarded: Hosted) -> None:
     for agent in ("kitchen", "nowhere"):
         assert _listed(guarded, agent, None).status == 401
@@ -525,6 +757,16 @@ def test_a_door_that_nobody_uses_is_closed(tmp_path: Path, monkeypatch: pytest.M
 
 async def _get(doors: AgentDoors, agent: str) -> int:
     """The status of a tools/list, spoken to the app itself."""
+    return (await _answer(doors, agent))[0]
+
+
+async def _tools(doors: AgentDoors, agent: str) -> dict[str, Any]:
+    """What it answers."""
+    body: dict[str, Any] = json.loads((await _answer(doors, agent))[1])
+    return body
+
+
+async def _answer(doors: AgentDoors, agent: str) -> tuple[int, bytes]:
     asked = modern_request("tools/list", {}, Host="127.0.0.1")
     headers = [(name.lower().encode(), value.encode()) for name, value in asked["headers"].items()]
     scope = {
@@ -540,6 +782,7 @@ async def _get(doors: AgentDoors, agent: str) -> int:
     }
     waiting = [{"type": "http.request", "body": json.dumps(asked["json"]).encode(), "more_body": False}]
     statuses: list[int] = []
+    pieces: list[bytes] = []
 
     async def receive() -> Any:
         return waiting.pop() if waiting else await asyncio.Event().wait()
@@ -547,6 +790,7 @@ async def _get(doors: AgentDoors, agent: str) -> int:
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
+        pieces.append(message.get("body", b""))
 
     await doors(scope, receive, send)
-    return statuses[0]
+    return statuses[0], b"".join(pieces)

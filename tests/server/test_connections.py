@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from agent3.calls.driving import Left, watched
+from agent3.mcp.fastlane import Reply
 from agent3.server.connections import patient
 
 SECONDS = 0.4
@@ -130,3 +132,117 @@ def test_a_large_body_does_not_count_as_headers(port: int) -> None:
     with connected(port) as connection:
         connection.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + b"z" * 200_000)
         assert connection.recv(1000).endswith(b"ok")
+
+
+# The short way: a lane beside the app
+
+
+class Lane:
+    """Answers, hesitates or waits as the body says; ``left`` is set when the client was seen to hang up."""
+
+    def __init__(self) -> None:
+        self.waiting = threading.Event()
+        self.left = threading.Event()
+
+    async def reply(self, scope: Any, body: bytes, hung_up: Any) -> Reply | None:
+        async def work() -> Reply | None:
+            await asyncio.sleep(0.01)
+            return None if body.startswith(b"app") else Reply(b'{"by":"lane"}')
+
+        async def for_ever() -> Reply | None:
+            self.waiting.set()
+            await asyncio.sleep(60)
+            return None
+
+        try:
+            return await watched(for_ever() if body.startswith(b"wait") else work(), hung_up)
+        except Left:
+            self.left.set()
+            raise
+
+
+async def echoing(scope: Any, receive: Any, send: Any) -> None:
+    """Says how long the body was that it read."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    answer = b"app read %d" % size
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
+    await send({"type": "http.response.body", "body": answer})
+
+
+@pytest.fixture
+def laned() -> Iterator[tuple[int, Lane]]:
+    lane = Lane()
+    http = patient(5.0, lambda path: lane if path == "/lane" else None)
+    server = uvicorn.Server(
+        uvicorn.Config(echoing, lifespan="off", log_config=None, access_log=False, http=http, ws="none")
+    )
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield listener.getsockname()[1], lane
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+
+
+def post(body: bytes, path: str = "/lane") -> bytes:
+    return b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+
+
+def answered(connection: socket.socket, until: bytes) -> bytes:
+    found = b""
+    while until not in found:
+        piece = connection.recv(100_000)
+        assert piece, found
+        found += piece
+    return found
+
+
+def test_a_lane_answers_one_request_after_the_other(laned: tuple[int, Lane]) -> None:
+    with connected(laned[0]) as connection:
+        for _ in range(3):
+            connection.sendall(post(b"lane"))
+            assert answered(connection, b'{"by":"lane"}').startswith(b"HTTP/1.1 200 OK\r\n")
+        connection.sendall(post(b"lane") * 3)
+        found = b""
+        while found.count(b'{"by":"lane"}') < 3:
+            found += connection.recv(100_000)
+
+
+def test_what_the_lane_hands_back_after_a_while_is_still_read_by_the_app(laned: tuple[int, Lane]) -> None:
+    with connected(laned[0]) as connection:
+        connection.sendall(post(b"app" * 10))
+        answered(connection, b"app read 30")
+        connection.sendall(post(b"app" * 100_000))
+        answered(connection, b"app read 300000")
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_a_hang_up_is_noticed_on_the_short_way(laned: tuple[int, Lane], size: int) -> None:
+    port, lane = laned
+    with connected(port) as connection:
+        connection.sendall(post(b"wait" + b"." * size))
+        assert lane.waiting.wait(5) or size > 65_536  # a large body may come in pieces, and goes to the app
+    assert lane.left.wait(5) or not lane.waiting.is_set()
+
+
+def test_a_hang_up_is_noticed_while_another_request_waits_behind(laned: tuple[int, Lane]) -> None:
+    port, lane = laned
+    with connected(port) as connection:
+        connection.sendall(post(b"wait") + post(b"lane"))
+        assert lane.waiting.wait(5)
+    assert lane.left.wait(5)
+
+
+def test_headers_that_begin_behind_a_large_body_are_not_counted_with_it(laned: tuple[int, Lane]) -> None:
+    with connected(laned[0]) as connection:
+        first, second = post(b"app" * 40_000), post(b"app!")
+        connection.sendall(first + second[:30])
+        answered(connection, b"app read 120000")
+        connection.sendall(second[30:])
+        answered(connection, b"app read 4")

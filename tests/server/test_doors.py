@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from agent3.errors import SetupError
+from agent3.calls import LocalAgent
+from agent3.errors import SetupError, Unavailable
 from agent3.observe.metrics import Metrics
 from agent3.server.auth import Doorkeeper, is_loopback
 from agent3.server.demo import agents
-from agent3.settings import Client, Limits, Rule, Server, Settings
+from agent3.settings import Calls, Client, Limits, Rule, Server, Settings
 from tests.support.gateway import Door, Hosted, hosted
 
 KEY = "a-key-of-many-characters"
@@ -239,7 +240,10 @@ def test_a_denied_capability_is_not_shown_nor_called(guarded: Hosted) -> None:
     me = guarded.as_(KEY)
     assert [one["name"] for one in me.get("/v1/agents/story").json["capabilities"]] == ["tell"]
     assert [skill["id"] for skill in me.get("/v1/agents/story/card").json["skills"]] == ["tell"]
-    assert me.call("story", capability="guess").error["code"] == "capability_not_found"
+    refusal = me.call("story", capability="guess").error
+    assert (refusal["code"], "It has tell." in refusal["message"]) == ("capability_not_found", True)
+    unknown = me.call("story", capability="gues").error
+    assert unknown["message"] == refusal["message"].replace("guess", "gues"), "the two look the same"
 
 
 def test_a_refusal_is_in_the_ledger(guarded: Hosted) -> None:
@@ -280,3 +284,19 @@ def test_a_gateway_that_stops_is_not_ready(open_house: Hosted) -> None:
         assert open_house.get("/readyz").status == 503
     finally:
         open_house.server.ready = True
+
+
+def test_an_open_circuit_is_told_as_something_to_try_later(tmp_path: Path) -> None:
+    oven = LocalAgent("oven")
+
+    @oven.capability
+    def bake() -> None:
+        """Bake."""
+        raise Unavailable("The oven is cold.")
+
+    settings = Settings(calls=Calls(breaker_failures=1, retries=0))
+    with hosted(tmp_path, [oven], settings) as door:
+        assert door.call("oven").json["errorCode"] == "unavailable"
+        refused = door.call("oven", metadata={"retries": 3})
+    assert (refused.status, refused.json["errorCode"], refused.json["retryable"]) == (503, "circuit_open", True)
+    assert 0 < refused.json["metadata"]["retryAfter"] <= 30

@@ -30,6 +30,7 @@ class Shop:
 
     def __init__(self) -> None:
         self.down = True
+        self.wrong: Exception = Unavailable("The shop is closed.")
         self.sold: list[str] = []
         self.agent = LocalAgent("shop")
         self.agent.add(self.sell, name="sell")
@@ -37,7 +38,7 @@ class Shop:
     async def sell(self, what: str) -> str:
         """Sell something."""
         if self.down:
-            raise Unavailable("The shop is closed.")
+            raise self.wrong
         self.sold.append(what)
         return f"sold {what}"
 
@@ -185,6 +186,21 @@ def test_a_replay_that_fails_again_leaves_one_letter(tmp_path: Path) -> None:
             shop.down = False
             assert (await replay(server, str(second["id"]))).status == "done"
             assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_a_target_that_says_no_itself_was_sent_the_letter(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            letter = await fail(server)
+            shop.wrong = NotFound("There is no such pizza.")
+            done = await replay(server, letter)
+            assert (done.status, done.code) == ("failed", "not_found")
+            assert await letters.find(Wanted()) == []
+            with pytest.raises(Conflict, match="--again"):
+                await replay(server, letter)
 
     run(story())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -9,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from agent3.errors import SetupError
+from agent3.env import SeededEnv
+from agent3.errors import SetupError, Unauthenticated
 from agent3.observe.metrics import Metrics
 from agent3.server import oauth
 from agent3.server.auth import Doorkeeper
@@ -58,8 +61,9 @@ class Issuer:
                 body = json.dumps(owner.answer(self.path)).encode()
                 self.send_response(200 if body != b"null" else 404)
                 self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with suppress(OSError):  # whoever asked may have gone meanwhile
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -159,6 +163,28 @@ def test_without_an_issuer_there_is_nothing_of_it(tmp_path: Path) -> None:
     with hosted(tmp_path, agents(), Settings(clients=(Client("me", f"sha256:{'0' * 64}"),))) as plain:
         assert plain.get(METADATA).status == 404
         assert plain.get("/v1/agents").headers["www-authenticate"] == "Bearer"
+
+
+STRANGE = ["/agents/%E2%82%AC/mcp", "/agents/a%0d%0aX-Evil:%201/mcp", "/agents/a%22,error=%22x/mcp", "/agents/a%5C/mcp"]
+
+
+@pytest.mark.parametrize("path", STRANGE)
+def test_no_path_breaks_the_header_that_names_it(house: Hosted, path: str) -> None:
+    refused = mcp(house, path)
+    assert refused.status == 401
+    said = refused.headers["www-authenticate"]
+    assert said.isascii()
+    assert said.count('"') == 4
+    assert said.startswith(f'Bearer resource_metadata="{RESOURCE}{METADATA}')
+    assert "x-evil" not in refused.headers
+
+
+def test_a_door_whose_name_is_not_ascii_is_announced_as_its_address_is_written(house: Hosted, issuer: Issuer) -> None:
+    path = "/agents/b%C3%A4cker/mcp"
+    assert f'"{RESOURCE}{METADATA}{path}"' in mcp(house, path).headers["www-authenticate"]
+    assert house.get(METADATA + path).json["resource"] == RESOURCE + path
+    assert house.get(f"{METADATA}/agents/a%22b/mcp").status == 404
+    assert mcp(house.as_(issuer.token(aud=RESOURCE + path)), path).status == 404  # it is let in, and there is none
 
 
 # Judged
@@ -270,6 +296,90 @@ def _altered(token: str) -> str:
     return f"{head}.{_part({**claims, 'sub': 'somebody else'})}.{signature}"
 
 
+def _token(header: Any, claims: Any = None) -> str:
+    raw = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in (header, claims or {})]
+    return ".".join([*(base64.urlsafe_b64encode(one).rstrip(b"=").decode() for one in raw), "AAAA"])
+
+
+MALFORMED = [
+    _token({"alg": ["RS256"], "kid": "first"}),
+    _token({"alg": {}, "kid": "first"}),
+    _token({"kid": "first"}),
+    _token({"alg": "RS256", "kid": 1}),
+    _token({"alg": "RS256", "kid": ["first"]}),
+    _token({"alg": "RS256", "typ": ["JWT"]}),
+    _token({"alg": "RS256", "kid": "first", "b64": False}),
+    _token({"alg": "RS256", "kid": "first", "crit": ["b64"]}),
+    _token(["RS256"]),
+    _token({"alg": "RS256"}, ["iss"]),
+    _token({"alg": "RS256"}, b"[" * 8_000),
+    _token(b'{"a":' * 2_000),
+    _token(b"\xff\xfe", b"\xff"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MALFORMED)))
+def test_a_token_that_is_no_token_is_refused_like_any_other(house: Hosted, issuer: Issuer, number: int) -> None:
+    head, body, signature = MALFORMED[number].split(".")
+    named = f"{head}.{_part({'iss': issuer.url}) if body == 'e30' else body}.{signature}"
+    stranger = house.as_(named)
+    assert stranger.get("/v1/agents").status == 401
+    assert mcp(stranger).status == 401
+
+
+def test_a_good_token_with_claims_of_wrong_types_is_refused(house: Hosted, issuer: Issuer) -> None:
+    for claims in ({"exp": "soon"}, {"exp": float("inf")}, {"exp": [1]}, {"sub": 5}, {"aud": 5}, {"nbf": "x"}):
+        assert house.as_(issuer.token(**claims)).get("/v1/agents").status == 401
+
+
+def test_an_issuer_that_hangs_does_not_keep_good_tokens_waiting(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"_KEYS_FOR": 0.0, "_KEYS_APART": 0.0, "_BRIEFLY": 0.1, "_PATIENCE": 2.0}.items():
+        monkeypatch.setattr(oauth, name, value)
+    again, answer = threading.Event(), issuer.answer
+
+    def late(path: str) -> Any:
+        again.wait(20)
+        return answer(path)
+
+    async def story() -> None:
+        tokens = oauth.Tokens(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)))
+        door = {"path": "/mcp"}
+        await tokens.principal(dict(door), issuer.token(jti="1"))
+        monkeypatch.setattr(issuer, "answer", late)
+        async with asyncio.timeout(1.5):
+            for number in range(20):
+                await tokens.principal(dict(door), issuer.token(jti=f"hanging {number}"))
+        began = time.monotonic()
+        with pytest.raises(Unauthenticated):
+            await tokens.principal(dict(door), issuer.token("invented", key=issuer.keys["first"]))
+        assert time.monotonic() - began < 10
+
+    try:
+        asyncio.run(asyncio.wait_for(story(), 60))
+    finally:
+        again.set()
+
+
+def test_a_key_that_was_taken_back_is_refused_by_the_first_who_asks_after_an_hour(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = SeededEnv(time=time.time())
+    issuer.add("old")
+
+    async def story() -> None:
+        tokens = oauth.Tokens(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)), env)
+        old = issuer.keys["old"]
+        await tokens.principal({"path": "/mcp"}, issuer.token("old"))
+        del issuer.keys["old"]
+        env.advance(3_601)
+        with pytest.raises(Unauthenticated, match="does not name"):
+            await tokens.principal({"path": "/mcp"}, issuer.token("old", key=old, jti="2"))
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 def test_invented_keys_do_not_make_the_gateway_fetch_again_and_again(house: Hosted, issuer: Issuer) -> None:
     assert house.as_(issuer.token()).get("/v1/agents").status == 200
     before = len(issuer.asked)
@@ -297,6 +407,8 @@ def _failures(door: Door) -> float:
 BAD = [
     (OAuth(issuers=("https://login.example.com",)), "oauth.resource"),
     (OAuth(issuers=("https://login.example.com",), resource="gateway"), "oauth.resource"),
+    (OAuth(issuers=("https://login.example.com",), resource="https://gatewäy.example.com"), "oauth.resource"),
+    (OAuth(issuers=("https://login.example.com",), resource=RESOURCE, scopes=('a"b',)), "oauth.scopes"),
     (OAuth(issuers=("http://login.example.com",), resource=RESOURCE), "https://"),
     (OAuth(issuers=("https://me@login.example.com",), resource=RESOURCE), "without user"),
     (OAuth(issuers=("https://login.example.com?x=1",), resource=RESOURCE), "without user"),

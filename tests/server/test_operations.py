@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from agent3 import cli
 from agent3.errors import SetupError, ValidationError
 from agent3.server.operations import back_up_here, moment, restore_here
 from agent3.settings import Settings, Storage
 from agent3.storage import Database
-from tests.support.gateway import gateway, run_agent3
+from tests.support.gateway import gateway
 from tests.support.storage import using
 
 BROKEN = '''
@@ -30,41 +32,69 @@ async def sell(what: str) -> str:
 '''
 
 
-def told(done: subprocess.CompletedProcess[str]) -> Any:
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def agent3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process, on a data folder."""
+
+    def run(data: Path, *arguments: str) -> Done:
+        monkeypatch.setenv("AGENT3_DATA", str(data))
+        monkeypatch.setattr(sys, "argv", ["agent3", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def told(done: Done) -> Any:
     return json.loads(done.stdout)
 
 
-def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(tmp_path: Path) -> None:
+def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(agent3: Command, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(BROKEN)
     with gateway(tmp_path, "shop:app", PYTHONPATH=str(tmp_path)) as running:
-        failed = run_agent3(running.data, "call", "shop", "--input", '{"what": "pizza"}', "--retries", "0")
+        failed = agent3(running.data, "call", "shop", "--input", '{"what": "pizza"}', "--retries", "0")
         assert failed.returncode == 5
-        listed = run_agent3(running.data, "dlq", "list")
+        listed = agent3(running.data, "dlq", "list")
         assert "shop/sell" in listed.stdout
-        (one,) = told(run_agent3(running.data, "dlq", "list", "--since", "1h", "--json"))["letters"]
-        assert told(run_agent3(running.data, "dlq", "show", one["id"], "--json"))["call"]["input"] == {"what": "pizza"}
-        again = run_agent3(running.data, "dlq", "replay", one["id"])
+        (one,) = told(agent3(running.data, "dlq", "list", "--since", "1h", "--json"))["letters"]
+        assert told(agent3(running.data, "dlq", "show", one["id"], "--json"))["call"]["input"] == {"what": "pizza"}
+        again = agent3(running.data, "dlq", "replay", one["id"])
         assert (again.returncode, "refused" in again.stdout) == (1, True)
-        unasked = run_agent3(running.data, "dlq", "drop", one["id"])
+        unasked = agent3(running.data, "dlq", "drop", one["id"])
         assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
-        assert told(run_agent3(running.data, "dlq", "drop", one["id"], "--yes", "--json")) == {"dropped": 1}
-        assert run_agent3(running.data, "dlq", "drop", one["id"], "--yes").returncode == 4
-        assert run_agent3(running.data, "dlq", "list").stdout == "No dead letters.\n"
+        assert told(agent3(running.data, "dlq", "drop", one["id"], "--yes", "--json")) == {"dropped": 1}
+        assert agent3(running.data, "dlq", "drop", one["id"], "--yes").returncode == 4
+        assert agent3(running.data, "dlq", "list").stdout == "No dead letters.\n"
 
 
-def test_a_backup_is_taken_beside_a_gateway_and_restored_without_it(tmp_path: Path) -> None:
+def test_a_backup_is_taken_beside_a_gateway_and_restored_without_it(agent3: Command, tmp_path: Path) -> None:
     data, archive = tmp_path / "data", tmp_path / "backup.tar.gz"
     with gateway(data, "--demo") as running:
-        assert run_agent3(data, "call", "echo", "before").returncode == 0
-        made = run_agent3(data, "backup", str(archive))
+        assert agent3(data, "call", "echo", "before").returncode == 0
+        made = agent3(data, "backup", str(archive))
         assert (made.returncode, "read back and whole" in made.stdout) == (0, True)
-        assert run_agent3(data, "backup", str(archive)).returncode == 2
-        assert run_agent3(data, "call", "echo", "after").returncode == 0
-        refused = run_agent3(data, "restore", str(archive))
+        assert agent3(data, "backup", str(archive)).returncode == 2
+        assert agent3(data, "call", "echo", "after").returncode == 0
+        refused = agent3(data, "restore", str(archive))
         assert (refused.returncode, "in use" in refused.stderr) == (2, True)
-        assert run_agent3(data, "call", "echo", "still").returncode == 0
+        assert agent3(data, "call", "echo", "still").returncode == 0
         running.stop()
-    restored = run_agent3(data, "restore", str(archive), "--json")
+    restored = agent3(data, "restore", str(archive), "--json")
     assert restored.returncode == 0
 
     async def count(database: Database) -> int:
@@ -88,10 +118,10 @@ def test_other_databases_are_told_what_to_use_instead(tmp_path: Path) -> None:
         back_up_here(memory, tmp_path / "x", force=False)
 
 
-def test_these_commands_are_not_for_a_gateway_elsewhere(tmp_path: Path) -> None:
+def test_these_commands_are_not_for_a_gateway_elsewhere(agent3: Command, tmp_path: Path) -> None:
     for words in (["dlq", "list"], ["backup", "x.tar"], ["restore", "x.tar"]):
-        done = run_agent3(tmp_path, *words, "--server", "http://127.0.0.1:1")
-        assert (done.returncode, "--db" in done.stderr) == (2, True)
+        done = agent3(tmp_path, *words, "--server", "http://127.0.0.1:1")
+        assert (done.returncode, "--server" in done.stdout + done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,26 @@ def test_with_a_client_an_open_address_serves_and_the_greeting_speaks_of_its_key
         assert "pizza" in run_agent3(tmp_path, "list", AGENT3_KEY="0123456789abcdef").stdout
 
 
+def test_the_greeting_names_those_who_have_a_key_and_can_use_it_alone(tmp_path: Path) -> None:
+    signing = '[[clients]]\nid = "desk"\nsigning = "env:DESK"\n'
+    both = '[[clients]]\nid = "strict"\nkey = "env:MY_KEY"\nsigning = "env:DESK"\nrequire_signature = true\n'
+    keyed = '[[clients]]\nid = "me"\nkey = "env:MY_OWN_KEY"\n'
+    secret, key = "a-secret-of-many-characters-to-sign-with", "0123456789abcdef"
+    with gateway(tmp_path, config=signing + both + keyed, DESK=secret, MY_KEY=key, MY_OWN_KEY=key[::-1]) as door:
+        assert door.lines[-1] == "KEY is the key of a client: me."
+    with gateway(tmp_path, "--demo", config=signing + both, DESK=secret, MY_KEY=key) as door:
+        assert door.lines[-1] == "Its clients sign their requests: see docs/reference/signing.md."
+        assert not any("KEY" in line for line in door.lines), "there is no key that would help"
+
+
+def test_a_line_that_is_no_message_is_answered_over_stdio_and_logged(tmp_path: Path) -> None:
+    done = run_agent3(tmp_path, "mcp", stdin='{bad\n\n{"jsonrpc": "2.0"}\n')
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["id"], one["error"]["code"]) for one in answers] == [(None, -32700), (None, -32600)]
+    assert "is not JSON" in answers[0]["error"]["message"]
+    assert done.stderr.count("A line of standard input") == 2
+
+
 def test_two_gateways_on_one_database_share_what_is_stored(shared: Process, tmp_path: Path) -> None:
     with gateway(tmp_path, "--demo", "--db", f"sqlite:///{shared.data / 'agent3.db'}") as second:
         shared.post("/v1/feedback", {"agentId": "story", "rating": 4})

@@ -156,8 +156,10 @@ def test_rows_are_appended_by_the_thousand_and_those_that_are_there_stay(url: st
 def test_texts_and_numbers_are_appended_as_they_are(url: str) -> None:
     async def story(database: Database) -> None:
         awkward = "a'\"\\?ä\n\U0001f600"
-        columns = ("id", "job", "turn", "at", "principal", "agent", "capability", "door", "entry", "trace", "status")
-        columns += ("seconds", "attempts", "hops", "cached", "tokens", "cost", "bytes_in", "bytes_out", "message")
+        columns = (
+            *("id", "job", "turn", "at", "principal", "agent", "capability", "door", "entry", "trace", "status"),
+            *("seconds", "attempts", "hops", "cached", "tokens", "cost", "bytes_in", "bytes_out", "message"),
+        )
         row = (awkward, "j", 1, 1.25, "p", "a", "c", "d", "start", "t", "done", 0.1, 1, 0, 0, 2**40, 1e-9, 1, 2, None)
         await database.append("calls", columns, [row])
         found = await database.one("SELECT * FROM calls")

@@ -28,6 +28,7 @@ import uvicorn
 from agent3.calls import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
+from agent3.server.connections import patient
 from agent3.settings import Settings, Storage
 
 __all__ = ["AGENT3", "Door", "Hosted", "Process", "Reply", "environment", "gateway", "hosted", "run_agent3"]
@@ -252,7 +253,11 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
     try:
         async with build(settings, agents) as server:
             listener = socket.create_server(("127.0.0.1", 0))
-            config = uvicorn.Config(app(server), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+            doors = app(server)
+            http = patient(settings.server.body_seconds, doors.lane)  # as agent3 serve does
+            config = uvicorn.Config(
+                doors, log_config=None, lifespan="on", timeout_graceful_shutdown=1, http=http, ws="none"
+            )
             uvicorn_server = uvicorn.Server(config)
             serving = asyncio.create_task(uvicorn_server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from agent3.errors import Unavailable
 from agent3.model import Call, Connector, Handler, Live, Outcome, Step
 
-__all__ = ["ORDER", "chain", "dispatch"]
+__all__ = ["AFTER", "ORDER", "chain", "dispatch"]
 
 ORDER: tuple[str, ...] = (
     "ledger",
@@ -46,6 +46,10 @@ ORDER: tuple[str, ...] = (
     "sealing",
     "park",
 )
+
+
+AFTER = tuple(name for name in ORDER if name not in ("ledger", "authorize", "limit", "cache", "resolve", "validate"))
+"""The steps for a call whose target has been asked already: those that deal with what it said."""
 
 
 def chain(steps: Mapping[str, Step], handler: Handler, order: Sequence[str] = ORDER) -> Handler:

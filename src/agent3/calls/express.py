@@ -25,7 +25,7 @@ from agent3.errors import Agent3Error
 from agent3.model import Call, Capability, Connector, Done, First, Handler, Live, Outcome, Route
 from agent3.observe.metrics import Metrics
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, RateLimiter
+from agent3.security.limits import Ceiling, Limiter
 from agent3.security.sanitize import clean_outcome
 from agent3.settings import Calls
 
@@ -33,14 +33,18 @@ __all__ = ["Express"]
 
 
 class Express:
-    """A handler in front of the chain without its ledger; what does not suit it goes to the chain untouched."""
+    """A handler in front of the chain without its ledger; what does not suit it goes to the chain untouched.
+
+    ``after`` is the part of the chain that deals with what a target said.
+    """
 
     def __init__(
         self,
         chain: Handler,
+        after: Handler,
         connectors: Mapping[str, Connector],
         access: Access,
-        limiter: RateLimiter,
+        limiter: Limiter,
         ceiling: Ceiling,
         breakers: Breakers,
         settings: Calls,
@@ -48,6 +52,7 @@ class Express:
         metrics: Metrics,
     ):
         self._chain = chain
+        self._after = after
         self._connectors = connectors
         self._access = access
         self._limiter = limiter
@@ -94,6 +99,7 @@ class Express:
         try:
             outcome = await self._tried(call, live, route)
             if type(outcome) is Done and not self._wants_more(outcome, live.capability):
+                self._breakers.succeeded(route.key)
                 self._metrics.attempts.inc((route.protocol, "answered"))
                 return clean_outcome(outcome, self._settings.result_bytes)
             return await self._by_the_chain(call, live, outcome)
@@ -125,9 +131,10 @@ class Express:
         return has_large(outcome, self._settings.artifact_bytes)
 
     def _by_the_chain(self, call: Call, live: Live, said: Outcome | BaseException) -> Awaitable[Outcome]:
-        """The chain with what the target said as its first attempt, and no more time than is left."""
-        assert live.expires is not None
-        left = max(0.0, live.expires - self._env.monotonic())
+        """The steps after the checks, with what the target said as its first attempt, and no more time than is left.
+
+        The checks are not made again: a target may have changed its input, and was asked in any case.
+        """
         live.first, live.content = First(said, live.content), 0
         live.attempts, live.route = 0, None
-        return self._chain(replace(call, timeout=left))
+        return self._after(call)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent3.calls.chain import ORDER, chain, dispatch
+from agent3.calls.chain import AFTER, ORDER, chain, dispatch
 from agent3.calls.express import Express
 from agent3.calls.jobs import Jobs
 from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
@@ -29,10 +30,15 @@ from agent3.model import Call, Capability, Connector, Handler, Live, Outcome, St
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.traces import Tracer
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, RateLimiter
+from agent3.security.limits import Ceiling, Limiter, SharedLimiter
 from agent3.security.secrets import EnvironmentVault, Vault
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
+from agent3.storage.leases import Leases
+from agent3.storage.news import News
+
+if TYPE_CHECKING:  # it brings the HTTP client along, which a tool in a script has no use for
+    from agent3.calls.callbacks import Callbacks
 
 __all__ = ["House"]
 
@@ -52,8 +58,10 @@ class House:
     cache: ResultCache
     park: Park
     jobs: Jobs
+    leases: Leases
     dead_letters: DeadLetters
     artifacts: ArtifactStore
+    callbacks: Callbacks | None
     steps: Mapping[str, Step]
     charge: Charge
     handler: Handler
@@ -72,6 +80,8 @@ class House:
         tracer: Tracer | None = None,
         env: Env = REAL,
         metrics: Metrics = METRICS,
+        news: News | None = None,
+        callbacks: Callbacks | None = None,
     ) -> House:
         """Everything from settings, a database, the connectors, and a way to look a capability up by its names."""
         how = settings.calls
@@ -82,7 +92,7 @@ class House:
         park = Park(env, metrics, how.parked, how.parked_seconds)
         letters = DeadLetters(database, env)
         store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
-        limiter = RateLimiter(settings.limits.per_minute, settings.limits.burst, env=env)
+        limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
         ceiling = Ceiling(settings.limits.concurrent)
         steps: dict[str, Step] = {
             "ledger": ledger(book, tracer),
@@ -103,11 +113,15 @@ class House:
             "park": park,
         }
         inner = chain(steps, dispatch(connectors), ORDER[1:])
-        express = Express(inner, connectors, access, limiter, ceiling, breakers, how, env, metrics)
+        after = chain(steps, dispatch(connectors), AFTER)
+        express = Express(inner, after, connectors, access, limiter, ceiling, breakers, how, env, metrics)
         handler = steps["ledger"](express)
-        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics)
+        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)
+        jobs.news.on("job", park.forget)
+        leases = Leases(database, jobs.node)
         charge = _charge(limiter, steps["ledger"])
-        retention = Retention(database, jobs, store, env, how)
+        others = {"full buckets": limiter.expire, "old leases": leases.expire}
+        retention = Retention(database, jobs, store, env, how, others)
         return cls(
             settings=settings,
             database=database,
@@ -120,12 +134,25 @@ class House:
             cache=results,
             park=park,
             jobs=jobs,
+            leases=leases,
             dead_letters=letters,
             artifacts=store,
+            callbacks=callbacks,
             steps=steps,
             charge=charge,
             handler=handler,
-            runner=Runner(handler, jobs, lookup, env, metrics, settings=how, charge=charge, sweep=retention.sweep),
+            runner=Runner(
+                handler,
+                jobs,
+                lookup,
+                env,
+                metrics,
+                settings=how,
+                charge=charge,
+                sweep=retention.sweep,
+                leases=leases,
+                unpark=park.forget,
+            ),
         )
 
     async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:
@@ -140,17 +167,19 @@ class House:
     async def aclose(self) -> None:
         """Let running turns finish for a while, write what is left, and close the connectors."""
         await self.runner.aclose(self.settings.server.shutdown_seconds)
+        if self.callbacks is not None:
+            await self.callbacks.aclose()
         await self.park.aclose()
         await self.ledger.aclose()
         for connector in self.connectors.values():
             await connector.aclose()
 
 
-def _charge(limiter: RateLimiter, record: Step) -> Charge:
+def _charge(limiter: Limiter, record: Step) -> Charge:
     """Charge a caller before anything of its call is kept; a refusal is recorded as if the chain had refused."""
 
     async def charge(call: Call) -> Outcome | None:
-        refusal = toll(limiter, call)
+        refusal = await toll(limiter, call)
         if refusal is None:
             return None
 

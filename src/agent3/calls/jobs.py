@@ -1,7 +1,8 @@
 """Jobs: what the turns of a conversation share, with its event log, in storage.
 
 A job is durable before its id is told, and a turn before its outcome is. Only the process that holds the newest
-``generation`` of a job may write to it; an ended job never changes. Not yours is not there.
+``generation`` of a job may write to it; an ended job never changes. Not yours is not there. How long a process may be
+silent is measured by the clock of the database, which is one for all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -38,13 +40,17 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.database import Work
+from agent3.storage.leases import NOW
+from agent3.storage.news import News
 
-__all__ = ["Job", "Jobs", "Status"]
+__all__ = ["Job", "Jobs", "Status", "Teller"]
 
 log = logger("jobs")
 
+T = TypeVar("T")
 Status = Literal["working", "needs", "done", "failed", "canceled"]
-LEASE = 30.0
+LEASE = 15.0
 """Seconds after which a silent process has lost its jobs."""
 _GAP = 10_000
 """Numbers left out when a job is taken over: its old process may have told events that it no longer wrote down."""
@@ -52,8 +58,24 @@ _BRIEFLY = 3_600.0
 """Seconds that a job is kept whose call was refused: it did nothing, and strangers must not fill the disk with it."""
 _AT_ONCE = 100
 """Jobs removed in one transaction: others write in between."""
+_UNHEARD = 0.05
+"""Seconds between two looks at a job of another process of which nothing is heard."""
+_BELONGS = (
+    ("job_events", "job"),
+    ("job_aliases", "job"),
+    ("job_stops", "job"),
+    ("job_handed", "job"),
+    ("deliveries", "subject"),
+    ("jobs", "id"),
+)
+"""What goes with a job when it is removed, itself last."""
 _NAMES = 500
 """Parameters of one statement."""
+
+_HAND = (
+    "INSERT INTO job_handed (job, generation) VALUES (?, ?) "
+    "ON CONFLICT (job) DO UPDATE SET generation = excluded.generation"
+)
 
 _answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
 _questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
@@ -91,17 +113,46 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.status in ("done", "failed", "canceled")
 
 
+class Teller(Protocol):
+    """Writes down whom to tell, in the very transaction that writes what there is to tell; it awaits nothing else."""
+
+    async def turned(self, tx: Transaction, job: Job) -> None:
+        """A turn is over: the job pauses or has ended."""
+
+    async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+        """Its turn goes on and has told something."""
+
+
 class Jobs:
     """The store of jobs. Every method is one transaction, and what it returns is on disk."""
 
-    def __init__(self, database: Database, env: Env, *, keep_days: float = 7.0, metrics: Metrics = METRICS):
+    def __init__(
+        self,
+        database: Database,
+        env: Env,
+        *,
+        keep_days: float = 7.0,
+        metrics: Metrics = METRICS,
+        news: News | None = None,
+        lease: float = LEASE,
+        teller: Teller | None = None,
+    ):
         self._database = database
         self._env = env
         self._metrics = metrics
         self._keep = keep_days * 86_400.0
+        self._lease = lease
+        self._teller = teller
+        self._now = NOW[database.dialect]
+        self._until = f"{self._now} + CAST(? AS DOUBLE PRECISION)"
         self.node = enter(env, self)
         self._changed: dict[str, set[asyncio.Event]] = {}
         self._unreadable: set[str] = set()
+        self.called = asyncio.Event()
+        """Set when another process asks for a job to be stopped, or gives its own up."""
+        self.news = news if news is not None else News(database, self.node)
+        self.news.on("job", self._ring_here)
+        self.news.on("call", lambda _: self.called.set())
 
     async def open(self, call: Call) -> tuple[Job, bool]:
         """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
@@ -119,7 +170,7 @@ class Jobs:
                 raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
             return _same(found, call, digest), False
 
-        return await self._database.write(work)
+        return await self._write(work)
 
     async def known(self, call: Call) -> Job | None:
         """The job that (owner, key) already has, if any. One key with another body is a Conflict."""
@@ -138,7 +189,7 @@ class Jobs:
                 raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
             return await self._finish(tx, _job(row), outcome, route, None, ())
 
-        job = await self._database.write(work)
+        job = await self._write(work)
         self._tell(job.id)
         return job
 
@@ -163,17 +214,21 @@ class Jobs:
         )
         return [job for row in rows if (job := self._read(row)) is not None]
 
-    async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None) -> Job:
-        """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken."""
+    async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None, *, hand_to: str | None = None) -> Job:
+        """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken.
+
+        With ``hand_to`` it is taken for another process, which is called and finds it by ``handed``.
+        """
         if failpoints.armed is not None:
             await failpoints.reach("job.claim")
 
         async def work(tx: Transaction) -> Job:
             row = await tx.one(
                 "UPDATE jobs SET status = 'working', turn = turn + 1, generation = generation + 1, node = ?, "
-                "lease = ?, answers = ?, updated = ? WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
-                self.node,
-                self._env.now() + LEASE,
+                f"lease = {self._until}, answers = ?, updated = ? "
+                "WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
+                hand_to or self.node,
+                self._lease,
                 encode(dict(answers if answers is not None else job.answers)),
                 self._env.now(),
                 job.id,
@@ -183,11 +238,25 @@ class Jobs:
                 raise TurnTaken(
                     f"Turn {job.turn} of job {job.id} was taken already, or the job has ended. Read it again."
                 )
+            if hand_to is not None:
+                await tx.run(_HAND, job.id, row["generation"])
             return _job(row)
 
-        claimed = await self._database.write(work)
-        self._tell(job.id)
+        claimed = await self._write(work)
+        if hand_to is None:
+            self._tell(job.id)
+        else:
+            self.news.tell("call", job.id)
         return claimed
+
+    async def handed(self) -> list[Job]:
+        """Jobs whose next turn another process has given to this one, and that it has not taken yet."""
+        rows = await self._database.all(
+            "SELECT jobs.* FROM job_handed JOIN jobs ON jobs.id = job_handed.job "
+            "AND jobs.generation = job_handed.generation WHERE node = ? AND status = 'working'",
+            self.node,
+        )
+        return [job for row in rows if (job := self._read(row)) is not None]
 
     async def seize(self, job: Job) -> Job | None:
         """Take over a job whose process is gone, or enter one's own again; None when somebody else was faster."""
@@ -197,18 +266,19 @@ class Jobs:
         async def work(tx: Transaction) -> Job | None:
             row = await tx.one(
                 "UPDATE jobs SET generation = generation + 1, seq = CASE WHEN node = ? THEN seq ELSE seq + ? END, "
-                "node = ?, lease = ?, updated = ? WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+                f"node = ?, lease = {self._until}, updated = ? "
+                "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
                 self.node,
                 _GAP,
                 self.node,
-                self._env.now() + LEASE,
+                self._lease,
                 self._env.now(),
                 job.id,
                 job.generation,
             )
             return _job(row) if row is not None else None
 
-        return await self._database.write(work)
+        return await self._write(work)
 
     async def append(self, job: Job, events: Sequence[Event]) -> None:
         """Add events to the log, in order; TurnTaken when another process holds the job now."""
@@ -223,13 +293,15 @@ class Jobs:
             if not changed:
                 raise TurnTaken(f"Job {job.id} is no longer this process's to write.")
             await self._log(tx, job.id, events)
+            if self._teller is not None:
+                await self._teller.told(tx, job, events)
 
-        await self._database.write(work)
+        await self._write(work)
         self._tell(job.id)
 
     async def keep(self, job: Job, kept: Mapping[str, Any]) -> None:
         """Remember what ``ctx.once`` did."""
-        changed = await self._database.write(
+        changed = await self._write(
             lambda tx: tx.run(
                 "UPDATE jobs SET state = ? WHERE id = ? AND generation = ? AND status = 'working'",
                 _state(job.state, kept),
@@ -260,7 +332,7 @@ class Jobs:
         async def work(tx: Transaction) -> Job:
             return await self._finish(tx, job, outcome, route, answers, events, kept, written, attempted)
 
-        ended = await self._database.write(work)
+        ended = await self._write(work)
         self._tell(job.id)
         return ended
 
@@ -307,35 +379,67 @@ class Jobs:
                     await _ring(bell, min(left, pause))
         return await self.get(owner, job.id)
 
-    async def abandoned(self) -> list[str]:
-        """Ids of working jobs whose process is gone or silent; also this one's own, if it forgot them."""
-        now = self._env.now()
+    async def abandoned(self, *, silent: bool = True) -> list[str]:
+        """Ids of working jobs whose process is gone or silent; also this one's own, if it forgot them.
+
+        Without ``silent`` only those whose process is certainly gone.
+        """
         held = await self._database.all(
-            "SELECT DISTINCT node FROM jobs WHERE status = 'working' AND node IS NOT NULL AND lease >= ?", now
+            "SELECT DISTINCT node FROM jobs WHERE status = 'working' AND node IS NOT NULL AND lease IS NOT NULL"
         )
         gone = [row["node"] for row in held if dead(row["node"], self.node)][:_NAMES]
         rows = await self._database.all(
-            "SELECT id FROM jobs WHERE status = 'working' AND (node IS NULL OR lease IS NULL OR lease < ? "
+            f"SELECT id FROM jobs WHERE status = 'working' AND (node IS NULL OR {self._silent(silent)} "
             f"OR node IN (''{', ?' * len(gone)})) ORDER BY updated, id",
-            now,
             *gone,
         )
         return [row["id"] for row in rows]
 
+    def _silent(self, counts: bool) -> str:
+        return f"lease IS NULL OR lease < {self._now}" if counts else "lease IS NULL"
+
     async def stray(self, job_id: str) -> Job | None:
         """An abandoned job; None when it no longer is, or cannot be read."""
-        row = await self._database.one("SELECT * FROM jobs WHERE id = ? AND status = 'working'", job_id)
+        row = await self._database.one(
+            f"SELECT jobs.*, CASE WHEN {self._silent(True)} THEN 1 ELSE 0 END AS silent "
+            "FROM jobs WHERE id = ? AND status = 'working'",
+            job_id,
+        )
         if row is None:
             return None
-        silent = (row["lease"] or 0.0) < self._env.now()
-        return self._read(row) if silent or dead(row["node"], self.node) else None
+        return self._read(row) if row["silent"] or dead(row["node"], self.node) else None
+
+    async def ask_to_stop(self, job: Job) -> None:
+        """Ask the process that works on a job to stop it; it hears of it at once, or when it looks."""
+        await self._database.many(
+            f"INSERT INTO job_stops (job, asked) VALUES (?, {self._now}) ON CONFLICT DO NOTHING", [(job.id,)]
+        )
+        self.news.tell("call", job.id)
+
+    async def to_stop(self) -> list[str]:
+        """Ids of this process's jobs that another was asked to stop."""
+        rows = await self._database.all(
+            "SELECT id FROM jobs JOIN job_stops ON job_stops.job = jobs.id WHERE node = ? AND status = 'working'",
+            self.node,
+        )
+        return [row["id"] for row in rows]
+
+    async def mine(self, job_id: str) -> Job | None:
+        """A job that this process works on."""
+        row = await self._database.one(
+            "SELECT * FROM jobs WHERE id = ? AND node = ? AND status = 'working'", job_id, self.node
+        )
+        return None if row is None else self._read(row)
+
+    async def stop_asked(self, job_id: str) -> bool:
+        """Whether somebody asked for this job to be stopped."""
+        return await self._database.one("SELECT job FROM job_stops WHERE job = ?", job_id) is not None
 
     async def heartbeat(self, jobs: Sequence[str]) -> list[str]:
         """Say that this process still works on its jobs; those that another has taken meanwhile."""
-        until = self._env.now() + LEASE
         await self._database.many(
-            "UPDATE jobs SET lease = ? WHERE id = ? AND node = ? AND status = 'working'",
-            [(until, job, self.node) for job in jobs],
+            f"UPDATE jobs SET lease = {self._until} WHERE id = ? AND node = ? AND status = 'working'",
+            [(self._lease, job, self.node) for job in jobs],
         )
         mine: set[str] = set()
         for start in range(0, len(jobs), _NAMES):
@@ -349,9 +453,9 @@ class Jobs:
         """Give up this process's jobs, so that the next may take them over at once."""
         leave(self.node)
         await self._database.many(
-            "UPDATE jobs SET node = NULL, lease = ? WHERE node = ? AND status = 'working'",
-            [(self._env.now(), self.node)],
+            f"UPDATE jobs SET node = NULL, lease = {self._now} WHERE node = ? AND status = 'working'", [(self.node,)]
         )
+        self.news.tell("call")
 
     async def expire(self, most: int = 100_000) -> int:
         """Remove jobs past their time that nobody works on, with their events and aliases; how many.
@@ -380,19 +484,20 @@ class Jobs:
         old = [row["id"] for row in rows]
         if old:
             marks = ", ".join("?" * len(old))
-            for table, column in (("job_events", "job"), ("job_aliases", "job"), ("jobs", "id")):
+            for table, column in _BELONGS:
                 await tx.run(f"DELETE FROM {table} WHERE {column} IN ({marks})", *old)
         return len(old)
 
     async def _stands(self, job_id: str) -> tuple[str, int, float]:
         """Status, last number, and the seconds until it is worth while to look again unasked.
 
-        This process hears the bell of its own jobs; of another's it hears nothing.
+        This process hears the bell of its own jobs, and of another's where the database carries the news.
         """
         row = await self._database.one("SELECT status, seq, node FROM jobs WHERE id = ?", job_id)
         if row is None:
             raise JobNotFound(f"Job {job_id!r} has expired.")
-        return row["status"], row["seq"], 1.0 if row["node"] == self.node else 0.25
+        heard = row["node"] == self.node or self.news.live
+        return row["status"], row["seq"], 1.0 if heard else _UNHEARD
 
     @contextmanager
     def _bell(self, job_id: str) -> Iterator[asyncio.Event]:
@@ -435,7 +540,7 @@ class Jobs:
         now = self._env.now()
         return await tx.one(
             "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
-            "updated, expires) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, ?, 1, ?, ?, ?) "
+            f"updated, expires) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self._until}, 1, ?, ?, ?) "
             "ON CONFLICT DO NOTHING RETURNING *",
             call.job or call.id,
             call.principal.id,
@@ -443,7 +548,7 @@ class Jobs:
             digest,
             _kept(encode, call),
             self.node,
-            now + LEASE,
+            self._lease,
             now,
             now,
             now + self._keep,
@@ -466,7 +571,7 @@ class Jobs:
         seq = max(job.seq, written, *(event.seq for event in events)) + 1
         row = await tx.one(
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
-            "key = CASE WHEN ? = 1 THEN NULL ELSE key END, updated = ?, expires = ?, lease = ? "
+            f"key = CASE WHEN ? = 1 THEN NULL ELSE key END, updated = ?, expires = ?, lease = {self._until} "
             "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
             _status(outcome),
             encode(outcome),
@@ -478,7 +583,7 @@ class Jobs:
             int(unused),
             now,
             now + (min(self._keep, _BRIEFLY) if unused else self._keep),
-            now + LEASE if isinstance(outcome, Working) else None,
+            self._lease if isinstance(outcome, Working) else None,
             job.id,
             job.generation,
         )
@@ -488,7 +593,10 @@ class Jobs:
         news = not isinstance(outcome, Working) or outcome != job.outcome
         last = [Event("turn", data=_shown(outcome), seq=seq, turn=job.turn)] if news else []
         await self._log(tx, job.id, [*events, *last])
-        return _job(row)
+        ended = _job(row)
+        if self._teller is not None and not isinstance(outcome, Working):
+            await self._teller.turned(tx, ended)
+        return ended
 
     async def _log(self, tx: Transaction, job_id: str, events: Sequence[Event]) -> None:
         if not events:
@@ -499,13 +607,35 @@ class Jobs:
             [(job_id, event.seq, event.turn, event.kind, encode(event), now) for event in events],
         )
 
+    async def _write(self, work: Work[T]) -> T:
+        """A transaction whose every statement looks at one job and tells by its own condition whether it may.
+
+        So the lock of that row is enough. Serializable, as others are, PostgreSQL would let jobs collide that have
+        nothing but an index page in common, and of 64 callers most would wait for another attempt.
+        """
+        if self._database.dialect == "sqlite":
+            return await self._database.write(work)
+
+        async def calmly(tx: Transaction) -> T:
+            await tx.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            return await work(tx)
+
+        return await self._database.write(calmly)
+
     def _tell(self, job_id: str) -> None:
-        for bell in self._changed.get(job_id, ()):
+        """A job has changed: whoever waits for it here hears it now, and elsewhere soon."""
+        self._ring_here(job_id)
+        self.news.tell("job", job_id)
+
+    def _ring_here(self, job_id: str) -> None:
+        """Ring the bells of a job; without a name, of every job, since news may have been missed."""
+        named = self._changed.get(job_id, ()) if job_id else chain.from_iterable(self._changed.values())
+        for bell in named:
             bell.set()
 
 
 async def _ring(bell: asyncio.Event, seconds: float) -> None:
-    """Wait for the bell; another process's bell is not heard, so look again after a while."""
+    """Wait for the bell, for a while: a bell may be lost on its way from another process."""
     try:
         async with asyncio.timeout(seconds):
             await bell.wait()

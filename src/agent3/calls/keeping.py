@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -216,9 +216,18 @@ class ArtifactStore:
 
 
 class Retention:
-    """Removes what is past its time: ledger rows, dead letters, artifacts with their bytes, and jobs."""
+    """Removes what is past its time: ledger rows, dead letters, artifacts with their bytes, jobs, and ``others``."""
 
-    def __init__(self, database: Database, jobs: Jobs, artifacts: ArtifactStore, env: Env, settings: Calls):
+    def __init__(
+        self,
+        database: Database,
+        jobs: Jobs,
+        artifacts: ArtifactStore,
+        env: Env,
+        settings: Calls,
+        others: Mapping[str, Callable[[], Awaitable[int]]] | None = None,
+    ):
+        self._others = others or {}
         self._database = database
         self._jobs = jobs
         self._artifacts = artifacts
@@ -232,6 +241,7 @@ class Retention:
             "dead letters": await self._older("dead_letters", self._settings.dead_letter_days),
             "artifacts": await self._artifacts.expire(),
             "jobs": await self._jobs.expire(),
+            **{name: await expire() for name, expire in self._others.items()},
         }
 
     async def _older(self, table: str, days: float) -> int:

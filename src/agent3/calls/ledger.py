@@ -238,6 +238,8 @@ def _accounted(call: Call, outcome: Outcome, seconds: float, sizes: tuple[int, i
     if call.live.cached:
         return replace(outcome, usage=Usage(given.tokens if given is not None else 0))
     retries = max(0, call.live.attempts - 1)
+    if given is not None and not _sane(given):
+        given = None
     if given is not None and given.cost:
         return replace(outcome, usage=replace(given, retries=retries))
     if not call.live.attempts:  # never sent: nobody spent anything
@@ -246,6 +248,11 @@ def _accounted(call: Call, outcome: Outcome, seconds: float, sizes: tuple[int, i
     tokens = given.tokens if given is not None and counted else sum(sizes) // 4
     cost = _cost(call.live.capability.price, seconds, tokens)
     return replace(outcome, usage=Usage(tokens, cost, not counted, retries))
+
+
+def _sane(usage: Usage) -> bool:
+    """Whether it can be stored and added up; what a target counts is its own word."""
+    return 0 <= usage.tokens < 2**53 and 0 <= usage.cost < 1e12
 
 
 def _cost(price: Price, seconds: float, tokens: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
 from agent3.model import Failed, Outcome
 
-__all__ = ["REFUSALS", "at_once", "error_of", "failed_by", "failed_by_any"]
+__all__ = ["REFUSALS", "at_once", "error_of", "failed_by", "failed_by_any", "is_refusal"]
 
 REFUSALS = frozenset(
     {
@@ -24,7 +24,12 @@ REFUSALS = frozenset(
         "blocked",
     }
 )
-"""Codes that say no to the caller; the target was not asked."""
+"""Codes that say no to the caller. Targets fail with any code, so it is a refusal only where none was asked."""
+
+
+def is_refusal(outcome: Outcome) -> bool:
+    """Whether the house said no before the target was asked."""
+    return isinstance(outcome, Failed) and outcome.code in REFUSALS and not outcome.asked
 
 
 async def at_once(outcome: Outcome) -> Outcome:

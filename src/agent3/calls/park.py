@@ -143,6 +143,13 @@ class Park:
 
         return parked
 
+    def forget(self, job: str) -> None:
+        """Let go of a frame: another process has taken the conversation further, of which this one knows nothing."""
+        if (frame := self._frames.pop(job, None)) is not None:
+            log.info("job %s: its frame left memory, since another process goes on with it", job)
+            self._let_go(frame)
+            self._show()
+
     async def aclose(self) -> None:
         """Let every frame go, and wait a while for all that still clean up; their jobs stay in storage."""
         frames = list(self._frames.values())

@@ -19,9 +19,12 @@ from msgspec import Struct
 from agent3.calls.functions import Context, LocalAgent
 from agent3.errors import Agent3Error, Canceled, ValidationError
 from agent3.model import Capability
+from agent3.observe.logs import get as logger
 from agent3.schema import nearest
 
 __all__ = ["Invoke", "Item", "OnError", "PlanStep", "StopOnError", "parse_plan", "planner", "run_batch", "run_plan"]
+
+log = logger("plans")
 
 Invoke: TypeAlias = Callable[["PlanStep", Any, str | None], Awaitable[Mapping[str, Any]]]
 """Calls what a step names: (step, input with all references filled in, a key that is the step's own).
@@ -58,7 +61,7 @@ class Item(Struct, frozen=True, omit_defaults=True):
     result: Any = None
     error: dict[str, Any] | None = None
     job: str | None = None
-    questions: list[str] = []
+    questions: list[Any] = []
     trace_id: str | None = None
     metadata: dict[str, Any] = {}
 
@@ -75,10 +78,14 @@ def planner(agent: LocalAgent, invoke: Invoke) -> Capability:
     """Let a hosted agent run plans. In a core with a database each is a job that another process goes on with."""
 
     async def run(
-        ctx: Context, steps: list[dict[str, Any]], on_error: OnError = "stop", parallel: int = 8
+        ctx: Context,
+        steps: list[dict[str, Any]],
+        on_error: OnError = "stop",
+        parallel: int = 8,
+        done: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         """Run a plan."""
-        items = await run_plan(ctx, parse_plan(steps), invoke, on_error=on_error, parallel=parallel)
+        items = await run_plan(ctx, parse_plan(steps), invoke, on_error=on_error, parallel=parallel, done=done)
         return [msgspec.to_builtins(item) for item in items]
 
     return agent.add(run, name="run", replay=True, timeout=_LONGEST)
@@ -165,13 +172,15 @@ async def run_plan(
     *,
     on_error: OnError = "stop",
     parallel: int = 8,
+    done: Mapping[str, Any] | None = None,
 ) -> list[Item]:
     """Run the steps as their dependencies allow; the items come in the order of the plan.
 
     A failed step skips all that wait for it; with ``stop`` it skips everything that has not begun. Without ``ctx``
-    nothing is kept, and no step has a key.
+    nothing is kept, and no step has a key. ``done`` has the results, by id, of steps that are not to be run.
     """
     run = _PlanRun(ctx, plan, invoke, on_error, parallel)
+    run.skip(done or {})
     return await run.to_the_end()
 
 
@@ -185,6 +194,15 @@ class _PlanRun:
         self._order = _sorted(plan)
         self._items: dict[str, Item] = {}
         self._failed = False
+
+    def skip(self, done: Mapping[str, Any]) -> None:
+        """Take steps as done; ValidationError for one that is not in the plan."""
+        for name, result in done.items():
+            if name not in self._steps:
+                near = nearest(name, self._steps)
+                hint = f" Did you mean {near!r}?" if near else ""
+                raise ValidationError(f"Step {name!r} is said to be done, but is not in the plan.{hint}")
+            self._items[name] = Item(name, "success", result=result)
 
     async def to_the_end(self) -> list[Item]:
         running: set[asyncio.Task[str]] = set()
@@ -200,6 +218,8 @@ class _PlanRun:
 
     async def _one(self, name: str) -> str:
         step = self._steps[name]
+        if name in self._items:
+            return name
         async with self._room:
             if any(self._items[other].status != "success" for other in _needs(step)) or (self._failed and self._stop):
                 self._items[name] = Item(name, "skipped")
@@ -223,9 +243,14 @@ class _PlanRun:
 async def _item(step: PlanStep, call: Callable[[], Awaitable[Mapping[str, Any]]]) -> Item:
     try:
         told = await call()
+        return msgspec.convert({**told, "id": step.id}, Item)
     except Agent3Error as wrong:
-        told = {"status": "error", "error": wrong.to_dict()}
-    return msgspec.convert({**told, "id": step.id}, Item)
+        error = wrong
+    except Exception as wrong:
+        # One call must not take the others' results with it, whatever it dies of.
+        log.exception("step %s: %s failed in a way that nobody foresaw", step.id, step.tool)
+        error = Agent3Error(f"{step.tool!r} failed with {type(wrong).__name__}: {str(wrong)[:500]}. The log says more.")
+    return Item(step.id, "error", error=error.to_dict())
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:

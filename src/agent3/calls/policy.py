@@ -14,7 +14,7 @@ from agent3.calls.outcomes import at_once, failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
 from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, RateLimiter
+from agent3.security.limits import Ceiling, Limiter
 
 __all__ = ["RECOVERY", "authorize", "limit", "resolve", "toll", "unknown", "validate"]
 
@@ -50,14 +50,14 @@ def authorize(access: Access) -> Step:
     return step
 
 
-def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
+def limit(limiter: Limiter, ceiling: Ceiling) -> Step:
     """Charge the caller once for the turn that starts a job, and keep an agent from being flooded."""
 
     def step(inner: Handler) -> Handler:
         async def limited(call: Call) -> Outcome:
-            if call.entry != "start" or call.live.door == RECOVERY or call.live.first is not None:
+            if call.entry != "start" or call.live.door == RECOVERY:
                 return await inner(call)
-            if not call.live.charged and (refusal := toll(limiter, call)) is not None:
+            if not call.live.charged and (refusal := await toll(limiter, call)) is not None:
                 return refusal
             if not ceiling.enter(call.agent):
                 return failed_by(_too_many(call))
@@ -71,9 +71,9 @@ def limit(limiter: RateLimiter, ceiling: Ceiling) -> Step:
     return step
 
 
-def toll(limiter: RateLimiter, call: Call) -> Failed | None:
+async def toll(limiter: Limiter, call: Call) -> Failed | None:
     """Charge the caller for one call; the refusal of one that comes too often. The local person is not charged."""
-    if call.principal.kind != "local" and (wait := limiter.take(call.principal.id)):
+    if call.principal.kind != "local" and (wait := await limiter.charge(call.principal.id)):
         return failed_by(_too_often(call, wait))
     return None
 

@@ -66,8 +66,12 @@ def deadline(settings: Calls, env: Env) -> Step:
     def step(inner: Handler) -> Handler:
         async def bounded(call: Call) -> Outcome:
             seconds = call.timeout if call.timeout is not None else settings.timeout
-            call.live.expires = env.monotonic() + seconds
-            limit = timeouts.after(seconds)
+            live, left, now = call.live, seconds, env.monotonic()
+            if live.first is None:
+                live.expires = now + seconds
+            else:  # the clock runs already
+                left = max(0.0, live.expires - now)
+            limit = timeouts.after(left)
             try:
                 with limit:
                     return await inner(call)
@@ -141,7 +145,7 @@ def retry(settings: Calls, env: Env, metrics: Metrics) -> Step:
             most = call.retries if call.retries is not None else settings.retries
             outcome = await inner(call)
             for number in range(1, most + 1):
-                if not isinstance(outcome, Failed) or not outcome.repeatable or not outcome.retryable:
+                if not isinstance(outcome, Failed) or not _may_repeat(outcome):
                     break
                 pause = _pause(outcome, number, settings, env)
                 if call.live.expires is not None and env.monotonic() + pause >= call.live.expires:
@@ -154,6 +158,11 @@ def retry(settings: Calls, env: Env, metrics: Metrics) -> Step:
         return retried
 
     return step
+
+
+def _may_repeat(outcome: Failed) -> bool:
+    """An open circuit is for the caller to try later: in here it would be asked only to say no again."""
+    return outcome.repeatable and outcome.retryable and outcome.code != "circuit_open"
 
 
 def _pause(outcome: Failed, number: int, settings: Calls, env: Env) -> float:
@@ -271,7 +280,7 @@ def _open(call: Call, wait: float) -> Failed:
         f"{call.agent} failed too often and is left alone for {wait:.0f} s. Try then, or use another agent.",
         retry_after=wait,
     )
-    return replace(failed_by(error), sent=False, repeatable=True, retryable=False)
+    return replace(failed_by(error), sent=False, repeatable=True)
 
 
 def attempt(settings: Calls, metrics: Metrics) -> Step:
@@ -286,7 +295,8 @@ def attempt(settings: Calls, metrics: Metrics) -> Step:
             seconds = live.capability.timeout or settings.attempt_timeout
             outcome = await _tried(inner, call, seconds, timeouts.after(seconds))
             if isinstance(outcome, Failed):
-                outcome = replace(outcome, repeatable=live.content == seen and _harmless(outcome, call))
+                harmless = live.content == seen and _harmless(outcome, call)
+                outcome = replace(outcome, repeatable=harmless, asked=outcome.sent)
             metrics.attempts.inc((call.route.protocol if call.route else "", _word(outcome)))
             return outcome
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.settings import Calls
+from agent3.storage.leases import Leases
 
 __all__ = ["Charge", "Listener", "Runner", "Sweep", "Target", "converse"]
 
@@ -61,6 +63,15 @@ _FORSAKEN = 3_600.0
 _FLOOD = "more than a turn may tell"
 _SWEEP = 600.0
 """Seconds between two rounds that remove what is past its time."""
+_COUNT = 30.0
+"""Seconds between two counts of all jobs, which read all of them."""
+_HEED = 0.2
+"""Seconds between two looks at what another process was asked to stop, where nobody calls."""
+_HEED_CALLED = 5.0
+"""Likewise where the database carries the call, which may be lost."""
+_HANDING = 2.0
+"""Seconds within which a process must take a turn that it was handed."""
+_HAND_LOOK = 0.02
 _LATEST = 10.0
 """Longest pause between two tries to write down how a turn ended."""
 
@@ -144,7 +155,7 @@ class _Turn:
             f"{self.call.agent}/{self.call.capability} told more than {self._bounds.events} events or "
             f"{self._bounds.size} bytes in one turn. Let it tell less, or raise calls.events and calls.event_bytes."
         )
-        return failed_by(TooLarge(text))
+        return replace(failed_by(TooLarge(text)), asked=True)
 
     async def keep(self, name: str, value: Any) -> None:
         """Remember durably that something was done; an inline turn becomes a job by it."""
@@ -226,6 +237,8 @@ class Runner:
         settings: Calls | None = None,
         charge: Charge | None = None,
         sweep: Sweep | None = None,
+        leases: Leases | None = None,
+        unpark: Callable[[str], None] = lambda _: None,
     ):
         how = settings or Calls()
         self._handler = handler
@@ -236,6 +249,10 @@ class Runner:
         self._bounds = _Bounds(how.events, how.event_bytes, metrics)
         self._charge = charge
         self._sweep = sweep
+        self._leases = leases
+        self._unpark = unpark
+        self._heeding: dict[str, asyncio.Task[None]] = {}
+        self._trusting = float("-inf")
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
         self._inlined: dict[str, _Turn] = {}
         self._lost: set[str] = set()
@@ -299,7 +316,12 @@ class Runner:
             raise TurnTaken(f"Job {job.id} is {job.status} and waits for no answer.")
         target = await self._lookup(job.call.agent, job.call.capability)
         asked = {one.id: answers[one.id] for one in job.questions if one.id in answers}
-        claimed = await self._jobs.claim(job, {**job.answers, **asked})
+        holder = await self._holder(job, target[1]) if not reply else None
+        claimed = await self._jobs.claim(job, {**job.answers, **asked}, hand_to=holder)
+        if holder is not None and (claimed := await self._handed_over(claimed)).node == holder:
+            return Working(job=job.id, turn=claimed.turn) if detach else await self._listened(claimed, listener)
+        if job.node != self._jobs.node:
+            self._unpark(job.id)
         call = replace(self._next(claimed, principal, "answer"), reply=reply)
         task = self._spawn(claimed, call, target, listener, door)
         if detach:
@@ -319,10 +341,16 @@ class Runner:
         return self._jobs.follow(principal.id, job_id, after)
 
     async def cancel(self, principal: Principal, job_id: str, door: str = "library") -> Outcome:
-        """Cancel it: a running turn as a task, a waiting job by a turn of its own. An ended job stays as it is."""
+        """Cancel it: a running turn as a task, a waiting job by a turn of its own. An ended job stays as it is.
+
+        A turn that runs in another process is stopped there, and waited for; where that process is silent, the job is
+        taken from it when its lease is over.
+        """
         job = await self._jobs.get(principal.id, job_id)
         if not job.ended:
             job = await self._stop(job)
+        if job.status == "working" and job.node not in (None, self._jobs.node):
+            job = await self._stop_elsewhere(job)
         if job.ended:
             return _told(job)
         claimed = await self._claim_to_cancel(job)
@@ -336,7 +364,7 @@ class Runner:
         cannot be taken over does not keep the others from it.
         """
         taken = 0
-        for job_id in await self._jobs.abandoned():
+        for job_id in await self._jobs.abandoned(silent=self._env.monotonic() >= self._trusting):
             if job_id in self._tasks or job_id in self._inlined:
                 continue
             try:
@@ -345,23 +373,35 @@ class Runner:
                 log.exception("job %s: it could not be taken over; the next round tries again", job_id)
         return taken
 
-    def keep_house(self, every: float = LEASE / 3, sweep_every: float = _SWEEP) -> None:
-        """Start the background duties: leases renewed, lost jobs taken over; and, more slowly, old rows removed."""
-        loop = asyncio.get_running_loop()
-        self._keepers.append(loop.create_task(self._repeat(self._round, every), name="jobs"))
+    def keep_house(self, every: float = LEASE / 3, sweep_every: float = _SWEEP, *, take_over: bool = True) -> None:
+        """Start the background duties: leases renewed, lost jobs taken over, other processes heeded; and, more slowly,
+        old rows removed, by one process of all. Without ``take_over`` only the leases are renewed.
+        """
+        if not take_over:
+            self._keep_up(self._beat, every, "leases")
+            return
+        self._jobs.news.listen()
+        self._keep_up(self._round, every, "jobs", first=0.0)
+        self._keep_up(self._count, _COUNT, "count", first=0.0)
+        self._keep_up(self._heed, _HEED, "stops")
         if self._sweep is not None:  # a task of its own: leases must not wait for a large sweep
-            sweeping = self._repeat(partial(self._clear_away, self._sweep), sweep_every)
-            self._keepers.append(loop.create_task(sweeping, name="sweep"))
+            self._keep_up(partial(self._clear_away, self._sweep, sweep_every), sweep_every, "sweep")
+
+    def _keep_up(
+        self, work: Callable[[], Awaitable[None]], every: float, name: str, first: float | None = None
+    ) -> None:
+        keeping = self._repeat(work, every, every if first is None else first)
+        self._keepers.append(asyncio.get_running_loop().create_task(keeping, name=name))
 
     async def aclose(self, seconds: float = 10.0) -> None:
         """Let running turns finish for a while, then stop; what is left is taken over by the next process."""
         self._stopping.set()
-        for keeper in self._keepers:
+        keepers = [*self._keepers, *self._heeding.values()]
+        for keeper in keepers:
             keeper.cancel()
-        if self._keepers:
-            await asyncio.wait(self._keepers)
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=seconds)
+        if keepers:
+            await asyncio.wait(keepers)
+        await self._let_finish(seconds)
         self._closing = True
         left = list(self._tasks.values())
         for task in left:
@@ -370,8 +410,21 @@ class Runner:
             await asyncio.wait(left)
         try:
             await self._jobs.leave()
+            if self._leases is not None:
+                await self._leases.leave()
         except StorageError as wrong:
             log.warning("jobs: %s; what is left is taken over when its lease has run out", wrong)
+        await self._jobs.news.aclose()
+
+    async def _let_finish(self, seconds: float) -> None:
+        """Wait for what runs. Meanwhile its leases are renewed, so that nobody takes over what is about to end."""
+        clock = asyncio.get_running_loop().time  # as real as the waiting itself
+        until = clock() + seconds
+        while self._tasks and (left := until - clock()) > 0:
+            with suppress(StorageError):
+                await self._beat()
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), timeout=min(left, LEASE / 3))
 
     # Inside
 
@@ -446,6 +499,30 @@ class Runner:
 
     def _mine(self, job: Job) -> bool:
         return job.status == "working" and job.node == self._jobs.node
+
+    async def _holder(self, job: Job, capability: Capability) -> str | None:
+        """The other process in whose memory a conversation waits that cannot be replayed here, if it lives."""
+        if job.node in (None, self._jobs.node) or _repeatable(capability) or self._leases is None:
+            return None
+        return job.node if await self._leases.held(_alive(job.node)) else None
+
+    async def _handed_over(self, job: Job) -> Job:
+        """The job when its other process has taken the turn, or this one, since that did not."""
+        clock = asyncio.get_running_loop().time
+        until, now = clock() + _HANDING, job
+        while now.generation == job.generation and clock() < until:
+            await asyncio.sleep(_HAND_LOOK)
+            now = await self._jobs.get(job.owner, job.id)
+        if now.generation != job.generation:
+            return now
+        return await self._jobs.seize(job) or await self._jobs.get(job.owner, job.id)
+
+    async def _listened(self, job: Job, listener: Listener | None) -> Outcome:
+        """How a turn ends that runs in another process; its events are told here."""
+        async for event in self._jobs.follow(job.owner, job.id, job.seq):
+            if listener is not None and event.kind != "turn":
+                listener(event)
+        return _told(await self._jobs.get(job.owner, job.id))
 
     async def _join(self, job: Job, call: Call) -> Outcome:
         if job.status == "working":
@@ -595,12 +672,18 @@ class Runner:
             return await self._jobs.get(job.owner, job.id)
         return job
 
+    async def _stop_elsewhere(self, job: Job) -> Job:
+        """Let the process that works on a job stop it; the job as it stands then."""
+        await self._jobs.ask_to_stop(job)
+        return await self._jobs.wait(job.owner, job.id, _PATIENCE)
+
     async def _claim_to_cancel(self, job: Job) -> Job:
         if job.status == "needs":
             return await self._jobs.claim(job)
-        if job.node not in (None, self._jobs.node):
+        if job.node not in (None, self._jobs.node) and await self._jobs.stray(job.id) is None:
             raise Conflict(
-                f"Job {job.id} runs in another process. Cancel it there, or wait until that process is gone."
+                f"Job {job.id} runs in another process, which was asked to stop it and has not done so yet. Read it"
+                " again in a while."
             )
         taken = await self._jobs.seize(job)
         if taken is None:
@@ -643,7 +726,10 @@ class Runner:
         taken = await self._jobs.seize(job)
         if taken is None:
             return False
-        await self._revive(taken, target)
+        if await self._jobs.stop_asked(job.id):
+            self._spawn(taken, self._next(taken, taken.call.principal, "cancel"), target, None, RECOVERY)
+        else:
+            await self._revive(taken, target)
         return True
 
     async def _give_up(self, job: Job, wrong: NotFound) -> bool:
@@ -684,22 +770,79 @@ class Runner:
                 self._lost.add(job_id)
                 task.cancel()
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], every: float) -> None:
+    async def _heed(self) -> None:
+        """Stop what another process was asked to stop. It calls, where the database carries that; else this looks."""
+        news = self._jobs.news
+        called = await _rings_within(self._jobs.called, _HEED_CALLED) if news.live else self._jobs.called.is_set()
+        self._jobs.called.clear()
+        if self._tasks or self._inlined:
+            for job_id in await self._jobs.to_stop():
+                self._stop_soon(job_id)
+        for job in await self._jobs.handed():
+            await self._take_handed(job)
+        if called:  # perhaps somebody has left his jobs to the others
+            await self.recover()
+
+    async def _take_handed(self, job: Job) -> None:
+        """Go on with a conversation that waits here, and was answered elsewhere."""
+        try:
+            target = await self._lookup(job.call.agent, job.call.capability)
+        except NotFound:
+            return  # whoever handed it over takes it back
+        if (taken := await self._jobs.seize(job)) is not None:
+            self._spawn(taken, self._next(taken, taken.call.principal, "answer"), target, None, RECOVERY)
+
+    def _stop_soon(self, job_id: str) -> None:
+        if job_id in self._heeding or (job_id not in self._tasks and job_id not in self._inlined):
+            return
+        task = asyncio.get_running_loop().create_task(self._stop_for_another(job_id), name=f"stop {job_id}")
+        self._heeding[job_id] = task
+        task.add_done_callback(lambda _: self._heeding.pop(job_id, None))
+
+    async def _stop_for_another(self, job_id: str) -> None:
+        try:
+            job = await self._jobs.mine(job_id)
+            if job is not None:
+                log.info("job %s: another process was asked to cancel it", job_id)
+                await self.cancel(job.call.principal, job_id)
+        except Agent3Error as wrong:
+            log.warning("job %s: it could not be cancelled: %s", job_id, wrong)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], every: float, first: float) -> None:
+        await asyncio.sleep(first)
         while True:
-            await asyncio.sleep(every)
             try:
                 await work()
             except Exception:
                 log.exception("jobs: the round failed and is made again in %g s", every)
+            await asyncio.sleep(every)
 
-    async def _round(self) -> None:
+    async def _beat(self) -> None:
         if mine := [*self._tasks, *self._inlined]:
             self._let_go(await self._jobs.heartbeat(mine))
+
+    async def _round(self) -> None:
+        try:
+            await self._show_life()
+            await self._beat()
+        except StorageError:
+            # Who could not say that it lives must not conclude from silence that the others do not.
+            self._trusting = self._env.monotonic() + LEASE
+            raise
         await self.recover()
+
+    async def _count(self) -> None:
         for status, count in (await self._jobs.counts()).items():
             self._metrics.jobs.set((status,), count)
 
-    async def _clear_away(self, sweep: Sweep) -> None:
+    async def _show_life(self) -> None:
+        if self._leases is not None:
+            await self._leases.take(_alive(self._jobs.node), LEASE)
+
+    async def _clear_away(self, sweep: Sweep, every: float) -> None:
+        """A round of sweeping, unless another process has this duty."""
+        if self._leases is not None and not await self._leases.take("sweep", 2 * every):
+            return
         if removed := {name: count for name, count in (await sweep()).items() if count}:
             log.info("past their time and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
 
@@ -716,6 +859,11 @@ def _target_of(live: Live) -> Target:
     assert live.agent is not None
     assert live.capability is not None
     return live.agent, live.capability
+
+
+def _alive(node: str | None) -> str:
+    """The name of the lease by which a process shows that it lives."""
+    return f"alive {node}"
 
 
 def _repeatable(capability: Capability) -> bool:

@@ -23,11 +23,11 @@ from agent3.calls.keeping import StoredArtifact
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.env import REAL
-from agent3.errors import Conflict, StorageError
+from agent3.errors import Agent3Error, Conflict, StorageError
 from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 from agent3.settings import Calls, Settings, data_folder
-from agent3.storage import Blobs, Transaction, open_database
+from agent3.storage import Blobs, Database, Transaction, open_database
 
 __all__ = ["Standalone", "blob_folder", "shared"]
 
@@ -119,8 +119,9 @@ class Standalone:
         timeout: float | None = None,
         listener: Callable[[Event], None] | None = None,
         detach: bool = False,
+        door: str = "library",
     ) -> Outcome:
-        """Likewise inside the bridge's loop."""
+        """Likewise inside the bridge's loop. ``door`` is where the ledger says that it came in."""
         house = await self.house()
         whole = agent.agent if isinstance(agent, LocalAgent) else agent
         call = Call(
@@ -137,7 +138,27 @@ class Standalone:
             timeout=timeout,
         )
         try:
-            return await house.runner.start(call, (whole, capability), listener=listener, detach=detach)
+            return await house.runner.start(call, (whole, capability), listener=listener, detach=detach, door=door)
+        finally:
+            await self._tidy(house)
+
+    async def refuse(
+        self,
+        agent: LocalAgent | Agent,
+        capability: str,
+        principal: Principal,
+        refusal: Agent3Error,
+        *,
+        traceparent: str | None = None,
+        door: str = "library",
+    ) -> None:
+        """Record a call that was refused before it came here. Inside the bridge's loop."""
+        house = await self.house()
+        call = Call(
+            id=house.env.id(), principal=principal, agent=agent.id, capability=capability, traceparent=traceparent
+        )
+        try:
+            await house.refuse(call, refusal, door)
         finally:
             await self._tidy(house)
 
@@ -167,7 +188,9 @@ class Standalone:
         """Close the core; it opens anew when it is used again."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            house = await opening
+            await asyncio.wait([opening])
+        if opening is not None and not _failed(opening):
+            house = opening.result()
             await house.aclose()
             await house.database.aclose()
             return
@@ -175,18 +198,33 @@ class Standalone:
             await connector.aclose()
 
     async def house(self) -> House:
-        """The core itself, opened when it is first asked for. Inside the bridge's loop."""
+        """The core itself, opened when it is first asked for. Inside the bridge's loop.
+
+        One that could not be opened is tried again by whoever asks next.
+        """
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
+            self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
+
+    def _opened(self, opening: asyncio.Future[House]) -> None:
+        if _failed(opening) and self._opening is opening:
+            self._opening = None
 
     async def _open(self) -> House:
         url = self._settings.storage.url
-        if url:
-            database = await open_database(url, env=REAL, max_bytes=self._settings.storage.max_bytes)
-        else:
+        if not url:
             log.info("no database was given: jobs and ledger live in memory and end with the process")
-            database = await open_database(":memory:", env=REAL, max_bytes=_MOST_BYTES)
+        most = self._settings.storage.max_bytes if url else _MOST_BYTES
+        database = await open_database(url or ":memory:", env=REAL, max_bytes=most)
+        try:
+            return await self._moved_in(database, url)
+        except BaseException:
+            await database.aclose()
+            raise
+
+    async def _moved_in(self, database: Database, url: str) -> House:
+        """The core on a database, with the jobs that an earlier process left there."""
         blobs = Blobs(blob_folder(self._settings, url)) if url else None
         house = House.build(self._settings, database, self._connectors, self._lookup, blobs=blobs)
         if url and (taken := await house.runner.recover()):
@@ -215,6 +253,10 @@ class Standalone:
         if agent is None or function is None:
             raise unknown(agent_id, name)
         return agent.agent, function.capability
+
+
+def _failed(opening: asyncio.Future[House]) -> bool:
+    return opening.cancelled() or opening.exception() is not None
 
 
 def blob_folder(settings: Settings, url: str) -> Path | None:

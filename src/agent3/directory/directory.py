@@ -20,6 +20,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.news import News
 
 __all__ = ["Directory", "Hit"]
 
@@ -37,12 +38,13 @@ class Hit(Struct, frozen=True):
 
 
 class Directory:
-    """All agents of one gateway. What another process adds is seen within half a second.
+    """All agents of one gateway. What another process adds is seen at once where there is news of it, and everywhere
+    within half a second.
 
     A stored agent that cannot be read is logged, counted and left out; the others are not the worse for it.
     """
 
-    def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS):
+    def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS, news: News | None = None):
         self._database = database
         self._env = env
         self._metrics = metrics
@@ -53,6 +55,9 @@ class Directory:
         self._writes = 0
         self._index: Index | None = None
         self._lock = asyncio.Lock()
+        self._news = news
+        if news is not None:
+            news.on("directory", lambda _: self._look_again())
 
     def host(self, agent: Agent) -> None:
         """Show an agent that lives in this process, for as long as it lives."""
@@ -75,7 +80,7 @@ class Directory:
             await _next_version(tx)
 
         await self._database.write(work)
-        self._look_again()
+        self._changed()
 
     async def remove(self, agent_id: str) -> None:
         """Forget a stored agent; AgentNotFound when there is none."""
@@ -87,7 +92,7 @@ class Directory:
 
         if not await self._database.write(work):
             raise AgentNotFound(f"There is no stored agent {agent_id[:100]!r} to remove.")
-        self._look_again()
+        self._changed()
 
     async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
         """The agent of that id; AgentNotFound names the nearest one that the caller may see."""
@@ -140,7 +145,7 @@ class Directory:
                 stored = map(self._read, rows)
                 self._stored = {agent.id: agent for agent in stored if agent is not None}
                 self._version, self._index = version, None
-            if writes == self._writes:  # else what this process wrote meanwhile would be seen half a second later
+            if writes == self._writes:  # else what was written meanwhile would be seen half a second later
                 self._checked = self._env.monotonic()
 
     def _read(self, row: Row) -> Agent | None:
@@ -150,6 +155,11 @@ class Directory:
             log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], wrong)
             self._metrics.events_dropped.inc(("undecodable row",))
             return None
+
+    def _changed(self) -> None:
+        self._look_again()
+        if self._news is not None:
+            self._news.tell("directory")
 
     def _look_again(self) -> None:
         self._writes += 1

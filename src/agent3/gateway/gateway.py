@@ -13,10 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from agent3 import schema
+from agent3.calls.callbacks import CALLBACK, Callbacks
 from agent3.calls.house import House
 from agent3.calls.jobs import Job
 from agent3.calls.keeping import StoredArtifact
+from agent3.calls.outbox import Receipt
 from agent3.calls.policy import unknown
+from agent3.calls.responses import response
 from agent3.calls.runner import Listener, Target
 from agent3.directory import Directory, Hit, Rating, Reputation
 from agent3.directory.words import Index
@@ -26,8 +29,8 @@ from agent3.errors import (
     CapabilityNotFound,
     JobNotFound,
     RateLimited,
+    SetupError,
     ValidationError,
-    by_code,
 )
 from agent3.gateway.cards import card_of
 from agent3.model import (
@@ -35,16 +38,10 @@ from agent3.model import (
     Answer,
     Call,
     Capability,
-    Done,
-    Failed,
-    Needs,
     Outcome,
     Part,
     Principal,
     Question,
-    Working,
-    text_of,
-    value_of,
 )
 from agent3.schema import nearest
 from agent3.security.limits import RateLimiter
@@ -56,6 +53,7 @@ UNREACHABLE = "unreachable"
 
 _LONGEST_TIMEOUT = 3_600.0
 _MOST_RETRIES = 10
+_MOST_NAMED = 20
 _QUESTIONS_PER_CALL = 10
 """How much oftener than call a client may search, look, answer and rate."""
 
@@ -73,7 +71,7 @@ class Caller(Struct, frozen=True):
 
 
 class CallRequest(Struct, frozen=True, kw_only=True):
-    """What ``agent3_call`` takes, in our words. ``timeout`` is in seconds."""
+    """What ``agent3_call`` takes, in our words. ``timeout`` is in seconds. A call with a ``callback`` is detached."""
 
     agent: str
     message: str = ""
@@ -86,6 +84,7 @@ class CallRequest(Struct, frozen=True, kw_only=True):
     context: str | None = None
     detach: bool = False
     user_agent_id: str | None = None
+    callback: dict[str, Any] | None = None
 
 
 class Gateway:
@@ -138,6 +137,7 @@ class Gateway:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
         try:
             agent, capability = await self._target(caller.principal, request)
+            meta = await self._meta(caller.principal, request)
         except Agent3Error as refusal:
             await self._record_refusal(caller, request, refusal)
             raise
@@ -155,10 +155,11 @@ class Gateway:
             retries=_bounded("retries", request.retries, 0, _MOST_RETRIES),
             routes=capability.routes,
             traceparent=caller.traceparent,
-            meta={"userAgentId": request.user_agent_id} if request.user_agent_id else {},
+            meta=meta,
         )
+        detach = request.detach or request.callback is not None
         outcome = await self.house.runner.start(
-            call, (agent, capability), listener=caller.listener, door=caller.door, detach=request.detach
+            call, (agent, capability), listener=caller.listener, door=caller.door, detach=detach
         )
         self._used(agent, outcome)
         return outcome
@@ -196,6 +197,11 @@ class Gateway:
         """How a job stands when it pauses or ends, or that it still works when the time is over."""
         _same_agent(await self.house.runner.get(caller.principal, job), agent)
         return await self.house.runner.wait(caller.principal, job, seconds)
+
+    async def callbacks(self, caller: Caller, job: str) -> list[Receipt]:
+        """What the caller was told of a job, and what became of each delivery."""
+        found = await self.house.runner.get(caller.principal, job)
+        return await self._callbacks().of(found)
 
     async def artifact(self, caller: Caller, artifact: str) -> StoredArtifact:
         """A large result of this caller's; NotFound for anybody else's."""
@@ -271,19 +277,26 @@ class Gateway:
             return best
         raise ValidationError(
             f"Agent {agent.id!r} can do several things and the message does not say which. "
-            f"Name one as capability: {', '.join(sorted(names)[:20])}"
+            f"Name one as capability: {', '.join(sorted(names)[:_MOST_NAMED])}"
         )
 
     def _named(self, agent: Agent, name: str, names: list[str]) -> Capability:
         found = agent.capability(name)
         if found is not None and name in names:
             return found
-        near = nearest(name, names)
-        error = unknown(agent.id, name)
-        if near:
-            error.message += f" Did you mean {near!r}?"
-            error.args, error.data = (error.message,), {"nearest": [near]}
-        raise error
+        raise _not_offered(agent.id, name, names) if names else unknown(agent.id, name)
+
+    def _callbacks(self) -> Callbacks:
+        if self.house.callbacks is None:
+            raise SetupError("This gateway was built without callbacks. Wait for the job, or follow its events.")
+        return self.house.callbacks
+
+    async def _meta(self, principal: Principal, request: CallRequest) -> dict[str, Any]:
+        """What a call keeps beside its input."""
+        meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
+        if request.callback is not None:
+            meta[CALLBACK] = await self._callbacks().register(principal, request.callback)
+        return meta
 
     async def _record_refusal(self, caller: Caller, request: CallRequest, refusal: Agent3Error) -> None:
         """A call to nowhere is recorded too."""
@@ -336,6 +349,18 @@ def _bounded(name: str, value: Any, least: float, most: float) -> Any:
     return value
 
 
+def _not_offered(agent: str, name: str, names: list[str]) -> CapabilityNotFound:
+    """What a caller hears of a capability that it cannot call, with those that it can."""
+    near = nearest(name, names)
+    hint = f"Did you mean {near!r}? " if near else ""
+    more = ", and more: use agent3_select" if len(names) > _MOST_NAMED else ""
+    return CapabilityNotFound(
+        f"Agent {agent!r} has no capability {name[:100]!r} that you can call. "
+        f"{hint}It has {', '.join(sorted(names)[:_MOST_NAMED])}{more}.",
+        data={"nearest": [near]} if near else None,
+    )
+
+
 def _same_agent(job: Job, agent: str | None) -> None:
     if agent is not None and job.call.agent != agent:
         raise JobNotFound(f"Agent {agent[:100]!r} has no job {job.id}. Give the agent that asked.")
@@ -377,48 +402,3 @@ def _best(offered: list[Capability], message: str) -> Capability | None:
     if not ranked or (len(ranked) > 1 and ranked[0][1] < 1.15 * ranked[1][1]):
         return None
     return from_words[ranked[0][0]].capabilities[0]
-
-
-def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """An outcome as the design's Agent3CallResponse."""
-    usage = outcome.usage if isinstance(outcome, (Done, Failed)) else None
-    metadata: dict[str, Any] = {
-        "responseTime": round(seconds * 1000, 3),
-        "tokensUsed": usage.tokens if usage is not None else None,
-        "cost": round(usage.cost, 6) if usage is not None else None,
-        "statusCode": _status(outcome),
-        "retryCount": usage.retries if usage is not None else 0,
-    }
-    body: dict[str, Any] = {"success": isinstance(outcome, Done)}
-    if isinstance(outcome, Done):
-        body["result"] = _result(outcome)
-    elif isinstance(outcome, Failed):
-        body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
-        if outcome.retry_after is not None:
-            metadata["retryAfter"] = round(outcome.retry_after, 3)
-        if outcome.data:
-            body["details"] = outcome.data
-        if outcome.parts:
-            body["result"] = _result(outcome)
-    elif isinstance(outcome, Needs):
-        body |= {"job": outcome.job, "status": "needs", "questions": msgspec.to_builtins(outcome.questions)}
-        if outcome.parts:
-            body["result"] = text_of(outcome.parts)
-    else:
-        body |= {"job": outcome.job, "status": "working"}
-        if outcome.text:
-            body["text"] = outcome.text
-    return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
-
-
-def _status(outcome: Outcome) -> int:
-    if isinstance(outcome, Failed):
-        return by_code(outcome.code).http_status
-    return 202 if isinstance(outcome, Working) else 200
-
-
-def _result(outcome: Done | Failed) -> Any:
-    value = value_of(outcome.parts)
-    if not outcome.artifacts:
-        return value
-    return {"value": value, "artifacts": msgspec.to_builtins(outcome.artifacts)}

@@ -7,7 +7,7 @@ be read is a malformed response, never a crash.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -118,7 +118,19 @@ def parts_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
     structured = result.get("structuredContent")
     if structured is None:
         return tuple(parts)
+    if _repeat_each(parts, structured):
+        return (Part(data=structured),)
     return (*(part for part in parts if not _repeats(part, structured)), Part(data=structured))
+
+
+def _repeat_each(parts: Sequence[Part], structured: Any) -> bool:
+    """Whether the texts are the items of a list that is wrapped there as ``result``."""
+    items = structured.get("result") if isinstance(structured, dict) and len(structured) == 1 else None
+    if not isinstance(items, list) or len(items) != len(parts):
+        return False
+    return all(
+        _repeats(part, {"result": item}) or _repeats(part, item) for part, item in zip(parts, items, strict=True)
+    )
 
 
 def _repeats(part: Part, structured: Any) -> bool:
@@ -128,9 +140,14 @@ def _repeats(part: Part, structured: Any) -> bool:
     if part.text is None or not part.text or part.text[0] not in '{["0123456789-tfn':
         return False
     try:
-        return bool(msgspec.json.decode(part.text) == structured)
+        return msgspec.json.decode(part.text) in (structured, _unwrapped(structured))
     except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def _unwrapped(structured: Any) -> Any:
+    alone = isinstance(structured, dict) and structured.keys() == {"result"}
+    return structured["result"] if alone else structured
 
 
 def _part(block: Mapping[str, Any]) -> Part:

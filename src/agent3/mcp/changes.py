@@ -44,16 +44,19 @@ PATIENCE = 5.0
 """Seconds that one client has to take its news."""
 
 MayWatch = Callable[[str, Principal], Coroutine[Any, Any, bool]]
+NoLonger = Callable[[str, Principal], None]
+"""Hears, as often as one was let watch a resource, that it does so no longer."""
 
 
 class Changes:
     """Who is to be told what. ``tell`` is safe from any thread; all else belongs to the loop of ``telling``."""
 
-    def __init__(self, may_watch: MayWatch):
+    def __init__(self, may_watch: MayWatch, no_longer: NoLonger = lambda uri, principal: None):
         self._may_watch = may_watch
+        self._no_longer = no_longer
         self._bus = InMemorySubscriptionBus()
         self._streams = ListenHandler(self._bus)
-        self._legacy: dict[Connection, set[str]] = {}
+        self._legacy: dict[Connection, dict[str, Principal]] = {}
         self._waiting: dict[ServerEvent, None] = {}
         self._loops: list[asyncio.AbstractEventLoop] = []
         self._round: asyncio.Task[None] | None = None
@@ -87,13 +90,19 @@ class Changes:
 
     async def subscribe(self, ctx: Context, params: wire.SubscribeRequestParams) -> wire.EmptyResult:
         """Legacy: tell this session when the resource changes."""
-        if await self._may_watch(params.uri, principal_of(ctx)):
-            self._wanted(ctx).add(params.uri)
+        wanted, who = self._wanted(ctx), principal_of(ctx)
+        if params.uri not in wanted and await self._may_watch(params.uri, who):
+            over = not any(one is wanted for one in self._legacy.values())
+            if over or params.uri in wanted:  # the session ended meanwhile, or it asked twice at once
+                self._no_longer(params.uri, who)
+            else:
+                wanted[params.uri] = who
         return wire.EmptyResult()
 
     async def unsubscribe(self, ctx: Context, params: wire.UnsubscribeRequestParams) -> wire.EmptyResult:
         """Legacy: no longer."""
-        self._wanted(ctx).discard(params.uri)
+        if (who := self._wanted(ctx).pop(params.uri, None)) is not None:
+            self._no_longer(params.uri, who)
         return wire.EmptyResult()
 
     async def listen(
@@ -103,21 +112,31 @@ class Changes:
         asked = (ctx.params or {}).get("notifications")
         if isinstance(asked, dict) and asked.get("taskIds") and "tasks" not in powers_of(ctx):
             raise lacking(frozenset({"tasks"}), "Following tasks")
-        wanted = params.notifications
-        if wanted.resource_subscriptions:
-            who = principal_of(ctx)
-            allowed = [uri for uri in wanted.resource_subscriptions if await self._may_watch(uri, who)]
-            wanted = wanted.model_copy(update={"resource_subscriptions": allowed})
-        return await self._streams(ctx, params.model_copy(update={"notifications": wanted}))
+        wanted, who = params.notifications, principal_of(ctx)
+        allowed: list[str] = []
+        try:
+            for uri in wanted.resource_subscriptions or ():
+                if await self._may_watch(uri, who):
+                    allowed.append(uri)  # noqa: PERF401 - one by one: what was granted is given back in any case
+            if wanted.resource_subscriptions:
+                wanted = wanted.model_copy(update={"resource_subscriptions": allowed})
+            return await self._streams(ctx, params.model_copy(update={"notifications": wanted}))
+        finally:
+            for uri in allowed:
+                self._no_longer(uri, who)
 
-    def _wanted(self, ctx: Context) -> set[str]:
+    def _wanted(self, ctx: Context) -> dict[str, Principal]:
         """The addresses that a legacy session waits for; it is known from here on."""
         # The SDK shows a handler no way to its connection, and only that lives as long as the session.
         connection = ctx.session._connection  # noqa: SLF001
         if connection not in self._legacy:
-            self._legacy[connection] = set()
-            connection.exit_stack.callback(self._legacy.pop, connection, None)
+            self._legacy[connection] = {}
+            connection.exit_stack.callback(self._leave, connection)
         return self._legacy[connection]
+
+    def _leave(self, connection: Connection) -> None:
+        for uri, who in self._legacy.pop(connection, {}).items():
+            self._no_longer(uri, who)
 
     # Telling
 

@@ -20,7 +20,7 @@ import msgspec
 
 from agent3 import bridge, llm
 from agent3.calls.functions import LocalAgent
-from agent3.calls.outcomes import REFUSALS, error_of, failed_by
+from agent3.calls.outcomes import error_of, failed_by, is_refusal
 from agent3.calls.plans import Item, OnError, PlanStep, StopOnError, parse_plan, planner, run_batch, run_plan
 from agent3.calls.results import CACHED
 from agent3.calls.standalone import Standalone, shared
@@ -30,7 +30,20 @@ from agent3.errors import CallTimeout, CapabilityNotFound, Conflict, JobNotFound
 from agent3.mcp.library import MCPServer
 from agent3.mcp.telling import characters, content_of, cut, part_of, parts_in, text_in, words_of
 from agent3.mcp.workshop import TRACE
-from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Part, Principal, Question, Working, value_of
+from agent3.model import (
+    LOCAL,
+    Answer,
+    Done,
+    Failed,
+    Needs,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    Working,
+    encode,
+    value_of,
+)
 from agent3.observe import traces
 from agent3.schema import nearest
 
@@ -71,6 +84,7 @@ class _Source(Protocol):
     def error(self) -> str | None: ...
     def tools(self) -> Sequence[ToolDefinition]: ...
     def has(self, name: str) -> bool: ...
+    def refused(self, failed: Failed) -> bool: ...
     async def call(self, name: str, given: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome: ...
     async def answer(self, job: str, answers: Mapping[str, Answer], principal: Principal) -> Outcome: ...
     async def wait(self, job: str, principal: Principal, seconds: float) -> Outcome: ...
@@ -100,6 +114,9 @@ class _Here:
         if not self.server.versions(base):
             return False
         return self.server.security is None or any(one.name == base for one in self.tools())
+
+    def refused(self, failed: Failed) -> bool:
+        return is_refusal(failed)
 
     async def call(self, name: str, given: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome:
         return await self.server.call_tool_async(name, given, principal, **options)
@@ -150,6 +167,8 @@ class _Ran:
     trace_id: str
     seconds: float
     more: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """The ids of all questions so far, by their texts: one that is asked again says what was wrong with the answer."""
 
     def told(self, status: str, **fields: Any) -> dict[str, Any]:
         return {"status": status, **fields, "trace_id": self.trace_id, "metadata": self._metadata()}
@@ -249,7 +268,10 @@ class MCPClient:
         return [one.shown() for one in connections]
 
     def close(self) -> None:
-        """Disconnect from all servers. The core stays open: it may serve others."""
+        """Disconnect from all servers. The core and the model stay open, for they may serve others.
+
+        Close a model that is not used any more by ``model.close()``.
+        """
         with self._lock:
             connections, self._connections = self._connections, ()
             plans, self._plans = self._plans, None
@@ -315,10 +337,11 @@ class MCPClient:
     def answer(
         self, job: str, answers: Mapping[str, Any], *, max_tokens: int | None = None, as_llm: bool = False
     ) -> dict[str, Any]:
-        """Go on with a call that ended as ``needs``: an answer for each of its questions, by the question's text or id.
+        """Go on with a call that ended as ``needs``: an answer for each of its questions, by the question's id or text.
 
-        ``agent3.model.Answer("decline")`` says no. What it gives is what ``invoke_tool`` gives; JobNotFound for a job
-        that no call of this client waits for.
+        An answer is a value that fits the question's ``schema``, for servers of this process and elsewhere alike;
+        ``agent3.model.Answer("decline")`` says no. What it gives is what ``invoke_tool`` gives: one that does not fit
+        is asked for again, under the same id. JobNotFound for a job that no call of this client waits for.
         """
         return bridge.run(self._answer(job, answers, max_tokens, as_llm))
 
@@ -341,7 +364,7 @@ class MCPClient:
         error and raises nothing. After an error, ``"first"`` begins no further call (``"skipped"``), and ``"cancel"``
         also ends those that run (``"canceled"``).
         """
-        policy: StopOnError = "never" if not stop_on_error else "first" if stop_on_error is True else stop_on_error
+        policy = _policy(stop_on_error)
         steps = [_call(number, one) for number, one in enumerate(calls)]
         items = bridge.run(run_batch(steps, self._step, parallel=concurrency, stop_on_error=policy))
         return _shown(items)
@@ -353,19 +376,21 @@ class MCPClient:
         key: str | None = None,
         on_error: OnError = "stop",
         parallel: int = 8,
+        done: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run steps that feed one another: ``{"status", "steps": [{"id", "status", "result" or "error", …}]}``.
 
         A step is ``{"id", "tool", "input", "after", "timeout"}``; ``${id.path}`` in its input is the result of
         another step, which it then waits for. With a ``key`` the plan is a job of the core, and goes on when it is
         run again under that key, also by another process if the core has a database: no finished step is repeated. A
-        step that was cut off in the middle is repeated only if its tool is idempotent or read-only; else it ends as
-        ``interrupted``. Raises ValidationError for a plan that cannot be run, and Conflict for a key that stands for
-        another plan.
+        step that was cut off in the middle is repeated only if its tool is idempotent or read-only; else its error is
+        ``interrupted``, and you decide: run the plan under another key, with the results of the steps that are not to
+        be repeated in ``done``, by their ids. Raises ValidationError for a plan that cannot be run, and Conflict for
+        a key that stands for another plan.
         """
-        items = bridge.run(self._plan(plan, key, on_error, parallel))
+        items = bridge.run(self._plan(plan, key, on_error, parallel, done))
         wrong = next((one.status for one in items if one.status not in ("success", "skipped")), "success")
-        return {"status": wrong, "steps": _shown(items)}
+        return {"status": wrong, "steps": [_decidable(one) for one in _shown(items)]}
 
     def read_artifact(self, handle: str, *, offset: int = 0, max_tokens: int = _RESULT_TOKENS) -> dict[str, Any]:
         """Read on in a result that was cut: ``{"text", "offset", "next", "size", "media_type"}``.
@@ -464,7 +489,10 @@ class MCPClient:
         max_tokens: int | None,
         as_llm: bool,
     ) -> dict[str, Any]:
-        return await self._told(await self._run(name, parameters or {}, timeout, key), max_tokens, as_llm)
+        given = {} if parameters is None else parameters
+        if not isinstance(given, Mapping):
+            raise ValidationError(f"The parameters of {name[:100]!r} are values by their names, got {_kind(given)}.")
+        return await self._told(await self._run(name, given, timeout, key), max_tokens, as_llm)
 
     async def _run(self, name: str, given: Mapping[str, Any], timeout: float | None, key: str | None) -> _Ran:
         connection, tool = self._find(name)
@@ -486,10 +514,13 @@ class MCPClient:
                 result = await self._result(ran, done, max_tokens, as_llm)
                 return ran.told("success", result=result)
             case Failed() as failed:
+                if ran.connection.source.refused(failed):
+                    raise error_of(failed)
                 return ran.told("error", error=_error(failed))
             case Needs() as needs:
                 self._remember(needs.job, ran)
-                return ran.told("needs", job=needs.job, questions=[one.text for one in needs.questions])
+                ran.names |= {one.text: one.id for one in needs.questions}
+                return ran.told("needs", job=needs.job, questions=[_question(one) for one in needs.questions])
             case working:
                 self._remember(working.job, ran)
                 return ran.told("working", job=working.job)
@@ -512,7 +543,7 @@ class MCPClient:
     ) -> dict[str, Any]:
         ran = self._opened(job)
         asked = ran.outcome.questions if isinstance(ran.outcome, Needs) else ()
-        given = _answers(asked, answers)
+        given = _answers(asked, ran.names, answers)
         return await self._go_on(ran, ran.connection.source.answer(job, given, self.principal), max_tokens, as_llm)
 
     async def _wait(self, job: str, seconds: float, max_tokens: int | None, as_llm: bool) -> dict[str, Any]:
@@ -583,14 +614,20 @@ class MCPClient:
         return await self._told(ran)
 
     async def _plan(
-        self, plan: Sequence[Mapping[str, Any]], key: str | None, on_error: OnError, parallel: int
+        self,
+        plan: Sequence[Mapping[str, Any]],
+        key: str | None,
+        on_error: OnError,
+        parallel: int,
+        done: Mapping[str, Any] | None,
     ) -> list[Item]:
         steps = parse_plan(plan)
         if key is None:
-            return await run_plan(None, steps, self._step, on_error=on_error, parallel=parallel)
+            return await run_plan(None, steps, self._step, on_error=on_error, parallel=parallel, done=done)
         agent = self._planning()
         await self._core.take_over()
         given = {"steps": msgspec.to_builtins(steps), "on_error": on_error, "parallel": parallel}
+        given |= {"done": dict(done)} if done else {}
         capability = agent.functions["run"].capability
         outcome = await self._core.call_async(
             agent, capability, given, self.principal, key=f"plan {key}", timeout=_LONGEST
@@ -701,9 +738,7 @@ def _is(connection: _Connection, server: object) -> bool:
 
 
 def _error(failed: Failed) -> dict[str, Any]:
-    """What is told of a tool that failed; a refusal is raised."""
-    if failed.code in REFUSALS:
-        raise error_of(failed)
+    """What is told of a tool that failed."""
     error = {"code": failed.code, "message": failed.message, "retryable": failed.retryable}
     optional = {"retry_after": failed.retry_after, "data": failed.data}
     return error | {key: value for key, value in optional.items() if value}
@@ -714,20 +749,68 @@ def _noted(shown: Any, handle: str, offset: int, size: int) -> Any:
     return f"{shown}\n{note}" if isinstance(shown, str) else (*shown, llm.Text(note))
 
 
-def _answers(asked: Sequence[Question], answers: Mapping[str, Any]) -> dict[str, Answer]:
+def _question(one: Question) -> dict[str, Any]:
+    """A question as it is told: alike for servers of this process and for those elsewhere, who ask by forms."""
+    field = _one_field(one.schema)
+    schema = one.schema if field is None or field[0] != "answer" else field[1]
+    told = {"id": one.id, "text": one.text, "schema": schema, "url": one.url}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _one_field(schema: Mapping[str, Any] | None) -> tuple[str, Any] | None:
+    """Name and schema of the only field of a form."""
+    fields = (schema or {}).get("properties")
+    return next(iter(fields.items())) if isinstance(fields, dict) and len(fields) == 1 else None
+
+
+def _answers(asked: Sequence[Question], names: Mapping[str, str], answers: Mapping[str, Any]) -> dict[str, Answer]:
     """Answers by the ids of their questions; ValidationError for one to something that was not asked."""
-    ids = {name: one.id for one in asked for name in (one.text, one.id)}
-    if stray := [name for name in answers if name not in ids]:
-        wanted = "; ".join(one.text for one in asked) or "nothing"
-        raise ValidationError(f"{stray[0][:100]!r} was not asked. Asked was: {wanted}")
-    return {ids[name]: one if isinstance(one, Answer) else Answer(data=one) for name, one in answers.items()}
+    if not isinstance(answers, Mapping):
+        raise ValidationError(f"Answers are values by the ids of their questions, got {_kind(answers)}.")
+    questions = {one.id: one for one in asked}
+    found = {name: questions.get(name) or questions.get(names.get(name, "")) for name in answers}
+    given: dict[str, Answer] = {}
+    for name, question in found.items():
+        if question is None:
+            wanted = "; ".join(f"{one.id}: {one.text}" for one in asked) or "nothing"
+            raise ValidationError(f"{name[:100]!r} was not asked. Asked was: {wanted}")
+        said = answers[name]
+        given[question.id] = said if isinstance(said, Answer) else Answer(data=_in_form(question, said))
+    return given
+
+
+def _in_form(question: Question, value: Any) -> Any:
+    """A plain value as the form of one field, where that is what a server wants; structure in a text is JSON."""
+    field = _one_field(question.schema)
+    if field is None or (isinstance(value, Mapping) and (field[0] != "answer" or "answer" in value)):
+        return value
+    name, kind = field
+    as_text = isinstance(value, Mapping | list) and isinstance(kind, dict) and kind.get("type") == "string"
+    return {name: encode(value).decode() if as_text else value}
+
+
+def _policy(stop_on_error: object) -> StopOnError:
+    match stop_on_error:
+        case bool():
+            return "first" if stop_on_error else "never"
+        case "first" | "cancel":
+            return stop_on_error
+    raise ValidationError(f"stop_on_error is False, 'first' or 'cancel', got {str(stop_on_error)[:100]!r}.")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def _call(number: int, given: Mapping[str, Any] | tuple[str, Mapping[str, Any]]) -> PlanStep:
     """One call of a batch, as a step that waits for nothing."""
     if not isinstance(given, Mapping):
-        tool, parameters = given
-        return PlanStep(str(number), tool, parameters)
+        match given:
+            case (str(tool), Mapping() as parameters):
+                return PlanStep(str(number), tool, parameters)
+        raise ValidationError(
+            f"Call {number} of the batch is malformed. Give (tool, parameters), or {{'tool': …, 'parameters': …}}."
+        )
     fields = {"id": str(number), **given}
     if "parameters" in fields:
         fields["input"] = fields.pop("parameters")
@@ -735,6 +818,15 @@ def _call(number: int, given: Mapping[str, Any] | tuple[str, Mapping[str, Any]])
         return msgspec.convert(fields, PlanStep)
     except msgspec.ValidationError as wrong:
         raise ValidationError(f"Call {number} of the batch is malformed: {wrong}") from None
+
+
+def _decidable(step: dict[str, Any]) -> dict[str, Any]:
+    """A step as it is told; one that was cut off says how to go on, for nobody but the caller can know."""
+    error = step.get("error") or {}
+    if error.get("code") != "interrupted":
+        return step
+    hint = "Find out whether it happened, then run the plan under another key, with the results of what is not to be "
+    return {**step, "error": {**error, "message": f"{error['message']} {hint}repeated as done={{id: result}}."}}
 
 
 def _shown(items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -199,7 +199,8 @@ class FastLane:
             ):
                 return None
             return _caller(request, principal, can, modern)
-        page = self._pages.get(self._page_key(request, heard.version, principal))
+        key = self._page_key(request, heard.version, principal)
+        page = self._pages.get(key) if key is not None else None
         return None if page is None else Reply(_envelope(request.id, page), heard.session)
 
     def _known(self, host: bytes) -> bool:
@@ -278,12 +279,13 @@ class FastLane:
 
     # Lists: the SDK's own answers, remembered
 
-    def _page_key(self, request: _Request, version: bytes, principal: Principal) -> Hashable:
+    def _page_key(self, request: _Request, version: bytes, principal: Principal) -> Hashable | None:
+        """What a page is remembered by; None for a list of which nobody says when it changes."""
         if request.method != "tools/list":
             return (request.method, version)
         fingerprint = getattr(self._toolset, "fingerprint", None)
         if fingerprint is None:
-            return object()
+            return None
         return (request.method, version, request.params.cursor, fingerprint(principal))
 
     async def _remembering(

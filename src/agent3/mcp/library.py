@@ -13,19 +13,21 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from agent3 import bridge
+import jsonschema_rs
+
+from agent3 import bridge, schema
 from agent3.calls.functions import LocalAgent
 from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import ToolDefinition
 from agent3.env import REAL, Env
-from agent3.errors import SetupError, Unauthenticated
+from agent3.errors import RequestError, SetupError, Unauthenticated
 from agent3.mcp.catalogue import Version
 from agent3.mcp.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
 from agent3.mcp.turns import Turns
 from agent3.mcp.workshop import DEPRECATED, TRACE, Rules, Workshop
 from agent3.model import LOCAL, Answer, Event, Outcome, Principal
 from agent3.observe.performance import MCPPerformanceMonitor
-from agent3.schema import from_function
+from agent3.schema import from_function, nearest
 from agent3.settings import Calls, Limits, Settings
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ Listener = Callable[[Event], None]
 Who = Callable[[Mapping[str, Any]], Principal]
 """Reads who calls from an ASGI scope; raises AccessError where nobody may."""
 
+_TRANSPORTS = ("http", "stdio")
 _unmetered = Standalone(Settings(calls=Calls(ledger="batched", job_days=1.0), limits=Limits(per_minute=0.0)))
 """The core of servers that count calls by themselves: two counters for one call would contradict each other."""
 
@@ -70,6 +73,8 @@ class MCPServer:
         timeout: float | None = None,
         env: Env = REAL,
     ):
+        if not name.strip():
+            raise SetupError("An MCPServer needs a name: clients show it, and the ledger has its calls under it.")
         self.name = name
         self.description = description
         self.version = version
@@ -93,9 +98,10 @@ class MCPServer:
     def register_tool(self, definition: ToolDefinition, function: Callable[..., Any]) -> None:
         """Offer a tool, or one more version of it; Conflict when name and version are taken.
 
-        Connected clients are told. The types in the function's signature are read when the tool is first called.
+        SetupError for parameters that the function does not have, and for schemas that are none. Connected clients
+        are told. The types in the function's signature are read when the tool is first called.
         """
-        _check(definition.name, function)
+        _check(definition, function)
         self._workshop.catalogue.add(definition, function)
         self._tell()
 
@@ -183,20 +189,27 @@ class MCPServer:
         key: str | None = None,
         traceparent: str | None = None,
         listener: Listener | None = None,
+        door: str = "library",
     ) -> Outcome:
         """Likewise from a coroutine, in whichever loop; cancelling it cancels the tool.
 
         ``timeout`` bounds the call as a whole, all who send the same ``key`` share one call, and ``listener`` hears of
-        events on the caller's loop.
+        events on the caller's loop. ``door`` is where the ledger says that the call came in.
         """
         given = {"timeout": timeout, "key": key, "traceparent": traceparent, "listener": self._heard_here(listener)}
-        return await self._at_home(self._workshop.call(name, arguments, principal, **given))
+        return await self._at_home(self._workshop.call(name, arguments, principal, door=door, **given))
 
     async def answer_async(
-        self, job: str, answers: Mapping[str, Answer], principal: Principal = LOCAL, listener: Listener | None = None
+        self,
+        job: str,
+        answers: Mapping[str, Answer],
+        principal: Principal = LOCAL,
+        listener: Listener | None = None,
+        *,
+        door: str = "library",
     ) -> Outcome:
         """The next turn of a call that asked something."""
-        return await self._at_home(self._workshop.answer(job, answers, principal, self._heard_here(listener)))
+        return await self._at_home(self._workshop.answer(job, answers, principal, self._heard_here(listener), door))
 
     async def artifact_async(self, handle: str, principal: Principal = LOCAL) -> tuple[bytes, str]:
         """The bytes of a large result, and what they are; NotFound for what is not this caller's."""
@@ -223,7 +236,9 @@ class MCPServer:
         """An ASGI app that serves the tools at ``path``: alone, as a route, or mounted in Starlette or FastAPI.
 
         ``principal`` says who calls; without it ``security`` does, and without that only this machine may call.
-        ``allowed_hosts`` are names, besides those of loopback, under which the server may be called.
+        Behind a proxy on this machine give ``principal``: to a server everybody who comes through one is at this
+        machine, unless the proxy says otherwise. ``allowed_hosts`` are names, besides those of loopback, under which
+        the server may be called.
         """
         endpoint: Endpoint = _serving().Endpoint(self, path, principal, allowed_hosts, allowed_origins)
         return endpoint
@@ -257,8 +272,9 @@ class MCPServer:
     ) -> None:
         """Serve until a signal comes; over standard input and output until the host leaves.
 
-        ``options`` are those of ``listening``.
+        ``options`` are those of ``listening``. SetupError for a transport that is neither.
         """
+        _check_transport(transport)
         if transport == "stdio":
             _serving().run_stdio(self)
         else:
@@ -273,6 +289,7 @@ class MCPServer:
         **options: Any,
     ) -> None:
         """Likewise from a coroutine, until it is cancelled."""
+        _check_transport(transport)
         if transport == "stdio":
             await self._at_home(_serving().stdio(self))
         else:
@@ -311,15 +328,74 @@ def _serving() -> Any:
     return import_module("agent3.mcp.serving")
 
 
-def _check(name: str, function: Callable[..., Any]) -> None:
-    """What can be said of a function without reading its types: that it takes what comes by name."""
+def _check_transport(transport: str) -> None:
+    if transport not in _TRANSPORTS:
+        near = nearest(str(transport), _TRANSPORTS)
+        hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(_TRANSPORTS)}."
+        raise SetupError(f"A server has no transport {transport!r}. {hint}")
+
+
+def _check(definition: ToolDefinition, function: Callable[..., Any]) -> None:
+    """What can be said of a tool without reading types and without a call: SetupError for what cannot work."""
+    name = definition.name
     try:
-        parameters = inspect.signature(function).parameters.values()
+        takes = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise SetupError(f"Tool {name!r} needs a function with a signature, got {type(function).__name__}.") from None
-    for one in parameters:
+    for one in takes:
         if one.kind in (one.VAR_POSITIONAL, one.POSITIONAL_ONLY):
             raise SetupError(f"Tool {name!r}: its function takes {one.name!r} by position, but input comes by name.")
+    _check_names(definition, [one for one in takes if not _is_context(one)])
+    _check_schemas(definition)
+
+
+def _check_names(definition: ToolDefinition, takes: Sequence[inspect.Parameter]) -> None:
+    """That the function can be called with whatever the definition lets in."""
+    given = definition.to_schema()
+    defined, needed = given.get("properties") or {}, given.get("required") or ()
+    names = [one.name for one in takes]
+    strange = [one for one in defined if one not in names]
+    if strange and not any(one.kind is one.VAR_KEYWORD for one in takes):
+        near = nearest(strange[0], names)
+        hint = f"did you mean {near!r}?" if near else f"it takes {', '.join(names) or 'nothing'}."
+        raise SetupError(f"Tool {definition.name!r}: its function has no parameter {strange[0]!r}; {hint}")
+    for one in takes:
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD and one.name not in needed:
+            raise SetupError(
+                f"Tool {definition.name!r}: its function cannot do without {one.name!r}, which the definition does not "
+                f"require. Say ToolParameter(name={one.name!r}, required=True), or give it a default in the function."
+            )
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    written = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+    return parameter.name == "ctx" or written.split(".")[-1] == "Context"
+
+
+def _check_schemas(definition: ToolDefinition) -> None:
+    """Schemas that an author wrote; those that are made of parameters are right."""
+    taken, given = definition.input_schema, definition.returns
+    wrong = None if taken is None or _is_schema(taken) else _fault("input_schema", taken)
+    wrong = wrong or (None if given is None else _fault("returns", given))
+    if wrong is not None:
+        raise SetupError(f"Tool {definition.name!r}: its {wrong}")
+
+
+def _fault(what: str, written: dict[str, Any]) -> str | None:
+    try:
+        schema.compile(written)
+    except RequestError as wrong:
+        return f"{what} cannot be used. {wrong.message}"
+    return None
+
+
+def _is_schema(written: dict[str, Any]) -> bool:
+    """Whether it surely is one. To compile it, as the first call does, takes 100 µs: too long for 10,000 tools."""
+    try:
+        return jsonschema_rs.meta.is_valid(written)
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return False
 
 
 def _definition_of(function: Callable[..., Any], options: Mapping[str, Any]) -> ToolDefinition:

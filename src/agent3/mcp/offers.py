@@ -238,6 +238,10 @@ class Watched(Protocol):
         """Somebody begins to wait for changes; ``NotFound`` where there is nothing for this caller."""
         ...
 
+    def unwatch(self, uri: str, principal: Principal) -> None:
+        """Somebody who began waits no longer; said once for each ``watch`` that was granted. It may be left out."""
+        ...
+
 
 class Prompts(Protocol):
     """Offers prompts."""

@@ -11,6 +11,7 @@ where threads run.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -36,7 +37,10 @@ _GRACE = 2.0
 """Seconds that a program gets to end by itself once its input is closed, and again after SIGTERM."""
 _TAIL = 20
 _LONGEST_LINE = 2_000
+_SHOWN_PER_MINUTE = 20
+"""Lines of a program's standard error that are logged; of a long traceback the last one says most, and is kept."""
 _LINES_PER_MINUTE = 200
+"""Likewise for whoever reads what is logged as debug."""
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -300,10 +304,12 @@ class PipeChannel:
         how = (
             "was stopped" if self._closing else f"ended (exit code {code})" if code is not None else "closed its input"
         )
-        last = f" Its last words: {self._said[-1][:300]}" if self._said and not self._closing else ""
-        error = Unavailable(f"{self.place} {how} before it answered.{last}")
+        error = Unavailable(f"{self.place} {how} before it answered.{self._quoted()}")
         error.sent = sent
         return error
+
+    def _quoted(self) -> str:
+        return f" Its last words: {self._said[-1][:300]}" if self._said and not self._closing else ""
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -314,13 +320,14 @@ class PipeChannel:
             self._fail(MalformedResponse(f"{self.place} wrote a message of more than {LIMITS.body} bytes."))
             self._kill(signal.SIGKILL)
         await self._process.wait()
-        if not self._closing:
-            log.warning("%s ended with exit code %s", self.place, self._process.returncode)
+        if crashed := not self._closing:
             self._kill(signal.SIGKILL)  # what it started, and left in its group
             self._watchdog.release(self.pid)
             if self.on_crash is not None:
                 self.on_crash()
         await self._last_words()
+        if crashed:
+            log.warning("%s ended with exit code %s.%s", self.place, self._process.returncode, self._quoted())
         self._fail(self._gone(sent=True))
 
     def _fail(self, error: Agent3Error) -> None:
@@ -391,10 +398,10 @@ class PipeChannel:
         if not text:
             return
         self._said.append(text)
-        if count < _LINES_PER_MINUTE:
-            log.info("%s: %s", self._command.name, text)
-        elif count == _LINES_PER_MINUTE:
-            log.warning("%s says too much on standard error; the rest of this minute is left out", self._command.name)
+        if count <= _LINES_PER_MINUTE:
+            log.log(logging.INFO if count <= _SHOWN_PER_MINUTE else logging.DEBUG, "%s: %s", self._command.name, text)
+        if count == _SHOWN_PER_MINUTE:
+            log.info("%s says more on standard error: in this minute it is for the level debug", self._command.name)
 
 
 def _not_started(command: Command, wrong: OSError | ValueError) -> Unavailable:

@@ -34,6 +34,7 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, NotFound
 from agent3.mcp.changes import Changes, Kind
 from agent3.mcp.exchange import Exchange, Work, uncut
+from agent3.mcp.hearing import Answering
 from agent3.mcp.offers import (
     Caller,
     Completed,
@@ -169,7 +170,7 @@ class MCPDoor:
         self._levels: OrderedDict[str, wire.LoggingLevel] = OrderedDict()
         self._demands: OrderedDict[str, _Demands] = OrderedDict()
         self._manager: Sessions | None = None
-        self._changes = Changes(self._may_watch)
+        self._changes = Changes(self._may_watch, self._no_longer_watches)
         self._desk = Desk(cast("Tasks", toolset)) if hasattr(toolset, "task") else None
         self._server = self._build(name, version, instructions, about or {}, list_ttl)
         self.info: dict[str, Any] = self._server.server_info_stamp
@@ -201,7 +202,8 @@ class MCPDoor:
         async with AsyncExitStack() as stack:
             incoming, outgoing = await stack.enter_async_context(stdio_server())
             await stack.enter_async_context(self._changes.telling())
-            await self._server.run(incoming, outgoing, self._server.create_initialization_options())
+            heard = Answering(incoming, outgoing)
+            await self._server.run(heard, outgoing, self._server.create_initialization_options())
 
     def changed(self, kind: Kind, uri: str | None = None) -> None:
         """Tell clients of both eras that a list changed, or with ``uri`` that one resource did. From any thread."""
@@ -411,6 +413,10 @@ class MCPDoor:
         except Agent3Error:
             return False
         return True
+
+    def _no_longer_watches(self, uri: str, principal: Principal) -> None:
+        if hasattr(self.toolset, "unwatch"):
+            cast("Watched", self.toolset).unwatch(uri, principal)
 
     # Prompts
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from agent3.calls.outcomes import is_refusal
 from agent3.calls.standalone import Standalone
 from agent3.definitions import ToolDefinition, ToolParameter
 from agent3.errors import Agent3Error, AgentNotFound, CapabilityNotFound, SetupError, TargetError
@@ -29,6 +30,8 @@ __all__ = ["Remote", "route_to"]
 log = logger("mcp.client")
 
 _DOWN = frozenset({"unavailable", "circuit_open"})
+_TURNED_AWAY = frozenset({"rate_limited", "capability_not_found", "invalid_input"})
+"""Codes of a server that says no before its tool runs: a tool that failed is a result, with a code of its own."""
 
 
 # How it is reached
@@ -117,9 +120,11 @@ class _Switch:
         """One turn of a tool."""
         remote = self.lines.get(call.agent)
         if remote is None:
-            raise AgentNotFound(
+            gone = AgentNotFound(
                 f"The MCP server {call.agent!r} is not connected. Connect to it with connect_to_server."
             )
+            gone.sent = False
+            raise gone
         return await remote.connector().call(call)
 
     async def aclose(self) -> None:
@@ -169,6 +174,10 @@ class Remote:
     def has(self, name: str) -> bool:
         """Whether it listed a tool."""
         return name in self._names
+
+    def refused(self, failed: Failed) -> bool:
+        """Whether a call was refused, here or by the server, before the tool was asked."""
+        return is_refusal(failed) or failed.code in _TURNED_AWAY
 
     async def connect(self) -> None:
         """Ask it what it can do and make that callable; raises what keeps it from being reached."""
@@ -247,11 +256,11 @@ class Remote:
         try:
             return await self._describe()
         except TargetError:
-            bare = self.kind == "http" and urlsplit(self._route.address).path in ("", "/")
-            if not bare:
+            place = urlsplit(self._route.address)
+            if self.kind != "http" or place.path not in ("", "/"):
                 raise
             before = self._route
-            self._route = replace(before, address=before.address.rstrip("/") + "/mcp")
+            self._route = replace(before, address=place._replace(path="/mcp").geturl())
             try:
                 return await self._describe()
             except TargetError:

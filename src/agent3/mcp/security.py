@@ -49,6 +49,10 @@ T = TypeVar("T", bound=str | _Named)
 class MCPSecurityManager:
     """Authenticates clients by a shared key and says which tools they have. Safe from any thread.
 
+    All clients share the one key, so whoever has it can sign as any of them: the names keep honest programs apart, no
+    others. For clients that do not trust each other give a server ``principal=``, or let a gateway serve, where each
+    client has a key of its own.
+
     ``permissions`` maps a client to its tools, both with ``*`` and ``?``: ``{"desk": ["search_*"], "*": ["ping"]}``.
     ``rules`` are those of the settings, or the gateway's own Access; ``server`` is the agent they speak of. Where
     neither is given no client has any tool. SetupError for a key of fewer than 16 bytes.

@@ -15,25 +15,27 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
+import mcp_types as wire
 import uvicorn
+from mcp.shared.exceptions import MCPError
 from msgspec.structs import replace
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from agent3 import bridge
-from agent3.errors import NotFound, SetupError, Unauthenticated
+from agent3.errors import CapabilityNotFound, NotFound, SetupError, Unauthenticated
 from agent3.mcp.catalogue import Version
 from agent3.mcp.fastlane import FastLane
 from agent3.mcp.library import DEPRECATED, MCPServer
 from agent3.mcp.offers import Caller, Resource, Template, Tool
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
-from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal
+from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal, encode
 
 __all__ = [
     "Endpoint",
@@ -48,9 +50,15 @@ __all__ = [
 
 Who = Callable[[Mapping[str, Any]], Principal]
 
+_NAME = "mcp"
+"""What the ledger calls this door."""
+_PASSED_ON = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
+"""Headers by which a proxy says that somebody else is behind it."""
 _ARTIFACTS = "agent3://artifacts/"
 _IN_PLACE = 4 * 1_048_576
 """Bytes up to which an image or a sound is shown in the result itself: a client cannot show a link to a model."""
+MAX_BODY = 1_048_576
+"""Bytes of one request over HTTP."""
 _GRACE = 5
 """Seconds that running calls have to finish when it stops."""
 _STOPPED = 20.0
@@ -75,16 +83,46 @@ class ServedTools:
         return self._server.fingerprint(principal)
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        """One call; images and sounds come in place, also large ones."""
-        outcome = await self._server.call_tool_async(
-            name, arguments, caller.principal, traceparent=caller.traceparent, listener=caller.listener
-        )
+        """One call; images and sounds come in place, also large ones.
+
+        It may bring the answers to an earlier call, as ``how_to_answer`` says.
+        """
+        if (going_on := self._going_on(name, arguments)) is not None:
+            return await self.answer(*going_on, caller)
+        try:
+            outcome = await self._server.call_tool_async(
+                name, arguments, caller.principal, traceparent=caller.traceparent, listener=caller.listener, door=_NAME
+            )
+        except CapabilityNotFound as unknown:
+            raise _unknown(name, unknown) if "versions" in unknown.data else unknown from None
         return await self._in_place(outcome, caller.principal)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         """The next turn; ``state`` is the job."""
-        outcome = await self._server.answer_async(state, answers, caller.principal, caller.listener)
+        outcome = await self._server.answer_async(state, answers, caller.principal, caller.listener, door=_NAME)
         return await self._in_place(outcome, caller.principal)
+
+    def how_to_answer(self, tool: str, needs: Needs) -> str:
+        """What a client that cannot elicit is told to do: its answers come with the arguments of the same tool."""
+        answers = {question.id: "<your answer>" for question in needs.questions}
+        given = encode({self._room_for_answers(tool): {"job": needs.job, "answers": answers}}).decode()
+        return f'Ask the person, then answer by calling "{tool}" with the arguments {given}'
+
+    def _room_for_answers(self, tool: str) -> str:
+        """The argument that answers come in; one that the tool does not have itself."""
+        family = self._server.versions(tool.partition("@")[0])
+        taken = any("metadata" in (one.definition.to_schema().get("properties") or {}) for one in family)
+        return "agent3_metadata" if taken else "metadata"
+
+    def _going_on(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Answer]] | None:
+        """The job and the answers that a call brings; None for a call that begins something."""
+        if "metadata" not in arguments and "agent3_metadata" not in arguments:
+            return None
+        given = arguments.get(self._room_for_answers(tool))
+        match given:
+            case {"job": str(job), "answers": dict(answers)}:
+                return job, {str(key): _answer(one) for key, one in answers.items()}
+        return None
 
     async def resources(self, principal: Principal) -> Sequence[Resource]:
         """None are listed: large results are linked where they arise."""
@@ -124,6 +162,19 @@ class ServedTools:
                 self._shown.clear()
             known = self._shown[version] = (family, _tool(version, family))
         return known[1]
+
+
+def _answer(said: Any) -> Answer:
+    """An answer in plain JSON: the value itself, or ``{"action": "decline"}`` for a no."""
+    match said:
+        case {"action": "accept" | "decline" | "cancel" as action, **rest} if set(rest) <= {"data"}:
+            return Answer(action, rest.get("data"))
+    return Answer(data=said)
+
+
+def _unknown(name: str, refusal: CapabilityNotFound) -> MCPError:
+    """What the protocol says of a tool that is not there, where it is only this version that is not."""
+    return MCPError(wire.INVALID_PARAMS, f"Unknown tool: {name[:100]}. {refusal.message}", refusal.data)
 
 
 def _tool(version: Version, family: Sequence[Version]) -> Tool:
@@ -200,6 +251,51 @@ class _Room:
         await asyncio.wait([self.task])
 
 
+class _Worded:
+    """Sends on what the door says. Refusals that the SDK makes in plain text become errors of JSON-RPC: clients of the
+    protocol read nothing else."""
+
+    def __init__(self, send: Send):
+        self._send = send
+        self._start: Message | None = None
+        self._body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and _is_wordless(message):
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._refuse(self._start["status"], self._start["headers"])
+
+    async def _refuse(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        fault = {"code": wire.INVALID_REQUEST, "message": _words(status, self._body.decode("utf-8", "replace"))}
+        body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
+        kept = [one for one in headers if one[0].lower() not in (b"content-type", b"content-length")]
+        told = [*kept, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _is_wordless(start: Message) -> bool:
+    """Whether an answer refuses in something else than JSON."""
+    kinds = (value for name, value in start["headers"] if name.lower() == b"content-type")
+    return start["status"] >= 400 and not next(kinds, b"").startswith(b"application/json")
+
+
+def _words(status: int, said: str) -> str:
+    """What was wrong, and what to do about it."""
+    hints = {
+        400: "Send JSON as application/json.",
+        403: "Pages of other sites may not call; the server's author can allow one: allowed_origins=.",
+        413: f"A request has at most {MAX_BODY} bytes.",
+        421: "Call the server by a name that it knows; its author can add one: allowed_hosts=.",
+    }
+    return " ".join([f"{said.rstrip('.')}.", *([hints[status]] if status in hints else [])])
+
+
 class Endpoint:
     """The ASGI app of a server. Alone it takes part in the lifespan; mounted, it needs none.
 
@@ -227,9 +323,10 @@ class Endpoint:
             room = self._rooms.get(asyncio.get_running_loop()) or self._open()
             if not room.opened.done():
                 await asyncio.shield(room.opened)
-            await room.lane(scope, receive, send)
+            await room.lane(scope, receive, _Worded(send))
         elif kind == "http":
-            await JSONResponse({"error": f"There is nothing here; MCP is at {self.path}."}, 404)(scope, receive, send)
+            place = self._mounted_at(scope)[0] + self.path
+            await JSONResponse({"error": f"There is nothing here; MCP is at {place}."}, 404)(scope, receive, send)
         elif kind == "lifespan":
             await self._live(receive, send)
         else:
@@ -254,23 +351,28 @@ class Endpoint:
         return room
 
     def _door(self) -> MCPDoor:
-        server = self._server
+        server, tools = self._server, ServedTools(self._server)
         return MCPDoor(
-            ServedTools(server),
+            tools,
             name=server.name,
             version=server.version,
             instructions=server.description or None,
             principal=self._principal,
             allowed_hosts=self._hosts,
             allowed_origins=self._origins,
+            max_body=MAX_BODY,
+            hint=tools.how_to_answer,
         )
 
     def _is_here(self, scope: Scope) -> bool:
-        """Mounted, the path still begins with where that is; as a route of its own, it does not."""
+        return ("/" + self._mounted_at(scope)[1].strip("/")) == self.path
+
+    def _mounted_at(self, scope: Scope) -> tuple[str, str]:
+        """Where it is mounted, and the path below. Mounted, the path still begins with where that is; as a route of its
+        own, it does not."""
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
-        below = path.removeprefix(root) if root and path.startswith(root) else path
-        return ("/" + below.strip("/")) == self.path
+        return (root, path.removeprefix(root)) if root and path.startswith(root) else ("", path)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -287,8 +389,9 @@ class Endpoint:
 
 
 def _at_this_machine(scope: Mapping[str, Any]) -> Principal:
+    """The local person. A proxy on this machine that does not show itself cannot be told from it: hence principal=."""
     peer = (scope.get("client") or ("", 0))[0]
-    if not _is_loopback(peer):
+    if not _is_loopback(peer) or any(name in _PASSED_ON for name, _ in scope.get("headers", ())):
         raise Unauthenticated("This server serves its own machine only. Its author can say who else calls: principal=.")
     return LOCAL
 
@@ -406,8 +509,13 @@ def _terminable() -> Iterator[None]:
 
 async def stdio(server: MCPServer) -> None:
     """Serve the host at standard input and output until it closes its end."""
+    tools = ServedTools(server)
     door = MCPDoor(
-        ServedTools(server), name=server.name, version=server.version, instructions=server.description or None
+        tools,
+        name=server.name,
+        version=server.version,
+        instructions=server.description or None,
+        hint=tools.how_to_answer,
     )
     end = server.watch(lambda: door.changed("tools"))
     try:

@@ -86,11 +86,17 @@ def cut(content: Content, limit: int) -> Content:
 
 
 def part_of(reference: Part, body: bytes, media_type: str) -> Part:
-    """The part that a reference stands for, as it was before its bytes were stored."""
+    """The part that a reference stands for, as it was before its bytes were stored.
+
+    Bytes that only bear the name of JSON stay bytes.
+    """
     meta = {key: value for key, value in reference.meta.items() if key != "size"}
     bare = replace(reference, artifact=None, meta=meta)
     if media_type == "application/json":
-        return replace(bare, data=msgspec.json.decode(body))
+        try:
+            return replace(bare, data=msgspec.json.decode(body))
+        except (ValueError, RecursionError):
+            return replace(bare, raw=body)
     if media_type.startswith("text/"):
         return replace(bare, text=body.decode("utf-8", "replace"))
     return replace(bare, raw=body)

@@ -40,6 +40,8 @@ DEPRECATED = "io.agent3/deprecated"
 
 _USUAL = 30.0
 """Seconds that the core gives a call as a whole, where nobody names another time."""
+_LONGEST_NAME = 200
+"""Characters that the ledger keeps of a name that a stranger made up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,14 @@ class Workshop:
     # Running
 
     async def call(self, asked: str, arguments: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome:
-        """One call through all steps, counted. CapabilityNotFound is raised; other refusals are outcomes."""
+        """One call through all steps, counted. CapabilityNotFound is raised; other refusals are outcomes.
+
+        Whatever came of it, the ledger has a row of it.
+        """
         began = self._env.monotonic()
         label, word = "unknown", "error"
         try:
-            version = self.found(asked, principal)
+            version = await self._sought(asked, principal, options)
             label = version.name
             outcome = await self._turn(version, dict(arguments), principal, **options)
             word = _word(outcome)
@@ -122,16 +127,27 @@ class Workshop:
         answers: Mapping[str, Answer],
         principal: Principal,
         listener: Callable[[Event], None] | None = None,
+        door: str = "library",
     ) -> Outcome:
         """The next turn of a call that asked something."""
         runner = (await self._core.house()).runner
         async with self._place(principal):
-            return await runner.answer(principal, job, answers, listener=listener)
+            outcome = await runner.answer(principal, job, answers, listener=listener, door=door)
+        return _named(outcome, self._agent, self._name)
 
     def forget(self, versions: Iterable[Version]) -> None:
         """Let go of what was made for versions that are gone."""
         for one in versions:
             self._made.pop(one, None)
+
+    async def _sought(self, asked: str, principal: Principal, options: Mapping[str, Any]) -> Version:
+        """``found``, with a row in the ledger for whoever asks for what it does not have."""
+        try:
+            return self.found(asked, principal)
+        except (RequestError, AccessError) as refusal:
+            door = options.get("door", "library")
+            await self._refused(asked[:_LONGEST_NAME], principal, refusal, options.get("traceparent"), door)
+            raise
 
     async def _turn(
         self,
@@ -141,6 +157,7 @@ class Workshop:
         *,
         traceparent: str | None = None,
         timeout: float | None = None,
+        door: str = "library",
         **options: Any,
     ) -> Outcome:
         trace = parse(traceparent)
@@ -152,12 +169,19 @@ class Workshop:
             async with self._place(principal):
                 capability = self._capability(version)
                 whole = timeout or _whole(capability)
-                outcome = await self._core.call_async(
-                    self._agent, capability, arguments, principal, traceparent=traceparent, timeout=whole, **options
-                )
+                options |= {"traceparent": traceparent, "timeout": whole, "door": door}
+                outcome = await self._core.call_async(self._agent, capability, arguments, principal, **options)
         except (RequestError, AccessError) as refusal:
-            outcome = _refused(version, principal, refusal)
-        return _marked(outcome, version, trace.trace_id)
+            outcome = await self._refused(version.name, principal, refusal, traceparent, door)
+        return _marked(_named(outcome, self._agent, version.name), version, trace.trace_id)
+
+    async def _refused(
+        self, tool: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str
+    ) -> Failed:
+        """The outcome of a call that was refused before the steps, recorded as theirs are."""
+        log.info("%s may not call %s now: %s", principal.id, tool, refusal.message)
+        await self._core.refuse(self._agent, tool, principal, refusal, traceparent=traceparent, door=door)
+        return failed_by(refusal)
 
     def _admit(self, version: Version, arguments: dict[str, Any], principal: Principal) -> None:
         """Raise unless it may run: the tool is not past its time, the caller not too eager, the input in bounds."""
@@ -255,10 +279,13 @@ def _past(version: Version) -> CapabilityNotFound:
     return CapabilityNotFound(text, data={key: one for key, one in data.items() if one is not None})
 
 
-def _refused(version: Version, principal: Principal, refusal: Agent3Error) -> Failed:
-    METRICS.refusals.inc((refusal.code,))
-    log.info("%s may not call %s now: %s", principal.id, version.name, refusal.message)
-    return failed_by(refusal)
+def _named(outcome: Outcome, agent: LocalAgent, tool: str) -> Outcome:
+    """A failure by the name that its caller knows: the id that a core gives to a server means nothing to anybody."""
+    if not isinstance(outcome, Failed) or not outcome.message.startswith((f"{agent.id}/", f"{agent.id} ")):
+        return outcome
+    said = outcome.message.removeprefix(agent.id)
+    name = "" if said.startswith("/") else tool if said.startswith(" failed: ") else agent.name
+    return replace(outcome, message=name + said.removeprefix("/"))
 
 
 def _marked(outcome: Outcome, version: Version, trace: str) -> Outcome:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import zlib
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
+
 from agent3.errors import RateLimited, TooLarge, ValidationError
 
-__all__ = ["Attempt", "Depth", "Fate", "Lease", "Letter", "Message", "QueueFull", "Rules"]
+__all__ = ["Attempt", "Depth", "Fate", "Lease", "Letter", "Message", "QueueFull", "Rules", "checksum"]
 
 Fate: TypeAlias = Literal["retry", "dead", "lost"]
 """What a nack led to; ``lost`` when the lease was no longer the caller's."""
@@ -55,8 +57,7 @@ class Rules:
             raise ValidationError(f"A lease of {self.lease:g} s is too long. Take {LONGEST_LEASE:g} s and extend it.")
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True, gc=False):
     """One message to put. ``context`` orders it behind others of its kind; ``key`` makes putting it twice harmless."""
 
     id: str
@@ -71,20 +72,43 @@ class Message:
         """What its key stands for."""
         return hashlib.sha256(self.body).hexdigest()
 
+    @property
+    def checksum(self) -> int:
+        return checksum(self.id, self.context, self.body)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it takes in a database, at most: itself, its entries in indexes, and half empty pages."""
+        return 2 * len(self.body) + 4_096
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether it stands alone: neither behind others nor under a key."""
+        return self.context is None and self.key is None
+
     def checked(self, largest: int) -> Message:
         """Itself, when every database can keep it; ValidationError or TooLarge names what is wrong."""
-        for name, text in (("id", self.id), ("context", self.context), ("key", self.key)):
+        for text in (self.id, self.context, self.key):
             if text is not None and not _storable(text):
-                raise ValidationError(
-                    f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
-                )
+                raise self._misnamed(text)
         if not -_HIGHEST <= self.priority <= _HIGHEST:
             raise ValidationError(f"Priority {self.priority} is out of range. Give one from {-_HIGHEST} to {_HIGHEST}.")
-        if not (math.isfinite(self.delay) and 0 <= self.delay <= _LONGEST_DELAY):
+        if not 0 <= self.delay <= _LONGEST_DELAY:
             raise ValidationError(f"A delay of {self.delay} s is out of range. Give 0 to {_LONGEST_DELAY:.0f} s.")
         if len(self.body) > largest:
             raise TooLarge(f"A message of {len(self.body)} bytes is too large; this queue takes {largest}.")
         return self
+
+    def _misnamed(self, text: str) -> ValidationError:
+        name = next(one for one in ("id", "context", "key") if getattr(self, one) is text)
+        return ValidationError(
+            f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
+        )
+
+
+def checksum(name: str, context: str | None, body: bytes) -> int:
+    """By which a message is known again. It finds a changed bit; it is no proof against somebody who changes it."""
+    return zlib.crc32(body, zlib.crc32(f"{name}\0{context or ''}".encode(errors="replace")))
 
 
 def _storable(text: str) -> bool:
@@ -106,6 +130,8 @@ class Lease:
     seq: int
     age: float
     """Seconds since it was put, by the database's clock."""
+    damaged: bool = False
+    """Whether it is no longer what was put; ``claim`` hands out no such message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from msgspec import Struct
+
 from agent3.errors import Agent3Error
 from agent3.queue.messages import Lease, Message
 
@@ -13,30 +15,26 @@ __all__ = ["Ack", "Answer", "Claim", "Ending", "Extend", "Nack", "Operation", "P
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True, gc=False):
     """Put a message; the answer is its id."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Hand out up to ``most`` messages for some seconds; the answer is a list of leases."""
 
     most: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """It is done; the answer says whether the lease was still good."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(Struct, frozen=True):
     """It failed: try again after ``delay``, or give it up if ``delay`` is None or the attempts are used up."""
 
     lease: Lease
@@ -44,15 +42,13 @@ class Nack:
     delay: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """It was not tried at all: give it back, and do not count the attempt."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(Struct, frozen=True):
     """It takes longer."""
 
     lease: Lease
@@ -63,8 +59,7 @@ Ending: TypeAlias = Ack | Nack | Release | Extend
 Operation: TypeAlias = Put | Claim | Ending
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class Answer(Struct, Generic[T], frozen=True):
     """A value, or the error that this operation alone met."""
 
     value: T | None = None

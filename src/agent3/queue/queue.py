@@ -15,7 +15,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.queue.bells import Carrier, bells_of, hear_for_ever
 from agent3.queue.messages import LONGEST_LEASE, Attempt, Depth, Fate, Lease, Letter, Message, QueueFull, Rules
 from agent3.queue.operations import Ack, Answer, Claim, Extend, Nack, Operation, Put, Release, Turn
-from agent3.queue.shelf import Shelf
+from agent3.queue.shelf import Shelf, overdue
 from agent3.queue.turns import Turns
 from agent3.storage import Database, Row, Transaction
 
@@ -93,12 +93,13 @@ class Queue:
     ) -> list[Lease]:
         """Take up to ``most`` messages for ``lease`` seconds; with ``wait``, wait so long for the first one.
 
-        Empty when there is none. Cancelled, it gives back what it had been given.
+        Empty when there is none. Cancelled, it gives back what it had been given. A message whose bytes have changed
+        since it was put becomes a dead letter instead.
         """
         claim = Claim(_within("most", most, 1, MOST_CLAIMED), self._seconds(lease))
         if tx is not None:
-            return cast("list[Lease]", await self._joined(tx, claim))
-        leases = cast("list[Lease]", await self._turns.do(claim))
+            return await self._whole(cast("list[Lease]", await self._joined(tx, claim)), tx)
+        leases = await self._whole(await self._turns.do(claim))
         return leases if leases or wait <= 0 else await self._claim_patiently(claim, wait)
 
     async def extend(self, lease: Lease, seconds: float | None = None, *, tx: Transaction | None = None) -> bool:
@@ -166,6 +167,13 @@ class Queue:
             self._ear = None
         await self._turns.aclose()
 
+    async def _whole(self, leases: list[Lease], tx: Transaction | None = None) -> list[Lease]:
+        """Those that are still what was put; the others are buried."""
+        for lease in [lease for lease in leases if lease.damaged]:
+            log.error("queue %s: message %s is damaged and is not handed out", self.name, lease.id)
+            await self.bury(lease, "it is damaged: its content no longer matches its checksum", tx=tx)
+        return [lease for lease in leases if not lease.damaged]
+
     # Together
 
     async def _commit(self, operations: Sequence[Operation]) -> list[Answer[Any]]:
@@ -225,7 +233,7 @@ class Queue:
         with self._bells.hung() as bell:
             while True:
                 bell.clear()
-                leases = cast("list[Lease]", await self._turns.do(claim))
+                leases = await self._whole(await self._turns.do(claim))
                 if leases or clock() >= until:
                     return leases
                 await self._news(bell, until, clock)
@@ -233,11 +241,11 @@ class Queue:
     async def _news(self, bell: asyncio.Event, until: float, clock: Callable[[], float]) -> None:
         """Until it makes sense to claim again: a bell, a message that is due, or one that nobody rang for."""
         while not bell.is_set() and clock() < until:
-            row = await self.database.one(self._shelf.sql("look"), *[self.name] * 4)
+            row = await self.database.one(self._shelf.sql("look"), *[self.name] * 5)
             assert row is not None
-            soonest = min(one for one in (row["delayed"], row["leased"], self.rules.poll) if one is not None)
-            if row["ready"] or row["new"] or soonest <= 0:
+            if row["ready"] or overdue(row):
                 return
+            soonest = min(one for one in (row["delayed"], row["leased"], self.rules.poll) if one is not None)
             await _heard(bell, min(soonest + 0.001, until - clock()))
 
     def _listen(self) -> None:

@@ -10,21 +10,24 @@ queue never makes the caller's serializable transaction fail.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agent3.errors import Conflict
+from agent3.errors import Conflict, StorageFull
 from agent3.queue.bells import channel_of
-from agent3.queue.messages import LONGEST_LEASE, Fate, Lease, Message, QueueFull, Rules
+from agent3.queue.messages import LONGEST_LEASE, Fate, Lease, Message, QueueFull, Rules, checksum
 from agent3.queue.operations import Ack, Answer, Claim, Ending, Extend, Nack, Operation, Put, Release, Turn
 from agent3.queue.wording import sql
 from agent3.storage.database import Dialect, Row, Transaction
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "overdue"]
 
 _REMEMBERED = 20
 _LONGEST_REASON = 500
+_KEPT_BACK = 512 * 1024
+_NO_LEASE = LONGEST_LEASE + 60.0
 
 
 class Shelf:
@@ -62,6 +65,8 @@ class Shelf:
         assert row is not None
         if (row["depth"] or 0) + row["new"] >= self.rules.bound:
             raise self.full()
+        if await work.spare() < message.weight:
+            raise self.no_room()
         await work.insert([message], posted=True)
         if self.tells:
             await tx.all(self.sql("tell"), self.channel, "")
@@ -88,6 +93,15 @@ class Shelf:
             retry_after=1.0,
         )
 
+    def no_room(self) -> StorageFull:
+        """The refusal of a database that is nearly full."""
+        return StorageFull(
+            f"The database is full, so this message was not put into queue {self.name!r}; the little room that is left"
+            " is for taking messages out. Delete old data, or raise storage.max_bytes.",
+            data={"queue": self.name},
+            retry_after=1.0,
+        )
+
     def lease_of(self, row: Row) -> Lease:
         return Lease(
             id=row["id"],
@@ -98,6 +112,7 @@ class Shelf:
             token=row["token"],
             seq=row["seq"],
             age=max(row["age"], 0.0),
+            damaged=row["checksum"] not in (None, checksum(row["id"], row["context"], row["body"])),
         )
 
 
@@ -116,6 +131,8 @@ class _Work:
         self._now = 0.0
 
     async def do(self, operations: Sequence[Operation], tidy: int) -> Turn:
+        if not tidy and await self._put_at_once(operations):
+            return self.turn
         numbered = dict(enumerate(operations))
         puts = {number: one for number, one in numbered.items() if isinstance(one, Put)}
         claims = {number: one for number, one in numbered.items() if isinstance(one, Claim)}
@@ -133,7 +150,7 @@ class _Work:
 
     async def lock(self) -> Row:
         """Take the queue's lock; what was to be seen of it before."""
-        row = await self._tx.one(self._sql("lock"), *[self._name] * 5)
+        row = await self._tx.one(self._sql("lock"), *[self._name] * 6)
         assert row is not None
         self.depth = self._before = row["depth"]
         self._now = row["now"]
@@ -156,9 +173,9 @@ class _Work:
     # Time passes
 
     async def _overdue(self) -> bool:
-        row = await self._tx.one(self._sql("look"), *[self._name] * 4)
+        row = await self._tx.one(self._sql("look"), *[self._name] * 5)
         assert row is not None
-        return row["new"] or _passed(row["delayed"]) or _passed(row["leased"])
+        return overdue(row)
 
     async def _catch_up(self, seen: Row) -> None:
         """Admit what is new, make ready what is due, take back what was leased for too long.
@@ -172,6 +189,8 @@ class _Work:
             self.turn.rings = True
         if _passed(seen["leased"]):
             await self._expire(await self._tx.all(self._sql("expired"), self._name))
+        if _endless(seen["longest"]):
+            await self._tx.run(self._sql("shorten"), self._rules.lease, self._name, _NO_LEASE)
 
     async def _expire(self, rows: Sequence[Row]) -> None:
         reason = "its lease ended without a word from the consumer"
@@ -261,8 +280,31 @@ class _Work:
 
     # Puts
 
+    async def _put_at_once(self, operations: Sequence[Operation]) -> bool:
+        """Put all of them in one statement, if there is nothing else to do; whether it was so. If not, nothing is done.
+
+        Time passes without it: what is due or was leased for too long is for those who claim.
+        """
+        messages = [one.message for one in operations if isinstance(one, Put) and one.message.is_loose]
+        if not self._shelf.packs or len(messages) < len(operations):
+            return False
+        name, count, told = self._name, len(messages), (self._shelf.channel, self._word)
+        rows = [(one.id, one.priority, one.delay, one.body, one.checksum) for one in messages]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        room = (count, name, count, self._rules.bound, name)
+        row = await self._tx.one(self._sql("put_all"), *room, name, *columns, *told)
+        if row is None:
+            return False
+        for number, message in enumerate(messages):
+            self._answer(number, message.id)
+        self.turn.rings, self.turn.depth = True, row["depth"]
+        return True
+
     async def _put(self, puts: Mapping[int, Put]) -> None:
+        if not puts:
+            return
         known = await self.known([one.message for one in puts.values()])
+        spare = await self.spare()
         room = max(self._rules.bound - self.depth, 0)
         accepted: list[Message] = []
         for number, one in puts.items():
@@ -271,12 +313,25 @@ class _Work:
                 self.turn.answers[number] = _same(message, known[message.key])
             elif len(accepted) == room:
                 self.turn.answers[number] = Answer(error=self._shelf.full())
+            elif spare < message.weight:
+                self.turn.answers[number] = Answer(error=self._shelf.no_room())
             else:
+                spare -= message.weight
                 accepted.append(message)
                 self._answer(number, message.id)
                 if message.key is not None:
                     known[message.key] = (message.id, message.digest)
         await self.insert(accepted)
+
+    async def spare(self) -> float:
+        """Bytes that puts may still take. The last ones are kept back, since taking messages out needs some too:
+        without them a full database could never be emptied.
+        """
+        if self._shelf.packs:
+            return math.inf  # a server has its disk to itself, and says when that is full
+        row = await self._tx.one(self._sql("spare"))
+        assert row is not None
+        return float(row["bytes"]) - _KEPT_BACK
 
     async def known(self, messages: Sequence[Message]) -> dict[str | None, tuple[str, str]]:
         """The id and the digest that their keys stand for already."""
@@ -294,9 +349,9 @@ class _Work:
         if keys:
             await self._tx.many(self._sql("insert_key"), keys)
         if self._shelf.packs:
-            await self._tx.run(self._sql("insert_all"), self._name, _json([_row(one, posted) for one in messages]))
+            await self._tx.run(self._sql("insert_all"), self._name, *_columns(messages, posted))
         else:
-            await self._tx.many(self._sql("insert"), [(self._name, *_row(one, posted).values()) for one in messages])
+            await self._tx.many(self._sql("insert"), [(self._name, *_row(one, posted)) for one in messages])
         self.turn.rings = True
         if posted:
             return
@@ -317,13 +372,17 @@ class _Work:
         await self._tx.run(self._sql("purge_done"), self._name, most)
         await self._tx.run(self._sql("purge_dead"), self._name, most)
         await self._tx.run(self._sql("purge_keys"), self._name, self._name, most)
-        await self._tx.run(self._sql("purge_leases"), self._name, LONGEST_LEASE + 60.0)
 
     def _answer(self, number: int, value: object) -> None:
         self.turn.answers[number] = Answer(value)
 
     def _sql(self, name: str) -> str:
         return self._shelf.sql(name)
+
+
+def overdue(seen: Row) -> bool:
+    """Whether time has passed for a message, in either direction, or one waits to be admitted."""
+    return bool(seen["new"]) or _passed(seen["delayed"]) or _passed(seen["leased"]) or _endless(seen["longest"])
 
 
 def _same(message: Message, known: tuple[str, str]) -> Answer[str]:
@@ -342,19 +401,22 @@ def _state(message: Message, posted: bool) -> str:
     return "delayed" if message.delay > 0 else "ready"
 
 
-def _row(message: Message, posted: bool) -> dict[str, object]:
-    return {
-        "id": message.id,
-        "context": message.context,
-        "priority": message.priority,
-        "state": _state(message, posted),
-        "delay": message.delay,
-        "body": message.body,
-    }
+def _row(message: Message, posted: bool) -> tuple[object, ...]:
+    state = _state(message, posted)
+    return message.id, message.context, message.priority, state, message.delay, message.body, message.checksum
+
+
+def _columns(messages: Sequence[Message], posted: bool) -> list[list[object]]:
+    """Their rows, turned: one array for each column."""
+    return [list(column) for column in zip(*(_row(one, posted) for one in messages), strict=True)]
 
 
 def _passed(seconds: float | None) -> bool:
     return seconds is not None and seconds <= 0
+
+
+def _endless(seconds: float | None) -> bool:
+    return seconds is not None and seconds > _NO_LEASE
 
 
 def _json(values: Sequence[object]) -> str:

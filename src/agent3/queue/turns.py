@@ -29,15 +29,15 @@ class Turns:
         self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def do(self, operation: Operation) -> Any:
-        """The operation's value once it is committed; its error is raised.
+    def do(self, operation: Operation) -> asyncio.Future[Any]:
+        """Awaited, the operation's value once it is committed; its error is raised.
 
         Cancelled before its transaction began, it does not happen; cancelled later, it may have happened, but what a
         claim was given goes back.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._add(operation, future)
-        return await future
+        return future
 
     async def aclose(self) -> None:
         """Wait until all that was asked for is done."""

@@ -30,7 +30,8 @@ _SEEN = """
     EXISTS (SELECT 1 FROM queue_messages WHERE queue = ? AND state = 'ready') AS ready,
     EXISTS (SELECT 1 FROM queue_messages WHERE queue = ? AND state = 'new') AS new,
     (SELECT MIN(due) FROM queue_messages WHERE queue = ? AND state = 'delayed') - {now} AS delayed,
-    (SELECT MIN(due) FROM queue_messages WHERE queue = ? AND state = 'leased') - {now} AS leased
+    (SELECT MIN(due) FROM queue_messages WHERE queue = ? AND state = 'leased') - {now} AS leased,
+    (SELECT MAX(due) FROM queue_messages WHERE queue = ? AND state = 'leased') - {now} AS longest
 """
 _STATEMENTS = {
     # The row of the queue is its lock: whoever lines up, ends or counts messages holds it until the commit.
@@ -44,16 +45,43 @@ _STATEMENTS = {
     "tell": "SELECT pg_notify(?, ?)",
     "look": "SELECT {seen}",
     # Put
-    "insert": """
-        INSERT INTO queue_messages (queue, id, context, priority, state, due, put, body)
-        VALUES (?, ?, ?, ?, ?, {now} + CAST(? AS DOUBLE PRECISION), {now}, ?)
+    # SQLite only: bytes that the file may still grow by, or has free inside.
+    "spare": """
+        SELECT (max_page_count - page_count + freelist_count) * page_size AS bytes
+        FROM pragma_max_page_count(), pragma_page_count(), pragma_freelist_count(), pragma_page_size()
         """,
-    # The same in one statement, which PostgreSQL thanks with twice the speed; SQLite has no word for base64.
+    "insert": """
+        INSERT INTO queue_messages (queue, id, context, priority, state, due, put, body, checksum)
+        VALUES (?, ?, ?, ?, ?, {now} + CAST(? AS DOUBLE PRECISION), {now}, ?, ?)
+        """,
+    # The same in one statement, which PostgreSQL thanks with twice the speed. SQLite has no arrays.
     "insert_all": """
-        INSERT INTO queue_messages (id, queue, context, priority, state, due, put, body)
-        SELECT one.id, ?, one.context, one.priority, one.state, {now} + one.delay, {now}, decode(one.body, 'base64')
-        FROM json_to_recordset(CAST(CAST(? AS TEXT) AS json))
-            AS one (id TEXT, context TEXT, priority BIGINT, state TEXT, delay DOUBLE PRECISION, body TEXT)
+        INSERT INTO queue_messages (queue, id, context, priority, state, due, put, body, checksum)
+        SELECT ?, one.id, one.context, one.priority, one.state, {now} + one.delay, {now}, one.body, one.checksum
+        FROM unnest(
+            CAST(? AS TEXT[]), CAST(? AS TEXT[]), CAST(? AS BIGINT[]), CAST(? AS TEXT[]), CAST(? AS DOUBLE PRECISION[]),
+            CAST(? AS BYTEA[]), CAST(? AS BIGINT[])
+        ) AS one (id, context, priority, state, delay, body, checksum)
+        """,
+    # All of it at once, where nothing has to be looked at first: PostgreSQL only, where every statement is a journey.
+    # It changes nothing and gives no row when the queue is new, has no room for all, or has something to admit.
+    "put_all": """
+        WITH room AS (
+            UPDATE queues SET depth = depth + CAST(? AS BIGINT)
+            WHERE name = ? AND depth + CAST(? AS BIGINT) <= ?
+                AND NOT EXISTS (SELECT 1 FROM queue_messages WHERE queue = ? AND state = 'new')
+            RETURNING depth
+        ), added AS (
+            INSERT INTO queue_messages (queue, id, priority, state, due, put, body, checksum)
+            SELECT ?, one.id, one.priority, CASE WHEN one.delay > 0 THEN 'delayed' ELSE 'ready' END,
+                {now} + one.delay, {now}, one.body, one.checksum
+            FROM unnest(
+                CAST(? AS TEXT[]), CAST(? AS BIGINT[]), CAST(? AS DOUBLE PRECISION[]), CAST(? AS BYTEA[]),
+                CAST(? AS BIGINT[])
+            ) AS one (id, priority, delay, body, checksum)
+            WHERE EXISTS (SELECT 1 FROM room)
+        )
+        SELECT depth, pg_notify(?, ?) FROM room
         """,
     "known_keys": "SELECT key, id, hash FROM queue_keys WHERE queue = ? AND key IN ({texts})",
     "insert_key": """
@@ -65,7 +93,8 @@ _STATEMENTS = {
         FROM (SELECT 1 FROM queue_messages WHERE queue = ? AND state = 'new' LIMIT ?) AS counted
         """,
     # A new message is the head of its context if there is no head and no older new one. Rows of one statement may be
-    # changed in any order, and SQLite shows it what is changed already: neither alters the answer.
+    # changed in any order, and SQLite shows it what is changed already: neither alters the answer. One that was due
+    # when it was put stays so, also when the clock was set back since.
     "admit": """
         UPDATE queue_messages SET state = CASE
             WHEN context IS NOT NULL AND (
@@ -76,7 +105,7 @@ _STATEMENTS = {
                            AND older.context = queue_messages.context AND older.state = 'new'
                            AND older.seq < queue_messages.seq)
             ) THEN 'waiting'
-            WHEN due > {now} THEN 'delayed'
+            WHEN due > {now} AND due > put THEN 'delayed'
             ELSE 'ready' END
         WHERE queue = ? AND state = 'new'
         """,
@@ -89,12 +118,17 @@ _STATEMENTS = {
         UPDATE queue_messages
         SET state = 'leased', token = token + 1, attempts = attempts + 1, due = {now} + CAST(? AS DOUBLE PRECISION)
         WHERE seq IN (SELECT seq FROM chosen)
-        RETURNING seq, id, body, context, priority, attempts, token, {now} - put AS age
+        RETURNING seq, id, body, context, priority, attempts, token, checksum, {now} - put AS age
         """,
     "come_due": "UPDATE queue_messages SET state = 'ready' WHERE queue = ? AND state = 'delayed' AND due <= {now}",
     "expired": """
         SELECT seq, token, attempts, history, context FROM queue_messages
         WHERE queue = ? AND state = 'leased' AND due <= {now}
+        """,
+    # No lease is as long as that: the clock was set back. Its holder, if there is one, gets as long as anybody.
+    "shorten": """
+        UPDATE queue_messages SET due = {now} + CAST(? AS DOUBLE PRECISION)
+        WHERE queue = ? AND state = 'leased' AND due > {now} + CAST(? AS DOUBLE PRECISION)
         """,
     # The end of a lease
     "held": """
@@ -113,7 +147,7 @@ _STATEMENTS = {
         UPDATE queue_messages SET state = ?, due = {now} + CAST(? AS DOUBLE PRECISION), history = ? WHERE seq = ?
         """,
     "promote": """
-        UPDATE queue_messages SET state = CASE WHEN due > {now} THEN 'delayed' ELSE 'ready' END
+        UPDATE queue_messages SET state = CASE WHEN due > {now} AND due > put THEN 'delayed' ELSE 'ready' END
         WHERE seq IN (
             SELECT (SELECT next.seq FROM queue_messages AS next
                     WHERE next.queue = ? AND next.context = ended.item AND next.state = 'waiting'
@@ -127,7 +161,7 @@ _STATEMENTS = {
         WHERE queue = ? AND state = 'dead' AND seq > ? ORDER BY seq LIMIT ?
         """,
     "replay": """
-        UPDATE queue_messages SET state = 'new', attempts = 0, due = {now}
+        UPDATE queue_messages SET state = 'new', attempts = 0, due = put
         WHERE queue = ? AND state = ? AND id IN ({texts})
         """,
     "drop": "DELETE FROM queue_messages WHERE queue = ? AND state = 'dead' AND id IN ({texts})",
@@ -143,11 +177,6 @@ _STATEMENTS = {
     "purge_keys": """
         DELETE FROM queue_keys WHERE queue = ? AND key IN (
             SELECT key FROM queue_keys WHERE queue = ? AND expires <= {now} ORDER BY expires LIMIT ?)
-        """,
-    # No lease is as long as that: the clock was set back, and nobody can tell when it would have ended.
-    "purge_leases": """
-        UPDATE queue_messages SET due = {now}
-        WHERE queue = ? AND state = 'leased' AND due > {now} + CAST(? AS DOUBLE PRECISION)
         """,
     "depth": """
         SELECT state, COUNT(*) AS count, {now} - MIN(put) AS oldest FROM queue_messages WHERE queue = ? GROUP BY state

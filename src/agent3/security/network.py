@@ -414,6 +414,17 @@ class Gate:
             content = b"".join([chunk async for chunk in answer])
         return Response(answer.status, answer.headers, content, answer.url)
 
+    async def check(self, url: str) -> None:
+        """Raise unless the URL could be reached now: its form, and every address of its name. Nothing is sent.
+
+        For what strangers leave behind to be reached later; a request judges again, since names change.
+        """
+        trip = self._depart("GET", url, None, None, False, 0, self.policy.connect_timeout)
+        host, port = trip.url.raw_host or "", trip.url.port or 0
+        with self._told(trip):
+            async with asyncio.timeout(self.policy.connect_timeout):
+                await self._resolved(host, port)
+
     @asynccontextmanager
     async def stream(
         self,
@@ -486,8 +497,7 @@ class Gate:
 
     async def _send(self, trip: _Trip) -> aiohttp.ClientResponse:
         host, port = trip.url.raw_host or "", trip.url.port or 0
-        # aiohttp asks no resolver for what looks like an address, by this same test.
-        if ":" in host or host.replace(".", "").isdigit():
+        if _is_address(host):
             self._judged.clear(host, port, [host])
         connect = min(self.policy.connect_timeout, trip.idle)
         return await self._opened().request(
@@ -499,6 +509,16 @@ class Gate:
             timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_read=trip.idle),
             trace_request_ctx=trip,
         )
+
+    async def _resolved(self, host: str, port: int) -> None:
+        """Judge a host as a request to it would be."""
+        if _is_address(host):
+            self._judged.clear(host, port, [host])
+            return
+        try:
+            await self._judged.resolve(host, port)
+        except OSError:
+            raise Unavailable(f"The name {host} does not resolve; check its spelling and the name server.") from None
 
     def _turn(self, trip: _Trip, status: int, location: str) -> None:
         """Point the trip at where a redirect leads, without what belongs to the origin it leaves."""
@@ -558,6 +578,11 @@ class Gate:
     def _count(self, error: Agent3Error) -> None:
         if self._on_block is not None and isinstance(error, SecurityError):
             self._on_block(error.data.get("rule", "other"))
+
+
+def _is_address(host: str) -> bool:
+    """Whether aiohttp asks no resolver, by its own test."""
+    return ":" in host or host.replace(".", "").isdigit()
 
 
 class _JudgedResolver(AbstractResolver):

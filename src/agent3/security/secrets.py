@@ -118,8 +118,11 @@ class EnvironmentVault:
         scheme, found, name = reference.partition(":")
         if scheme != "env" or not found or not name:
             # Not the reference itself: somebody may have put the secret in its place.
-            shown = f"{scheme}:…" if found else "one without a scheme"
-            raise SetupError(f"The credential reference {shown} is not known here; known is env:NAME.")
+            shown = f"begins with {scheme[:20]!r}" if found else "has no scheme"
+            raise SetupError(
+                f"The reference to the credential {shown}. Write env:NAME, with the name of the environment variable "
+                "that holds it."
+            )
         value = self._environment.get(name)
         if not value:
             state = "not set" if value is None else "empty"

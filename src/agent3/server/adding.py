@@ -25,13 +25,14 @@ from agent3.mcp.processes import PREFIX, Command
 from agent3.model import Agent, Route
 from agent3.security.secrets import EnvironmentVault, Vault
 from agent3.server.build import Server, build
-from agent3.server.references import check_query, check_words, looks_secret, variable
+from agent3.server.references import check_query, check_words, holds_secret, names_secret, variable
 from agent3.server.renewing import describe
 from agent3.settings import Settings
 
 __all__ = ["Added", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ async def add(
     found = _read(what, name, credential)
     if len(found) != 1:
         names = ", ".join(sorted(one.name or "" for one in found))
-        raise SetupError(f"{what} holds several servers: {names}. Choose one by --name, or add all of them.")
+        where = "The JSON that was given" if what.lstrip().startswith("{") else what
+        raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
     return await _add(server, found[0], vault or EnvironmentVault())
 
 
@@ -162,12 +164,12 @@ def _read(what: str, name: str | None, credential: str | None) -> list[_Found]:
         raise SetupError("Nothing was given to add. Give a URL, a command, or a file with mcpServers.")
     if text.startswith(("http://", "https://")):
         return [_Found(_at_url(text, credential), name)]
-    if "://" in text.split()[0]:
-        raise SetupError(
-            f"{text.split('://')[0]!r} addresses are not known here; give http:// or https://, or a command."
-        )
-    if (file := Path(text).expanduser()).suffix == ".json" or (text.startswith("{") and text.endswith("}")):
-        return _from_config(text if text.startswith("{") else _content(file), what, name, credential)
+    if scheme := _SCHEME.match(text):
+        raise SetupError(f"{scheme[1]!r} addresses are not known here; give http:// or https://, or a command.")
+    if text.startswith("{"):
+        return _from_config(text, "The JSON that was given", name, credential)
+    if (file := Path(text).expanduser()).suffix == ".json":
+        return _from_config(_content(file), text[:100], name, credential)
     return [_Found(_at_command(_split(text), {}, None, credential), name)]
 
 
@@ -187,17 +189,18 @@ def _content(file: Path) -> str:
         raise SetupError(f"{file} is not a text file.") from None
 
 
-def _from_config(text: str, what: str, name: str | None, credential: str | None) -> list[_Found]:
+def _from_config(text: str, where: str, name: str | None, credential: str | None) -> list[_Found]:
+    """``where`` is how people know it: never its content, which may hold what must not be told."""
     try:
         body = json.loads(text)
     except ValueError as wrong:
-        raise SetupError(f"{what[:100]} is not JSON: {wrong}.") from None
+        raise SetupError(f"{where} is not JSON: {wrong}.") from None
     servers = body.get("mcpServers") or body.get("servers") if isinstance(body, dict) else None
     if not isinstance(servers, dict) or not servers:
-        raise SetupError(f'{what[:100]} holds no MCP servers; they stand under "mcpServers".')
+        raise SetupError(f'{where} holds no MCP servers; they stand under "mcpServers".')
     if name is not None and len(servers) > 1:
         if name not in servers:
-            raise SetupError(f"{what[:100]} holds no server {name!r}; it holds {', '.join(sorted(servers))}.")
+            raise SetupError(f"{where} holds no server {name!r}; it holds {', '.join(sorted(servers))}.")
         servers = {name: servers[name]}
     return [_Found(_configured(key, entry, credential), name or key) for key, entry in servers.items()]
 
@@ -233,7 +236,8 @@ def _variables(key: str, given: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in given.items():
         reference = variable(str(value))
-        if reference is None and (_SECRET.search(name) or looks_secret(str(value))):
+        named = _SECRET.search(name) or names_secret(name)
+        if reference is None and (named or holds_secret(name, str(value))):
             raise SetupError(
                 f"The server {key!r} holds the secret {name} itself, and secrets are not stored. Set {name} in the "
                 f'environment of the gateway and write "{name}": "${{{name}}}".'

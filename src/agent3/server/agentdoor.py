@@ -19,15 +19,16 @@ from starlette.types import Receive, Scope, Send
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
 from agent3.mcp.connector import MCPConnector
 from agent3.mcp.fastlane import FastLane, HungUp, Reply
-from agent3.mcp.mirror import Mirror
+from agent3.mcp.mirror import Keys, Mirror
 from agent3.mcp.offers import ToolSet
 from agent3.mcp.protocol import MCPDoor
 from agent3.model import Agent, Principal, Route, encode
 from agent3.observe.logs import get as logger
 from agent3.security.limits import RateLimiter
-from agent3.security.secrets import EnvironmentVault, Secret, Vault
+from agent3.security.secrets import EnvironmentVault, Vault
 from agent3.server.agenttools import AgentTools, callable_by, how_to_answer, offers
 from agent3.server.build import Server
+from agent3.server.references import ReferringConnector
 
 __all__ = ["AgentDoors", "agent_in"]
 
@@ -221,10 +222,12 @@ class AgentDoors:
             return None
         reference = route.credential
 
-        async def secret() -> Secret | None:
-            return await self._vault.get(reference) if reference is not None else None
+        async def keys() -> Keys:
+            secret = await self._vault.get(reference) if reference is not None else None
+            hidden = await connector.hidden(route.address) if isinstance(connector, ReferringConnector) else ()
+            return Keys(secret, hidden if secret is None else (*hidden, secret))
 
-        return Mirror(connector, route, secret, heard)
+        return Mirror(connector, route, keys, heard)
 
     def connector(self) -> MCPConnector | None:
         """What reaches MCP servers."""

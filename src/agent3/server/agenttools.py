@@ -7,7 +7,7 @@ resources, prompts and completions beside its tools, and its answers passed on u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import unknown
-from agent3.errors import Agent3Error, JobNotFound, RateLimited
+from agent3.errors import Agent3Error, JobNotFound, NotFound, RateLimited
 from agent3.mcp.connector import passing
 from agent3.mcp.jobs import JobTasks
 from agent3.mcp.mirror import Mirror
@@ -57,6 +57,9 @@ DOOR = "mcp"
 PATIENCE = 300.0
 """Seconds for which a client that cannot follow tasks waits for work that goes on elsewhere."""
 _DAY = 86_400.0
+READ, PROMPT = "resources/read", "prompts/get"
+"""What the rules and the ledger call a look at resources and at prompts; lists, news and completions go with it."""
+_RULED = {"resources": READ, "prompts": PROMPT}
 
 T = TypeVar("T")
 
@@ -64,9 +67,12 @@ T = TypeVar("T")
 def callable_by(server: Server, agent: Agent, principal: Principal) -> bool:
     """Whether the rules let a caller have anything of an agent; what it may not call it does not see either."""
     access = server.house.access
-    if not agent.capabilities:
+    besides = [_RULED[one] for one in offers(agent) & _RULED.keys()]
+    if not agent.capabilities and not besides:
         return access.allows(principal, agent.id, "", "mcp")
-    return any(access.narrow(principal, agent.id, one.name, one.routes) for one in agent.capabilities)
+    if any(access.narrow(principal, agent.id, one.name, one.routes) for one in agent.capabilities):
+        return True
+    return any(access.allows(principal, agent.id, one, "mcp") for one in besides)
 
 
 def offers(agent: Agent) -> frozenset[str]:
@@ -123,9 +129,9 @@ class AgentTools:
         """Those that the caller may call."""
         return [tool for name, tool in self._all.items() if self._may(principal, self._capabilities[name])]
 
-    def fingerprint(self, principal: Principal) -> str:
-        """Changes with the agent; the rules decide by caller."""
-        return f"{self._generation} {principal.id}"
+    def fingerprint(self, principal: Principal) -> Hashable:
+        """Changes with the agent, and with all of a caller that rules can ask for."""
+        return self._generation, principal.id, principal.scopes
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """One turn of a capability, through all steps."""
@@ -238,50 +244,74 @@ class AgentTools:
         self._mirror = mirror
         if "resources" in offered:
             self.resources, self.templates = self._resources, self._templates
-            self.read, self.watch = self._read, self._watch
+            self.read, self.watch, self.unwatch = self._read, self._watch, self._unwatch
         if "prompts" in offered:
             self.prompts, self.prompt = self._prompts, self._prompt
         if "completions" in offered:
             self.complete = self._complete
 
     async def _resources(self, principal: Principal) -> Sequence[Resource]:
-        return await self._timed("resources/list", principal, self._mirror.resources())
+        if not self._may_see(principal, READ):
+            return []
+        return await self._timed("resources/list", principal, self._mirror.resources)
 
     async def _templates(self, principal: Principal) -> Sequence[Template]:
-        return await self._timed("resources/templates/list", principal, self._mirror.templates())
+        if not self._may_see(principal, READ):
+            return []
+        return await self._timed("resources/templates/list", principal, self._mirror.templates)
 
     async def _prompts(self, principal: Principal) -> Sequence[Prompt]:
-        return await self._timed("prompts/list", principal, self._mirror.prompts())
+        if not self._may_see(principal, PROMPT):
+            return []
+        return await self._timed("prompts/list", principal, self._mirror.prompts)
 
     async def _complete(self, completion: Completion, principal: Principal) -> Completed:
-        return await self._timed("completion/complete", principal, self._mirror.complete(completion))
+        if not self._may_see(principal, READ if completion.kind == "resource" else PROMPT):
+            return Completed(())
+        return await self._timed("completion/complete", principal, lambda: self._mirror.complete(completion))
 
     async def _watch(self, uri: str, principal: Principal) -> None:
-        await self._timed("resources/subscribe", principal, self._mirror.watch(uri))
+        self._check(principal, READ, uri)
+        await self._timed("resources/subscribe", principal, lambda: self._mirror.watch(uri, principal.id))
+
+    def _unwatch(self, uri: str, principal: Principal) -> None:
+        self._mirror.unwatch(uri, principal.id)
 
     async def _read(self, uri: str, caller: Caller) -> Done | Needs:
-        return await self._recorded("resources/read", uri, caller, self._mirror.read(uri, caller))
+        return await self._recorded(READ, uri, caller, lambda: self._mirror.read(uri, caller))
 
     async def _prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
-        return await self._recorded("prompts/get", name, caller, self._mirror.prompt(name, arguments, caller))
+        return await self._recorded(PROMPT, name, caller, lambda: self._mirror.prompt(name, arguments, caller))
 
-    async def _timed(self, method: str, principal: Principal, work: Awaitable[T]) -> T:
+    def _may_see(self, principal: Principal, method: str) -> bool:
+        return self._house.access.allows(principal, self.agent.id, method, "mcp")
+
+    def _check(self, principal: Principal, method: str, name: str) -> None:
+        """What is forbidden is told as what is not there."""
+        if not self._may_see(principal, method):
+            what = "prompt" if method == PROMPT else "resource"
+            raise NotFound(f"There is no {what} {name[:200]!r} here. List what is.")
+
+    async def _timed(self, method: str, principal: Principal, work: Callable[[], Awaitable[T]]) -> T:
         started = self._env.monotonic()
         try:
             self._metered(principal)
-            return await work
+            return await work()
         finally:
-            _close(work)
             self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
 
-    async def _recorded(self, method: str, name: str, caller: Caller, work: Awaitable[T]) -> T:
+    async def _recorded(self, method: str, name: str, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """Likewise for what gives content away: the ledger has a row of it, under the name of the method."""
         made: list[T] = []
         wrong: list[Agent3Error] = []
 
+        async def permitted() -> T:
+            self._check(caller.principal, method, name)
+            return await work()
+
         async def handler(_: Call) -> Outcome:
             try:
-                made.append(await self._timed(method, caller.principal, work))
+                made.append(await self._timed(method, caller.principal, permitted))
             except Agent3Error as error:
                 wrong.append(error)
                 return failed_by(error)
@@ -296,10 +326,13 @@ class AgentTools:
             traceparent=caller.traceparent,
             live=Live(self.agent, Capability(name=method), door=DOOR),
         )
-        await self._house.steps["ledger"](handler)(call)
+        outcome = await self._house.steps["ledger"](handler)(call)
+        if made:
+            return made[0]
         if wrong:
             raise wrong[0]
-        return made[0]
+        # Something that nobody foresaw: the ledger has logged it, and says so in words fit for the caller.
+        raise Agent3Error(outcome.message if isinstance(outcome, Failed) else "Internal error.")
 
     def _metered(self, principal: Principal) -> None:
         """What is no call is free, but not without end."""
@@ -308,12 +341,6 @@ class AgentTools:
                 f"Client {principal.id} lists, reads and answers too often. Come back in {wait:.1f} s.",
                 retry_after=wait,
             )
-
-
-def _close(work: Awaitable[Any]) -> None:
-    """A coroutine that was refused before it began is closed, or Python complains that nobody awaited it."""
-    if asyncio.iscoroutine(work):
-        work.close()
 
 
 def _is_text(part: Part, husk: Mapping[str, Any] | None) -> bool:

@@ -202,6 +202,7 @@ async def _healthz(request: Request) -> Response:
 
 def _ready(server: Server) -> Any:
     async def readyz(request: Request) -> Response:
+        server.readiness.asked()
         try:
             await server.database.one("SELECT 1 AS fine")
         except Agent3Error as wrong:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent3.calls import House, LocalAgent, LocalConnector
+from agent3.calls.callbacks import Callbacks
+from agent3.calls.outbox import Outbox
 from agent3.calls.runner import Target
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
@@ -20,10 +22,12 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.security.network import Policy
 from agent3.security.secrets import EnvironmentVault
+from agent3.server.readiness import Readiness
 from agent3.server.references import ReferringConnector
 from agent3.server.renewing import Renewals
 from agent3.settings import Outbound, Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
+from agent3.storage.news import News
 
 __all__ = ["Server", "blob_folder", "build", "database_url", "outbound_policy"]
 
@@ -42,7 +46,13 @@ class Server:
     metrics: Metrics
     env: Env
     renewals: Renewals
+    readiness: Readiness
     ready: bool = False
+
+    def stop(self) -> None:
+        """Want no new calls: ``/readyz`` says so, and everything else goes on."""
+        self.ready = False
+        self.readiness.stop()
 
 
 def database_url(settings: Settings) -> str:
@@ -76,6 +86,8 @@ async def _take_over(house: House) -> None:
     if taken := await house.runner.recover():
         log.info("%d jobs of an earlier process were taken over", taken)
     house.runner.keep_house()
+    if house.callbacks is not None:
+        house.callbacks.start()
 
 
 def outbound_policy(out: Outbound) -> Policy:
@@ -117,7 +129,8 @@ async def build(
             env=env,
         )
         connectors: dict[str, Connector] = {"local": local, "mcp": mcp}
-        directory = Directory(database, env, metrics)
+        news = News(database, env.id())
+        directory = Directory(database, env, metrics, news)
         for agent in agents:
             local.add(agent)
             directory.host(agent.agent)
@@ -136,16 +149,26 @@ async def build(
             tracer=_tracer(),
             env=env,
             metrics=metrics,
+            news=news,
+            callbacks=Callbacks(Outbox(settings, database, vault, env, metrics), env),
         )
         gateway = Gateway(house, directory, reputation)
         renewals = Renewals(
-            directory, mcp, vault=vault, card_seconds=settings.calls.card_seconds, env=env, metrics=metrics
+            directory,
+            mcp,
+            vault=vault,
+            card_seconds=settings.calls.card_seconds,
+            env=env,
+            metrics=metrics,
+            duty=house.leases.take,
         )
-        server = Server(settings, database, house, directory, gateway, metrics, env, renewals)
+        server = Server(settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env))
         try:
             if take_over:
                 gateway.on_use = renewals.used
                 await _take_over(house)
+            else:
+                house.runner.keep_house(take_over=False)
             server.ready = True
             yield server
         finally:

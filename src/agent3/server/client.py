@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
-from agent3.errors import Agent3Error, NotFound, SetupError, Unauthenticated, Unavailable, ValidationError, by_code
+from agent3.errors import (
+    AccessError,
+    Agent3Error,
+    NotFound,
+    SetupError,
+    Unauthenticated,
+    Unavailable,
+    ValidationError,
+    by_code,
+)
 from agent3.settings import Settings, data_folder
 
 __all__ = ["Gateway", "Local", "Remote", "announce", "running"]
@@ -29,21 +38,33 @@ class Gateway(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-def announce(url: str, folder: Path | None = None) -> Path:
+def announce(url: str, settings: Settings, folder: Path | None = None) -> Path:
     """Leave word where this gateway runs, for commands to find it. Each has a note of its own, by its process."""
     file = (folder or data_folder()) / _FOLDER / f"{os.getpid()}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    file.write_text(json.dumps({"url": url, "pid": os.getpid(), "database": _database(settings)}))
     return file
 
 
-def running(folder: Path | None = None) -> str | None:
-    """The address of the gateway that runs here, if one does: of several, the one started last."""
+def running(settings: Settings, folder: Path | None = None) -> str | None:
+    """The address of the gateway that runs here, if one does.
+
+    Of several, the one on the database of these settings comes before others, and the one started last before older.
+    """
     notes = (folder or data_folder()) / _FOLDER
-    for note in sorted(notes.glob("*.json"), key=_age):
+    wanted = _database(settings)
+    for note in sorted(notes.glob("*.json"), key=lambda one: (_told(one).get("database") != wanted, _age(one))):
         if (url := _answering(note)) is not None:
             return url
     return None
+
+
+def _database(settings: Settings) -> str:
+    """Which database it is, without the account that opens it."""
+    url = settings.storage.url or f"sqlite:///{data_folder() / 'agent3.db'}"
+    if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
+        return str(Path(url.removeprefix("sqlite:///")).expanduser().absolute())
+    return url.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
 
 def _age(note: Path) -> float:
@@ -53,10 +74,19 @@ def _age(note: Path) -> float:
         return 0.0
 
 
-def _answering(note: Path) -> str | None:
-    """The address in a note, if that gateway still lives; the note of a dead one is removed."""
+def _told(note: Path) -> dict[str, Any]:
+    """What a note says; nothing where it cannot be read."""
     try:
         told = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _answering(note: Path) -> str | None:
+    """The address in a note, if that gateway still lives; the note of a dead one is removed."""
+    told = _told(note)
+    try:
         os.kill(int(told["pid"]), 0)
         Remote(str(told["url"]), timeout=1.0).get("/healthz")
     except ProcessLookupError:
@@ -108,7 +138,7 @@ class Remote:
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
             answer = connection.getresponse()
-            return _read(answer.status, answer.read())
+            return _read(answer.status, answer.read(), self.where)
         except (OSError, http.client.HTTPException) as wrong:
             raise Unavailable(
                 f"No gateway answers at {self.where} ({wrong}). Start one with agent3 serve, or name another address."
@@ -127,25 +157,28 @@ def _address(url: str) -> SplitResult:
     raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
 
 
-def _read(status: int, raw: bytes) -> dict[str, Any]:
+def _read(status: int, raw: bytes, where: str) -> dict[str, Any]:
     try:
         body = json.loads(raw)
     except ValueError:
-        raise Unavailable(f"The server answered {status} without JSON: is it an agent3 gateway?") from None
+        raise Unavailable(f"{where} answered {status} without JSON: is it an agent3 gateway?") from None
     if not isinstance(body, dict):
-        raise Unavailable(f"The server answered {status} with something else than an object.")
+        raise Unavailable(f"{where} answered {status} with something else than an object.")
     if isinstance(error := body.get("error"), dict):
-        raise _error(error)
+        raise _error(error, where)
     return body
 
 
-def _error(error: Mapping[str, Any]) -> Agent3Error:
+def _error(error: Mapping[str, Any], where: str) -> Agent3Error:
+    """What the gateway refused. Several may run here, so whoever is refused hears which one it was."""
     kind = by_code(str(error.get("code")))
     message = str(error.get("message"))
     if kind is ValidationError:
         return ValidationError(message, data=error.get("data"))
     if kind is Unauthenticated:
-        message = message.partition(". ")[0] + ". Set AGENT3_KEY to the key of a client of that gateway."
+        message = f"{message.partition('. ')[0]}. Set AGENT3_KEY to the key of a client of the gateway at {where}."
+    elif issubclass(kind, NotFound | AccessError):
+        message += f" Asked was the gateway at {where}."
     wrong = kind.__new__(kind)
     Agent3Error.__init__(wrong, message, data=error.get("data"), retry_after=error.get("retry_after"))
     return wrong

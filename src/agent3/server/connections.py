@@ -63,8 +63,10 @@ class _Connection(HttpToolsProtocol):
     _clock: asyncio.TimerHandle | None = None
     _rested: float | None = None
     _in_headers = False
+    _ended = False
     _received = 0
     _arriving = 0
+    _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -75,12 +77,17 @@ class _Connection(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
+        # Of requests that were sent one behind the other, uvicorn tells the last, which has not begun.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._arriving = len(data)
+        self._arriving, self._ended = len(data), False
         super().data_received(data)
-        self._received += len(data)
+        # A request that began behind another in this read is counted from the next one on.
+        self._received = 0 if self._in_headers and self._ended else self._received + len(data)
         if self._in_headers and self._received > _MOST_HEADERS:
             self._refuse()
         elif self._answering() or self.transport.is_closing():
@@ -99,7 +106,12 @@ class _Connection(HttpToolsProtocol):
             raise ValueError("too many headers")  # the parser stops, and send_400_response is called
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        self._ended = True
+        super().on_message_complete()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
         scope = cycle.scope
         lane = self.lanes(scope["path"]) if scope["method"] == "POST" and app is self.app else None
         if lane is None:
@@ -113,8 +125,10 @@ class _Connection(HttpToolsProtocol):
             reply = None
             if not cycle.more_body and not cycle.waiting_for_100_continue:
                 scope = cast("Scope", cycle.scope)
+                self.flow.resume_reading()  # a large body stopped it, and a hang-up must be heard
                 reply = await lane.reply(scope, bytes(cycle.body), lambda: _hung_up(cycle))
             if reply is None:
+                cycle.message_event.set()  # the body is still to be read by the app, whoever waited for a hang-up
                 await cycle.run_asgi(app)
                 return
             if self.flow.write_paused and not cycle.disconnected:

@@ -26,7 +26,7 @@ from agent3.server.auth import Doorkeeper
 from agent3.server.build import database_url
 from agent3.server.client import running
 from agent3.server.letters import Letters
-from agent3.settings import Settings, data_folder
+from agent3.settings import Settings, data_folder, mistaken
 from agent3.storage import Database, open_database
 from agent3.storage.opening import sqlite_path
 
@@ -76,6 +76,8 @@ def _settings(settings: Settings) -> Check:
         Doorkeeper(settings, Metrics())
     except Agent3Error as wrong:
         return _check("settings", "fail", wrong.message.splitlines()[0], "Change agent3.toml or the environment.")
+    if strange := mistaken():
+        return _check("settings", "warn", strange[0], "Correct its name, or unset it.")
     clients, rules = len(settings.clients), len(settings.rules)
     return _check("settings", "ok", f"{clients} clients, {rules} rules")
 
@@ -247,7 +249,7 @@ def _permissions(settings: Settings) -> list[Check]:
 
 
 def _port(settings: Settings) -> Check:
-    if (url := running()) is not None:
+    if (url := running(settings)) is not None:
         return _check("gateway", "ok", f"runs at {url}")
     host, port = settings.server.host, settings.server.port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

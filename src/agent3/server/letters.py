@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3.calls.keeping import DeadLetter, DeadLetters
-from agent3.calls.outcomes import REFUSALS, error_of
+from agent3.calls.outcomes import error_of, is_refusal
 from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict, NotFound, ValidationError
 from agent3.model import Call, Failed, Needs, Outcome, Working
@@ -176,7 +176,9 @@ async def _sent_again(server: Server, kept: DeadLetter, call: Call) -> Outcome:
 
 
 def _refused(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and (outcome.code in REFUSALS or outcome.code == "storage_failed")
+    """Whether it was not sent at all; what the target itself answers, in whichever words, is an answer."""
+    unkept = isinstance(outcome, Failed) and outcome.code == "storage_failed" and not outcome.asked
+    return unkept or is_refusal(outcome)
 
 
 def _told(letter: str, outcome: Outcome) -> Replayed:

@@ -10,10 +10,10 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace as changed
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import jwt
 import msgspec
@@ -35,7 +35,10 @@ __all__ = ["Tokens", "routes"]
 log = logger("auth")
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-_DOOR = re.compile(r"/mcp|/agents/[^/]+/mcp")
+_DOOR = re.compile(r"/mcp|/agents/[^/\\\s\"\x00-\x1f\x7f]+/mcp")
+"""With whatever an agent's id may hold; never what could end a header or a word in it."""
+_PLAIN = "/:@+,;="
+"""What may stand in a path as it is."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _ERROR = "agent3.token_error"
 _LONGEST = 16_384
@@ -49,6 +52,9 @@ _KEYS_FOR = 3_600.0
 _KEYS_APART = 10.0
 """Least seconds between two fetches, so that tokens with invented keys cost the issuer nothing."""
 _PATIENCE = 10.0
+"""Seconds that a fetch may take."""
+_BRIEFLY = 1.0
+"""Seconds that a token waits for newer keys, where there is one that fits already."""
 _ALGORITHMS: dict[str, frozenset[str]] = {
     "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
     "EC": frozenset({"ES256", "ES384", "ES512"}),
@@ -56,6 +62,9 @@ _ALGORITHMS: dict[str, frozenset[str]] = {
 }
 """By kind of key. Shared secrets are not among them: whoever can check such a token can make one."""
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
+_MALFORMED = (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+"""What reading something that a stranger wrote may raise."""
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class _Judged(Struct, frozen=True):
@@ -72,6 +81,7 @@ class Tokens:
     def __init__(self, settings: Settings, env: Env = REAL):
         oauth = settings.oauth
         self.resource = _checked_resource(oauth.resource)
+        _check_scopes(oauth.scopes)
         self._oauth = oauth
         self._env = env
         policy = outbound_policy(settings.outbound)
@@ -158,11 +168,12 @@ class Tokens:
                 leeway=_LEEWAY,
                 options={"require": ["exp", "iss", "aud"], "verify_aud": False},
             )
+            ends = float(claims["exp"]) + _LEEWAY
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("The access token has expired. Ask for a new one.") from None
-        except jwt.PyJWTError as wrong:
+        except _MALFORMED as wrong:
             raise Unauthenticated(f"The access token is not valid: {wrong}") from None
-        until = min(float(claims["exp"]) + _LEEWAY, self._env.now() + _KNOWN_FOR)
+        until = min(ends, self._env.now() + _KNOWN_FOR)
         audience = claims["aud"]
         named = frozenset([audience]) if isinstance(audience, str) else _words(audience)
         return _Judged(_principal(claims, issuer), named, until)
@@ -173,8 +184,10 @@ def _unverified(token: str) -> tuple[dict[str, Any], str]:
     try:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})
-    except jwt.PyJWTError:
+    except _MALFORMED:
         raise Unauthenticated("The access token cannot be read.") from None
+    if not isinstance(header.get("alg"), str) or "crit" in header:
+        raise Unauthenticated("The access token is not signed in a way that is known here.")
     if str(header.get("typ", "JWT")).lower() not in _TYPES:
         raise Unauthenticated("What was sent is a token for something else, and no access token.")
     return header, str(claims.get("iss"))
@@ -211,14 +224,18 @@ class _Keys:
         self._keys: list[dict[str, Any]] = []
         self._fetched = float("-inf")
         self._tried = float("-inf")
-        self._lock = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, header: Mapping[str, Any]) -> jwt.PyJWK:
-        """The key that a token was signed with."""
-        if self._env.monotonic() - self._fetched > _KEYS_FOR:
-            await self._fetch()
-        if (found := self._fitting(header)) is None:
-            await self._fetch()
+        """The key that a token was signed with. One that is known is not kept waiting by an issuer that hangs."""
+        found = self._fitting(header)
+        if found is None:
+            await self._fetched_anew(_PATIENCE)
+            found = self._fitting(header)
+        elif self._fetching is None and self._env.monotonic() - self._fetched > _KEYS_FOR:
+            # Whoever begins a fetch sees what came of it, if it came at once: a key that was taken back is refused
+            # also where nobody asked for hours. The fetch goes on, and those who come meanwhile do not wait.
+            await self._fetched_anew(_BRIEFLY)
             found = self._fitting(header)
         if found is None and not self._keys:
             raise Unavailable(f"The keys of {self._issuer} could not be fetched; the log of the gateway says why.")
@@ -239,24 +256,34 @@ class _Keys:
             return None
         try:
             return jwt.PyJWK(fitting[0], str(algorithm))
-        except jwt.PyJWTError as wrong:
+        except _MALFORMED as wrong:
             log.warning("a key of %s cannot be used: %s", self._issuer, wrong)
             return None
 
-    async def _fetch(self) -> None:
-        """Fetch them, unless that was just done; whoever comes meanwhile waits for the same fetch."""
-        async with self._lock:
+    async def _fetched_anew(self, seconds: float) -> None:
+        """Wait so long for newer keys, unless they were just fetched; all who come meanwhile wait for one fetch."""
+        if self._fetching is None:
             if self._env.monotonic() - self._tried < _KEYS_APART:
                 return
-            gate = Gate(self._policy)
-            try:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(), name=f"keys of {self._issuer}")
+        await asyncio.wait([self._fetching], timeout=seconds)
+
+    async def _fetch(self) -> None:
+        gate = Gate(self._policy)
+        try:
+            async with asyncio.timeout(_PATIENCE):
                 self._keys = await self._read(gate)
-                self._fetched = self._env.monotonic()
-            except Agent3Error as wrong:
-                log.warning("the keys of %s could not be fetched: %s", self._issuer, wrong)
-            finally:
-                self._tried = self._env.monotonic()
-                await gate.aclose()
+            self._fetched = self._env.monotonic()
+        except TimeoutError:
+            log.warning("the keys of %s could not be fetched: no answer within %g s", self._issuer, _PATIENCE)
+        except Agent3Error as wrong:
+            log.warning("the keys of %s could not be fetched: %s", self._issuer, wrong)
+        except Exception:
+            log.exception("the keys of %s could not be fetched", self._issuer)
+        finally:
+            await gate.aclose()
+            self._tried = self._env.monotonic()
+            self._fetching = None
 
     async def _read(self, gate: Gate) -> list[dict[str, Any]]:
         metadata = await self._metadata(gate)
@@ -277,7 +304,7 @@ class _Keys:
 
 
 def _for_signatures(key: Any) -> bool:
-    return isinstance(key, dict) and key.get("kty") in _ALGORITHMS and key.get("use", "sig") == "sig"
+    return isinstance(key, dict) and str(key.get("kty")) in _ALGORITHMS and key.get("use", "sig") == "sig"
 
 
 def _places(issuer: str) -> list[str]:
@@ -308,7 +335,8 @@ async def _json(gate: Gate, url: str) -> dict[str, Any] | None:
 
 def _checked_resource(resource: str) -> str:
     parts = urlsplit(resource)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+    clean = resource.isascii() and resource.isprintable() and '"' not in resource
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or not clean:
         raise SetupError(
             "oauth.resource must be the address of this gateway as its clients write it, such as "
             f"'https://gateway.example.com'; it is {resource!r}."
@@ -326,12 +354,20 @@ def _checked_issuer(issuer: str) -> str:
     return issuer
 
 
+def _check_scopes(scopes: Iterable[str]) -> None:
+    if wrong := [one for one in scopes if not _SCOPE.fullmatch(one)]:
+        raise SetupError(f"oauth.scopes holds {wrong[0]!r}; a scope is one word of ASCII letters, digits and signs.")
+
+
 # Doors
 
 
 def _door(path: str) -> str:
-    """The door that a path leads to, as a part of its address; empty for whatever has no metadata of its own."""
-    return path if _DOOR.fullmatch(path) else ""
+    """The door that a path leads to, as its address is written; empty for whatever has no metadata of its own.
+
+    The path is a stranger's word, unescaped: without being escaped again it would be in the header as it came.
+    """
+    return quote(path, safe=_PLAIN, errors="replace") if _DOOR.fullmatch(path) else ""
 
 
 def routes(server: Server) -> list[Route]:
@@ -343,9 +379,10 @@ def routes(server: Server) -> list[Route]:
     async def metadata(request: Request) -> Response:
         path = "/" + request.path_params.get("path", "")
         prefix = urlsplit(tokens.resource).path
-        door = path.removeprefix(prefix) if prefix else path
-        if door not in ("", "/") and not _DOOR.fullmatch(door):
+        below = path.removeprefix(prefix) if prefix else path
+        door = _door(below)
+        if not door and below not in ("", "/"):
             return JSONResponse({"error": {"code": "not_found", "message": "No such resource."}}, 404)
-        return JSONResponse(tokens.metadata(door.rstrip("/")), headers={"Cache-Control": "max-age=3600"})
+        return JSONResponse(tokens.metadata(door), headers={"Cache-Control": "max-age=3600"})
 
     return [Route(WELL_KNOWN, metadata, methods=["GET"]), Route(WELL_KNOWN + "/{path:path}", metadata, methods=["GET"])]

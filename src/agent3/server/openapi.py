@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from agent3._version import __version__
+from agent3.calls.callbacks import EVENTS
 from agent3.server.texts import TOOLS
 
 __all__ = ["document"]
@@ -59,6 +60,31 @@ _ANSWER = {
     "type": "object",
     "properties": {"answers": {"type": "object"}, "message": {"type": "string"}},
     "additionalProperties": False,
+}
+_TOLD = {
+    "type": "object",
+    "properties": {
+        "job": {"type": "string"},
+        "callbacks": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "event": {"enum": list(EVENTS)},
+                    "url": {"type": "string"},
+                    "status": {"enum": ["waiting", "sending", "delivered", "dead", "gone", "refused", "dropped"]},
+                    "attempts": {"type": "integer"},
+                    "created": {"type": "number"},
+                    "delivered": {"type": "number"},
+                    "nextAttempt": {"type": "number"},
+                    "reason": {"type": "string"},
+                },
+                "required": ["id", "event", "url", "status", "attempts", "created"],
+            },
+        },
+    },
+    "required": ["job", "callbacks"],
 }
 
 
@@ -117,6 +143,9 @@ def document() -> dict[str, Any]:
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
             "/v1/calls/{job_id}/events": {
                 "get": _events([*job, _query("after", 2**53), _header("Last-Event-ID", "7")])
+            },
+            "/v1/calls/{job_id}/callbacks": {
+                "get": _operation("What its caller was told", answer=_TOLD, parameters=job)
             },
             "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
             "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -32,6 +32,8 @@ TOGETHER = 0.2
 """Seconds for which news of one server is gathered: what changes tool by tool is asked for once."""
 APART = 2.0
 """Least seconds between two questions to one server, also to one that says without end that it changed."""
+Duty = Callable[[str, float], Awaitable[bool]]
+"""Whether something named is this process's to do for so many seconds, of all that share the directory."""
 _DOWN = frozenset({"unavailable", "circuit_open", "timeout"})
 
 
@@ -60,8 +62,11 @@ class Renewals:
         card_seconds: float = 3_600.0,
         env: Env = REAL,
         metrics: Metrics = METRICS,
+        duty: Duty | None = None,
     ):
         self._metrics = metrics
+        self._duty = duty
+        self._aged: set[str] = set()
         self.listeners: list[Callable[[str], None]] = []
         self.counts: Counter[str] = Counter()
         self._directory = directory
@@ -77,12 +82,18 @@ class Renewals:
 
     def changed(self, address: str) -> None:
         """A server says that its lists changed."""
+        self._aged.discard(address)
         self._begin(address)
 
     def used(self, agent: Agent, outcome: Outcome | None = None) -> None:
         """Somebody looked at an agent, or called it with this outcome."""
         for address in self._reached_at(agent):
-            if _doubtful(agent, outcome) or self._old(address):
+            if _doubtful(agent, outcome):
+                self._aged.discard(address)
+                self._begin(address)
+            elif self._old(address):
+                if address not in self._rounds:
+                    self._aged.add(address)
                 self._begin(address)
 
     async def renew(self, address: str, vault: Vault | None = None) -> list[Agent]:
@@ -136,11 +147,21 @@ class Renewals:
             await asyncio.sleep(max(TOGETHER, APART - since))
             self._again.discard(address)
             try:
-                await self._renew_and_tell(address)
+                if await self._elsewhere(address):
+                    self._asked[address] = self._env.monotonic()
+                else:
+                    await self._renew_and_tell(address)
             except Exception:
                 log.exception("%s could not be renewed", place_of(address))
             if address not in self._again:
                 return
+
+    async def _elsewhere(self, address: str) -> bool:
+        """Whether another gateway sees to this card, and only its age gave reason to ask: one of all is enough."""
+        if address not in self._aged or self._duty is None:
+            return False
+        self._aged.discard(address)
+        return not await self._duty(f"card {address}", self._card_seconds)
 
     async def _renew_and_tell(self, address: str) -> None:
         try:

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agent3 import jsonrpc
-from agent3.calls.jobs import Job
+from agent3.calls.responses import shown
 from agent3.errors import Agent3Error, RequestError, ValidationError
 from agent3.gateway import Caller, response
-from agent3.model import Done, Event, Failed, Needs, Outcome, encode, value_of
+from agent3.model import Done, Event, Failed, Outcome, encode, value_of
 from agent3.observe.logs import get as logger
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server
@@ -66,6 +65,7 @@ class Rest:
             ("/v1/call", "POST", self._call),
             ("/v1/calls/{job_id}", "GET", self._job),
             ("/v1/calls/{job_id}/events", "GET", self._events),
+            ("/v1/calls/{job_id}/callbacks", "GET", self._callbacks),
             ("/v1/calls/{job_id}/answer", "POST", self._answer),
             ("/v1/calls/{job_id}/cancel", "POST", self._cancel),
             ("/v1/feedback", "POST", self._feedback),
@@ -145,7 +145,7 @@ class Rest:
         job_id = request.path_params["job_id"]
         if seconds:
             await self._server.house.runner.wait(principal, job_id, seconds)
-        return json_response(_shown(await self._server.house.runner.get(principal, job_id)))
+        return json_response(shown(await self._server.house.runner.get(principal, job_id)))
 
     async def _events(self, request: Request) -> Response:
         principal = self._caller(request).principal
@@ -155,6 +155,11 @@ class Rest:
         await self._server.house.runner.get(principal, job_id)
         stream = _frames(self._server.house.runner.follow(principal, job_id, after))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def _callbacks(self, request: Request) -> Response:
+        job_id = request.path_params["job_id"]
+        told = await self._server.gateway.callbacks(self._caller(request), job_id)
+        return json_response({"job": job_id, "callbacks": told})
 
     async def _answer(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -173,7 +178,7 @@ class Rest:
         principal = self._caller(request).principal
         job_id = request.path_params["job_id"]
         await self._server.house.runner.cancel(principal, job_id, "rest")
-        return json_response(_shown(await self._server.house.runner.get(principal, job_id)))
+        return json_response(shown(await self._server.house.runner.get(principal, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
         principal = self._caller(request).principal
@@ -227,25 +232,6 @@ def _json_body(body: dict[str, Any]) -> Response:
     if body.get("status") == "working":
         headers["Location"] = f"/v1/calls/{body['job']}"
     return json_response(body, metadata.get("statusCode", 200), headers)
-
-
-def _shown(job: Job) -> dict[str, Any]:
-    """A job as its owner sees it; the connector's own state stays inside."""
-    shown: dict[str, Any] = {
-        "id": job.id,
-        "status": job.status,
-        "turn": job.turn,
-        "agent": job.call.agent,
-        "capability": job.call.capability,
-        "created": job.created,
-        "updated": job.updated,
-        "seq": job.seq,
-    }
-    if isinstance(job.outcome, Needs) and job.status == "needs":
-        shown["questions"] = msgspec.to_builtins(job.questions)
-    elif job.outcome is not None and job.status != "working":
-        shown |= response(job.outcome, job.updated - job.created)
-    return shown
 
 
 async def _frames(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -78,18 +79,37 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
             ws="none",
         )
         url = _url(listener)
-        note = announce(url)
+        note = announce(url, settings)
         _greet(url, settings, agents)
         # What start-up made lives as long as the process; the collector need not look at it again.
         gc.freeze()
         try:
-            await _Uvicorn(config).serve(sockets=[listener])
+            await _Uvicorn(config, server).serve(sockets=[listener])
         finally:
             _forget(note)
 
 
 class _Uvicorn(uvicorn.Server):
-    """Stops on a signal and returns. The original raises the signal again, and would die of it before we are closed."""
+    """Stops on a signal and returns. The original raises the signal again, and would die of it before we are closed.
+
+    It stops listening only when those who ask whether it is ready have heard that it is not. A second signal is not as
+    patient.
+    """
+
+    def __init__(self, config: uvicorn.Config, server: Server):
+        super().__init__(config)
+        self._server = server
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self._server.readiness.stopping:
+            self._server.stop()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._server.readiness.heard():
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -210,7 +230,8 @@ def _not_loaded(reference: str, module: str, wrong: Exception) -> str:
 def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     """Where it is, what to paste into a client, and one command to try."""
     entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
-    if settings.clients:
+    keyed = [client.id for client in settings.clients if client.key and not client.require_signature]
+    if keyed:
         entry["headers"] = {"Authorization": "Bearer KEY"}
     config = {"mcpServers": {"agent3": entry}}
     lines = [
@@ -223,13 +244,15 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
         "Add it to an MCP client:",
         *(f"  {line}" for line in json.dumps(config, indent=2).splitlines()),
         f"  or, for Claude Code:  claude mcp add --transport http agent3 {url}/mcp"
-        + (' --header "Authorization: Bearer KEY"' if settings.clients else ""),
+        + (' --header "Authorization: Bearer KEY"' if keyed else ""),
     ]
-    if agents:
-        key = "AGENT3_KEY=KEY " if settings.clients else ""
+    if agents and (keyed or not settings.clients):  # the command line sends a key, and signs nothing
+        key = "AGENT3_KEY=KEY " if keyed else ""
         lines += ["", "Try it in another terminal:", f"  {key}{_command()} {_example(agents)}"]
-    if settings.clients:
-        lines += ["", f"KEY is the key of a client: {', '.join(client.id for client in settings.clients)}."]
+    if keyed:
+        lines += ["", f"KEY is the key of a client: {', '.join(keyed)}."]
+    elif settings.clients:
+        lines += ["", "Its clients sign their requests: see docs/reference/signing.md."]
     print("\n".join(lines), flush=True)  # noqa: T201 - this is what the command is for
 
 

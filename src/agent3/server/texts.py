@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from agent3.calls.callbacks import EVENTS
+
 __all__ = ["ARTIFACT_NAME", "ARTIFACT_TEXT", "INSTRUCTIONS", "TOOLS", "ToolText"]
 
 INSTRUCTIONS = (
@@ -36,6 +38,24 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
 
 _AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id of the agent, from agent3_search"}
 
+_CALLBACK = {
+    "type": "object",
+    "description": "Be told when the call ends or asks; it is answered at once, with its job",
+    "properties": {
+        "url": {"type": "string", "minLength": 1, "maxLength": 2048, "description": "Where a POST is sent to"},
+        "token": {"type": "string", "description": "Sent with it, as Authorization: Bearer"},
+        "events": {
+            "type": "array",
+            "items": {"enum": list(EVENTS)},
+            "minItems": 1,
+            "maxItems": len(EVENTS),
+            "default": list(EVENTS[:-1]),
+            "description": "What to be told of",
+        },
+    },
+    "required": ["url"],
+    "additionalProperties": False,
+}
 _METADATA = {
     "type": "object",
     "description": "Options of the call",
@@ -60,6 +80,7 @@ _METADATA = {
         "contextId": {"type": "string", "maxLength": 256, "description": "Groups calls that belong together"},
         "job": {"type": "string", "maxLength": 256, "description": "Continue the job that asked a question"},
         "answers": {"type": "object", "description": "Answers to its questions, by question id"},
+        "callback": _CALLBACK,
     },
     "additionalProperties": False,
 }

@@ -79,7 +79,7 @@ class GatewayTools:
             return await self.run(name, arguments, self._caller(caller))
         self.check(name, arguments)
         follows = "tasks" in caller.can
-        if follows and not _job(arguments):
+        if follows and not _job(arguments) and not _calls_back(arguments):
             outcome = await self._followed(
                 caller, lambda who: self._gateway.call(who, self.request(arguments, detach=True))
             )
@@ -237,6 +237,7 @@ class GatewayTools:
             context=metadata.get("contextId"),
             detach=detach,
             user_agent_id=metadata.get("userAgentId"),
+            callback=metadata.get("callback"),
         )
 
     def _told(self, outcome: Outcome, started: float) -> Outcome:
@@ -270,6 +271,11 @@ def _job(given: Mapping[str, Any]) -> str | None:
     """The job that a call goes on with, if it does."""
     job: str | None = (given.get("metadata") or {}).get("job")
     return job
+
+
+def _calls_back(given: Mapping[str, Any]) -> bool:
+    """Whether the caller is told of its job elsewhere, so that it may leave at once."""
+    return (given.get("metadata") or {}).get("callback") is not None
 
 
 class _Ear:

@@ -255,6 +255,13 @@ class _Room:
             self._gatherings[sql] = _Gathering(self._append, sql)
         await self._gatherings[sql].add(rows)
 
+    async def say(self, channel: str, words: str) -> None:
+        async def speak() -> None:
+            async with self._writers.lend() as connection:
+                await connection.execute(_SAY, channel, words)
+
+        await _ours(speak)
+
     async def aclose(self) -> None:
         """Finish what was accepted, then close the connections."""
         await self._stay.aclose()
@@ -385,6 +392,13 @@ class PostgresDatabase:
             with contextlib.suppress(*_FAILURES):
                 await connection.close(timeout=CONNECT_SECONDS)
 
+    async def say(self, channel: str, words: str) -> None:
+        """Say something to all who listen on the channel, at most 8,000 bytes.
+
+        It is not waited for on disk: what is said is heard at once or never.
+        """
+        await (await self._room()).say(channel, words)
+
     async def aclose(self) -> None:
         with self._door:
             self._closed = True
@@ -449,6 +463,8 @@ class PostgresDatabase:
         async with connection.transaction():
             return await apply_next(_Statements(connection), self.dialect, shipped(), self._env.now()) is not None
 
+
+_SAY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 
 _HEALTH = """
 SELECT split_part(version(), ' ', 2) AS version, pg_database_size(current_database()) AS size,

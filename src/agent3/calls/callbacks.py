@@ -1,0 +1,145 @@
+"""Callbacks: whom to tell when a job ends, asks or makes progress, as the caller said it with the call.
+
+The wish stands in the call and so in the job; what is told is written into the outbox in the very transaction that ends
+the turn. A token that the caller gave is sealed before anything of it is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agent3.calls.jobs import Job
+from agent3.calls.outbox import Delivery, Outbox, Receipt
+from agent3.calls.responses import shown
+from agent3.env import Env
+from agent3.errors import ValidationError
+from agent3.model import Event, Principal, encode
+from agent3.observe.logs import get as logger
+from agent3.storage import Transaction
+
+__all__ = ["CALLBACK", "EVENTS", "Callbacks"]
+
+log = logger("webhooks")
+
+CALLBACK = "callback"
+"""The key in a call's ``meta``."""
+EVENTS = ("done", "failed", "canceled", "needs", "progress")
+"""What one can be told of; all but the last, if one says nothing."""
+
+_LARGEST = 1_048_576
+"""Bytes of a body. A larger result is left out: who is told fetches the job."""
+_CUT = 2_000
+_RARELY = 1.0
+"""Seconds between two words of progress."""
+_TOKEN = re.compile(r"[!-~]{1,2048}")
+
+
+class _Wish(Struct, frozen=True, omit_defaults=True):
+    """What a call keeps of what its caller asked for."""
+
+    url: str
+    events: tuple[str, ...] = EVENTS[:-1]
+    sealed: str = ""
+
+
+class Callbacks:
+    """Takes the wishes of callers, and tells them through the outbox. A ``Teller`` of jobs."""
+
+    def __init__(self, outbox: Outbox, env: Env):
+        self._outbox = outbox
+        self._env = env
+
+    def start(self) -> None:
+        """Deliver from now on in this process too, until ``aclose``."""
+        self._outbox.start()
+
+    async def aclose(self) -> None:
+        """Let deliveries under way finish for a while, and give back the rest."""
+        await self._outbox.aclose()
+
+    async def register(self, principal: Principal, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What goes into the call's ``meta``, once its address may be reached and there is room.
+
+        ValidationError, SecurityError, SetupError or QueueFull say why not; a token is in none of them.
+        """
+        url, token = given["url"], given.get("token")
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ValidationError("callback.token must have 1 to 2048 characters of ASCII, without spaces.")
+        await self._outbox.check(principal.id, url)
+        events = tuple(one for one in EVENTS if one in given.get("events", EVENTS[:-1]))
+        sealed = ""
+        if token is not None:
+            sealed = await self._outbox.seal(principal.id, url, {"Authorization": f"Bearer {token}"})
+        wish: dict[str, Any] = msgspec.to_builtins(_Wish(url, events, sealed))
+        return wish
+
+    async def turned(self, tx: Transaction, job: Job) -> None:
+        """Tell that a job has ended or asks, if that was wanted."""
+        wish = _wish(job)
+        if wish is not None and job.status in wish.events:
+            await self._post(tx, job, wish, job.status, job.seq, _fitting(job))
+
+    async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+        """Tell of progress, if that was wanted: the latest word, and not too often."""
+        wish = _wish(job)
+        if wish is None or "progress" not in wish.events:
+            return
+        latest = next((one for one in reversed(events) if one.kind in ("status", "progress")), None)
+        if latest is not None and await self._long_ago(tx, job):
+            await self._post(tx, job, wish, "progress", latest.seq, _progress(job, latest))
+
+    async def of(self, job: Job) -> list[Receipt]:
+        """What was told of a job and what became of it, the oldest first."""
+        return await self._outbox.receipts(job.id)
+
+    async def _long_ago(self, tx: Transaction, job: Job) -> bool:
+        now = self._env.now()
+        recent = "SELECT id FROM deliveries WHERE subject = ? AND created > ? AND created <= ? LIMIT 1"
+        return await tx.one(recent, job.id, now - _RARELY, now) is None
+
+    async def _post(self, tx: Transaction, job: Job, wish: _Wish, event: str, seq: int, data: dict[str, Any]) -> None:
+        at = datetime.fromtimestamp(self._env.now(), UTC).isoformat(timespec="milliseconds")
+        body = encode({"type": f"call.{event}", "timestamp": at, "data": data}).decode()
+        delivery = Delivery(wish.url, body, job.owner, sealed=wish.sealed)
+        await self._outbox.post(tx, delivery, id=f"cb_{job.id}_{seq}", subject=job.id, event=event)
+
+
+def _wish(job: Job) -> _Wish | None:
+    """What the caller asked for; None also where that cannot be read, since a job must end all the same."""
+    if (kept := job.call.meta.get(CALLBACK)) is None:
+        return None
+    try:
+        return msgspec.convert(kept, _Wish)
+    except msgspec.ValidationError as wrong:
+        log.error("job %s: its callback cannot be read, and nobody is told: %s", job.id, wrong)
+        return None
+
+
+def _fitting(job: Job) -> dict[str, Any]:
+    """The job as its owner sees it; without its result, if that is too large to be sent."""
+    whole = shown(job)
+    if len(encode(whole)) <= _LARGEST:
+        return whole
+    small = {name: value for name, value in whole.items() if name not in ("result", "details", "questions")}
+    if "error" in small:
+        small["error"] = small["error"][:_CUT]
+    return small | {"truncated": True}
+
+
+def _progress(job: Job, event: Event) -> dict[str, Any]:
+    told = {"text": event.text, "done": event.done, "total": event.total}
+    now = {
+        "id": job.id,
+        "status": "working",
+        "turn": job.turn,
+        "agent": job.call.agent,
+        "capability": job.call.capability,
+        "seq": event.seq,
+    }
+    return now | {name: value for name, value in told.items() if value is not None}

@@ -1,0 +1,397 @@
+"""The outbox: HTTP deliveries that are written down in one transaction with their cause, and made until they arrive.
+
+At least once, and a receiver can tell a repetition by ``webhook-id``. Of the deliveries of one owner to one destination
+one is out at a time, in order. Any number of processes share the work. It knows urls, headers and bytes, and nothing of
+jobs or of what is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from agent3.calls.webhooks import keys_of, signed
+from agent3.env import Env
+from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Metrics
+from agent3.queue import Lease, Queue, QueueFull, Rules
+from agent3.security.network import Gate, Policy, Stream
+from agent3.security.sealed import seal, unseal
+from agent3.security.secrets import Vault
+from agent3.settings import Callbacks, Settings
+from agent3.storage import Database, Row, Transaction
+
+__all__ = ["NAME", "Delivery", "Outbox", "Receipt"]
+
+log = logger("webhooks")
+
+NAME = "webhooks"
+"""The queue's name, also in the index that finds its messages by id."""
+
+_DAY = 86_400.0
+_LONGEST_WAIT = 3_600.0
+"""Seconds that a receiver may make us wait by Retry-After."""
+_ANSWER = 16_384
+"""Bytes of an answer that are read, so that its connection can be used again; nobody is interested in them."""
+_ANY = 2**63
+"""An answer may be of any size, since what is longer is not read."""
+_LARGEST = 4 * 1024 * 1024
+_SPARE = 10
+"""How many times more may wait than callers are told: what was promised must find room when it comes."""
+_IDLE = 30.0
+_AGAIN = 1.0
+
+State = Literal["waiting", "sending", "delivered", "dead", "gone", "refused", "dropped"]
+
+
+class Delivery(Struct, frozen=True, omit_defaults=True):
+    """What is sent, and for whom. ``sealed`` holds further headers that nobody may read meanwhile."""
+
+    url: str
+    body: str
+    owner: str
+    headers: dict[str, str] = {}
+    sealed: str = ""
+
+
+class Receipt(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How a delivery stands. ``gone``: the receiver wants no more; ``refused``: there was no room for it."""
+
+    id: str
+    event: str
+    url: str
+    status: State
+    attempts: int
+    created: float
+    delivered: float | None = None
+    next_attempt: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What an attempt came to. ``wait`` is what the receiver asked for."""
+
+    result: Literal["delivered", "retry", "dead", "gone"]
+    reason: str = ""
+    wait: float | None = None
+
+
+class Outbox:
+    """The deliveries of one database. ``start`` makes them in this process; without it others do."""
+
+    def __init__(self, settings: Settings, database: Database, vault: Vault, env: Env, metrics: Metrics):
+        how = settings.callbacks
+        self._how = how
+        self._database = database
+        self._vault = vault
+        self._env = env
+        self._metrics = metrics
+        self._secrets = {one.id: one.callback_secret for one in settings.clients if one.callback_secret}
+        self._gate = Gate(_policy(how), on_block=lambda rule: metrics.outbound_blocked.inc((rule,)))
+        self._queue = Queue(database, NAME, _rules(how, settings.calls.dead_letter_days), env=env, metrics=metrics)
+        self._worker: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    # Writing down
+
+    async def check(self, owner: str, url: str) -> None:
+        """Raise unless this owner may have deliveries made there, and there is room for them.
+
+        SecurityError for the address, SetupError without a secret, QueueFull when too many wait already.
+        """
+        await self._secret(owner)
+        await self._gate.check(url)
+        row = await self._database.one("SELECT depth FROM queues WHERE name = ?", NAME)
+        if row is not None and row["depth"] >= self._how.waiting:
+            raise QueueFull(
+                f"{row['depth']:,} callbacks wait for their delivery, so no more are taken. Try again later.",
+                retry_after=30.0,
+            )
+
+    async def seal(self, owner: str, url: str, headers: Mapping[str, str]) -> str:
+        """Headers for deliveries of this owner to this URL, in a form that can be kept."""
+        key = keys_of(await self._secret(owner))[0]
+        return seal(key, msgspec.json.encode(headers).decode(), _place(owner, url), self._env)
+
+    async def post(self, tx: Transaction, delivery: Delivery, *, id: str, subject: str, event: str) -> bool:  # noqa: A002 - it is the id
+        """Write a delivery down; False when nothing was: it is known already, or its receiver wants no more.
+
+        Inside the caller's transaction, of which it never is the end: where there is no room, that is written down.
+        """
+        gone = await tx.one(
+            "SELECT id FROM deliveries WHERE subject = ? AND url = ? AND ended = 'gone' LIMIT 1", subject, delivery.url
+        )
+        if gone is not None or not await self._enter(tx, delivery, id, subject, event):
+            return False
+        try:
+            body = msgspec.json.encode(delivery)
+            await self._queue.put(body, context=_context(delivery), id=id, tx=tx)
+        except QueueFull:
+            log.error("webhook %s: there is no room for it, and it is not sent", id)
+            self._metrics.webhooks.inc(("refused",))
+            await tx.run("UPDATE deliveries SET ended = 'refused' WHERE id = ?", id)
+        return True
+
+    async def _enter(self, tx: Transaction, delivery: Delivery, number: str, subject: str, event: str) -> bool:
+        row = await tx.one(
+            "INSERT INTO deliveries (id, subject, event, url, created) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING RETURNING id",
+            number,
+            subject,
+            event,
+            delivery.url,
+            self._env.now(),
+        )
+        return row is not None
+
+    async def receipts(self, subject: str, limit: int = 1_000) -> list[Receipt]:
+        """The deliveries of a subject and how they stand, the oldest first."""
+        rows = await self._database.all(
+            "SELECT d.id, d.event, d.url, d.created, d.delivered, d.attempts AS made, d.ended, q.state, q.attempts, "
+            "q.due, q.history FROM deliveries AS d LEFT JOIN queue_messages AS q ON q.id = d.id "
+            "AND q.queue = 'webhooks' WHERE d.subject = ? ORDER BY d.created, d.id LIMIT ?",
+            subject,
+            limit,
+        )
+        return [_receipt(row) for row in rows]
+
+    # Delivering
+
+    def start(self) -> None:
+        """Make deliveries from now on, in this loop, until ``aclose``."""
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work(), name="webhooks")
+
+    async def aclose(self, seconds: float | None = None) -> None:
+        """Let those under way finish for so long, by default their whole time, and give back the rest.
+
+        The database stays open.
+        """
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+            self._worker = None
+        if self._sending:
+            _, late = await asyncio.wait(self._sending, timeout=self._how.timeout if seconds is None else seconds)
+            for one in late:
+                one.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._queue.aclose()
+        await self._gate.aclose()
+
+    async def _work(self) -> None:
+        while True:
+            if (free := self._how.at_once - len(self._sending)) <= 0:
+                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            try:
+                leases = await self._queue.claim(free, wait=_IDLE)
+            except StorageError as wrong:
+                log.warning("webhooks: %s; looked for again in %g s", wrong, _AGAIN)
+                await asyncio.sleep(_AGAIN)
+                continue
+            self._metrics.webhooks_waiting.set((), self._queue.size)
+            for lease in leases:
+                self._begin(lease)
+
+    def _begin(self, lease: Lease) -> None:
+        task = asyncio.get_running_loop().create_task(self._attempt(lease), name=f"webhook {lease.id}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _attempt(self, lease: Lease) -> None:
+        try:
+            try:
+                verdict = await self._sent(lease)
+            except asyncio.CancelledError:
+                await self._queue.release(lease)
+                raise
+            await self._settle(lease, verdict)
+        except StorageError as wrong:
+            log.warning("webhook %s: %s; it is tried again when its lease is over", lease.id, wrong)
+        except Exception:
+            log.exception("webhook %s: it is tried again when its lease is over", lease.id)
+
+    async def _sent(self, lease: Lease) -> _Verdict:
+        try:
+            delivery = _read(lease)
+            headers = await self._headers(lease.id, delivery)
+            raw = delivery.body.encode()
+            async with self._gate.stream(
+                "POST", delivery.url, headers=headers, body=raw, timeout=self._how.timeout, max_bytes=_ANY
+            ) as answer:
+                await _drained(answer)
+                return self._judged(answer)
+        except Corrupt as wrong:
+            return _Verdict("dead", wrong.message)
+        except SecurityError as wrong:
+            # A certificate is renewed; an address that is closed stays so until somebody changes a setting.
+            renewable = wrong.data.get("rule") == "certificate"
+            return _Verdict("retry" if renewable else "dead", wrong.message)
+        except Agent3Error as wrong:
+            return _Verdict("retry", wrong.message)
+
+    async def _headers(self, number: str, delivery: Delivery) -> dict[str, str]:
+        secret = await self._secret(delivery.owner)
+        own = signed(secret, number, self._env.now(), delivery.body.encode())
+        hidden: dict[str, str] = {}
+        if delivery.sealed:
+            place = _place(delivery.owner, delivery.url)
+            hidden = msgspec.json.decode(unseal(keys_of(secret), delivery.sealed, place), type=dict[str, str])
+        return {"Content-Type": "application/json", **delivery.headers, **hidden, **own}
+
+    async def _secret(self, owner: str) -> str:
+        reference = self._secrets.get(owner) or self._how.secret
+        if not reference:
+            raise SetupError(
+                "This gateway has no secret to sign callbacks with, so it takes none. Its operator sets "
+                'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.'
+            )
+        secret = (await self._vault.get(reference)).reveal()
+        keys_of(secret)
+        return secret
+
+    def _judged(self, answer: Stream) -> _Verdict:
+        status = answer.status
+        if 200 <= status < 300:
+            return _Verdict("delivered")
+        if status == 410:
+            return _Verdict("gone", "it answered 410: it wants no more")
+        moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
+        return _Verdict("retry", f"it answered {status}{moved}", _asked_for(answer.headers, self._env))
+
+    async def _settle(self, lease: Lease, verdict: _Verdict) -> None:
+        result: str = verdict.result
+        if result == "delivered":
+            await self._note(lease, None, self._env.now())
+            await self._queue.ack(lease)
+        elif result == "retry":
+            result = await self._queue.nack(lease, verdict.reason, delay=self._delay(verdict))
+        else:
+            if result == "gone":
+                await self._note(lease, "gone", None)
+            await self._queue.bury(lease, verdict.reason)
+        self._metrics.webhooks.inc((result,))
+        if result != "delivered":
+            log.warning("webhook %s, attempt %d: %s: %s", lease.id, lease.attempt, result, verdict.reason)
+
+    def _delay(self, verdict: _Verdict) -> float | None:
+        """What the receiver asked for and a little more, so that those who were told the same do not come together."""
+        if verdict.wait is None:
+            return None
+        return min(verdict.wait, _LONGEST_WAIT) + self._env.jitter(self._how.first_delay)
+
+    async def _note(self, lease: Lease, ended: str | None, delivered: float | None) -> None:
+        await self._database.many(
+            "UPDATE deliveries SET ended = ?, delivered = ?, attempts = ? WHERE id = ?",
+            [(ended, delivered, lease.attempt, lease.id)],
+        )
+
+
+def _policy(how: Callbacks) -> Policy:
+    return Policy(
+        allow_loopback=how.allow_loopback,
+        allow_private=how.allow_private,
+        allow_hosts=frozenset(how.allow_hosts),
+        schemes=how.schemes,
+        total_timeout=how.timeout,
+        max_bytes=_ANSWER,
+        setting="callbacks",
+    )
+
+
+def _rules(how: Callbacks, dead_days: float) -> Rules:
+    return Rules(
+        bound=how.waiting * _SPARE,
+        attempts=how.attempts,
+        lease=2 * how.timeout + 2.0,
+        first_delay=how.first_delay,
+        longest_delay=how.longest_delay,
+        keep_dead=(dead_days or 3_650.0) * _DAY,
+        largest=_LARGEST,
+    )
+
+
+def _place(owner: str, url: str) -> str:
+    """What sealed headers belong to: they are good for nobody else and for nowhere else."""
+    return f"{owner}\n{url}"
+
+
+def _context(delivery: Delivery) -> str:
+    """Who is told where: by host rather than by URL, so that many URLs of one slow host are no way past the others."""
+    parts = urlsplit(delivery.url)
+    return f"{parts.scheme}://{parts.netloc.lower()} {delivery.owner}"[:1_000]
+
+
+def _read(lease: Lease) -> Delivery:
+    try:
+        return msgspec.json.decode(lease.body, type=Delivery)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        raise Corrupt(f"Webhook {lease.id} cannot be read: {wrong}") from None
+
+
+async def _drained(answer: Stream) -> None:
+    """Read a short answer to its end. Its status has come already, so nothing that goes wrong now matters."""
+    left = _ANSWER
+    with suppress(Agent3Error):
+        async for chunk in answer:
+            left -= len(chunk)
+            if left < 0:
+                return
+
+
+def _asked_for(headers: Mapping[str, str], env: Env) -> float | None:
+    """The seconds of a Retry-After, in either of its forms."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0.0, aware.timestamp() - env.now())
+
+
+_IN_QUEUE: dict[str, State] = {"dead": "dead", "leased": "sending"}
+
+
+def _receipt(row: Row) -> Receipt:
+    """What is known of a delivery: after its end from its own row, else from its message."""
+    failures: Sequence[tuple[float, int, str]] = msgspec.json.decode(row["history"]) if row["history"] else ()
+    state = _state(row)
+    return Receipt(
+        id=row["id"],
+        event=row["event"],
+        url=row["url"],
+        status=state,
+        attempts=row["made"] if row["attempts"] is None else row["attempts"],
+        created=row["created"],
+        delivered=row["delivered"],
+        next_attempt=row["due"] if row["state"] == "delayed" else None,
+        reason=failures[-1][2] if failures and state != "delivered" else None,
+    )
+
+
+def _state(row: Row) -> State:
+    if row["delivered"] is not None:
+        return "delivered"
+    if row["ended"] == "refused":
+        return "refused"
+    if row["state"] is None:
+        return "dropped"
+    if row["state"] == "dead" and row["ended"] == "gone":
+        return "gone"
+    return _IN_QUEUE.get(row["state"], "waiting")

@@ -1,0 +1,53 @@
+"""Sealing short texts, so that what must wait in a database cannot be read there.
+
+AES-256-GCM under a key that is derived from a secret of the operator's. Whatever a text belongs to is sealed with it,
+so that it opens nowhere else. It knows neither where secrets come from nor what is sealed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from agent3.env import Env
+from agent3.errors import SetupError
+
+__all__ = ["seal", "unseal"]
+
+_NONCE = 12
+_PURPOSE = b"agent3 sealed text 1"
+
+
+def seal(key: bytes, text: str, belongs_to: str, env: Env) -> str:
+    """The text in a form that only the holder of the key can read, and only for what it belongs to."""
+    nonce = env.random_bytes(_NONCE)
+    closed = AESGCM(_derived(key)).encrypt(nonce, text.encode(), belongs_to.encode())
+    return base64.urlsafe_b64encode(nonce + closed).decode()
+
+
+def unseal(keys: Sequence[bytes], sealed: str, belongs_to: str) -> str:
+    """The text, by whichever key fits; SetupError when none does: the secret was changed, or the text was."""
+    try:
+        raw = base64.urlsafe_b64decode(sealed)
+    except (binascii.Error, ValueError):
+        raw = b""
+    for key in keys:
+        try:
+            return AESGCM(_derived(key)).decrypt(raw[:_NONCE], raw[_NONCE:], belongs_to.encode()).decode()
+        except (InvalidTag, ValueError):
+            continue
+    raise SetupError(
+        "A sealed text cannot be opened: the secret it was sealed with is no longer the one that is set. "
+        "Keep the old one behind the new one, separated by a space, until nothing waits any more."
+    )
+
+
+def _derived(key: bytes) -> bytes:
+    """A key of its own for this purpose: the secret itself signs, and one key does not do two things."""
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(key)

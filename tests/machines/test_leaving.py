@@ -1,0 +1,267 @@
+"""What happens when one of several gateways goes: killed, silent, or stopped in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent3.calls import LocalAgent
+from agent3.calls.functions import Context
+from agent3.env import SeededEnv
+from agent3.errors import StorageError
+from agent3.model import Done, Failed
+from agent3.server.readiness import LONGEST, Readiness
+from agent3.storage import Database, open_database
+from agent3.storage.leases import Leases
+from faults.two_gateways import restarted, told
+from tests.support.home import CLIENT, home, job_of, run, until
+from tests.support.machines import eventually, machines, start
+from tests.support.postgres import new_database_url
+from tests.support.storage import using
+
+
+@pytest.fixture(params=["sqlite-file", pytest.param("postgres", marks=pytest.mark.postgres)])
+def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return new_database_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/house.db"
+
+
+def worker(done: list[str]) -> tuple[LocalAgent, asyncio.Event]:
+    """An agent whose work goes on when the event is set; what it did is in the list."""
+    agent, go = LocalAgent("worker"), asyncio.Event()
+
+    async def work(ctx: Context) -> str:
+        """Two steps, each done once."""
+        await ctx.once("first", lambda: done.append("first"))
+        await go.wait()
+        await ctx.once("second", lambda: done.append("second"))
+        return "worked"
+
+    agent.add(work, name="again", replay=True)
+    agent.add(work, name="once_only")
+    return agent, go
+
+
+async def expire(database: Database) -> None:
+    """Every lease is over, as the database's clock sees it."""
+    await database.many("UPDATE jobs SET lease = lease - ?", [(1_000.0,)])
+
+
+# Killed
+
+
+@pytest.mark.requirement("RF-013-36")
+def test_jobs_of_a_killed_gateway_are_taken_over_by_the_other(lasting_url: str, tmp_path: Path) -> None:
+    with machines(tmp_path, lasting_url) as pair:
+        here, there = pair.door(0), pair.door(1)
+        ended = start(here, "echo", text="before")
+        replayed = start(here, "steps", name="r", seconds=2.0)
+        unrepeated = start(here, "slow", name="u", seconds=20.0)
+        waiting = start(here, "choose_again", name="q")
+        before = here.get(f"/v1/calls/{ended}?wait=5").json
+        eventually(lambda: len([1 for _, what in pair.diary() if what.startswith("step")]) >= 3)
+        pair.gateways[0].stop(signal.SIGKILL)
+        assert there.get(f"/v1/calls/{replayed}?wait=20").json["result"] == "r"
+        assert there.get(f"/v1/calls/{unrepeated}?wait=20").json["errorCode"] == "interrupted"
+        assert there.get(f"/v1/calls/{ended}").json == before, "what has ended never changes"
+        assert there.post(f"/v1/calls/{waiting}/answer", {"message": "a"}).json["status"] == "needs"
+        steps = [what for _, what in pair.diary() if what.startswith("step")]
+        assert len(set(steps)) == 10
+        assert len(steps) <= 11, "only the step that the kill struck may have been done again"
+
+
+# Silent
+
+
+def test_what_a_silent_process_writes_late_is_refused(lasting_url: str) -> None:
+    async def story() -> None:
+        done: list[str] = []
+        one, other = worker(done), worker(done)
+        async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
+            jobs = [job_of(await here.call(name, {}, detach=True)) for name in ("again", "once_only")]
+            await until(lambda: done == ["first", "first"])
+            await expire(here.house.database)
+            assert await there.runner.recover() == 2
+            other[1].set()
+            assert isinstance(await there.runner.wait(CLIENT, jobs[0], 5), Done)
+            before = [await there.runner.get(CLIENT, job) for job in jobs]
+            one[1].set()  # the silent one wakes up and wants to go on
+            await until(lambda: not here.runner._tasks)
+            assert [await there.runner.get(CLIENT, job) for job in jobs] == before
+            assert isinstance(before[1].outcome, Failed)
+            assert before[1].outcome.code == "interrupted"
+            assert done.count("first") == 2, "the checkpoint of the silent one held"
+
+    run(story())
+
+
+def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
+    async def story() -> None:
+        one, other = worker([]), worker([])
+        async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
+            job = job_of(await here.call("again", {}, detach=True))
+            there.runner.keep_house(0.05)
+            cancelling = asyncio.create_task(there.runner.cancel(CLIENT, job))
+            await asyncio.sleep(0.2)
+            assert not cancelling.done(), "it has been asked, and its lease is not over"
+            await expire(here.house.database)
+            outcome = await asyncio.wait_for(cancelling, 5)
+            assert isinstance(outcome, Failed)
+            assert outcome.code == "canceled"
+
+    run(story())
+
+
+def test_who_could_not_say_that_it_lives_does_not_take_from_the_others(lasting_url: str) -> None:
+    async def story() -> None:
+        one, other = worker([]), worker([])
+        async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
+            job_of(await here.call("again", {}, detach=True))
+            await expire(here.house.database)
+
+            async def broken(*_: Any) -> list[str]:
+                raise StorageError("The database is away.")
+
+            there.runner._leases.take = broken  # type: ignore[union-attr, method-assign]
+            with pytest.raises(StorageError):
+                await there.runner._round()
+            assert await there.runner.recover() == 0, "the others were cut off as well, and live"
+            one[1].set()
+
+    run(story())
+
+
+# In good order
+
+
+def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
+    async def story() -> None:
+        done: list[str] = []
+        one, other = worker(done), worker(done)
+        async with home(other[0], url=lasting_url) as there:
+            there.runner.keep_house()
+            async with home(one[0], url=lasting_url) as here:
+                job = job_of(await here.call("again", {}, detach=True))
+                await until(lambda: done == ["first"])
+            other[1].set()
+            assert isinstance(await there.runner.wait(CLIENT, job, 8), Done)
+            assert done == ["first", "second"]
+
+    run(story())
+
+
+@pytest.mark.postgres
+def test_no_call_fails_while_both_are_restarted() -> None:
+    result = told(new_database_url(), restarted, random.Random(1))
+    assert result["ok"], result
+    assert result["failed"] == 0
+
+
+@contextmanager
+def a_gateway(tmp_path: Path) -> Iterator[Any]:
+    with machines(tmp_path, f"sqlite:///{tmp_path}/house.db", many=1) as alone:
+        yield alone.gateways[0]
+
+
+def test_a_gateway_that_nobody_watches_stops_at_once(tmp_path: Path) -> None:
+    with a_gateway(tmp_path) as process:
+        assert process.get("/readyz").status == 200
+        os.kill(process.process.pid, signal.SIGTERM)
+        assert process.process.wait(4) == 0
+
+
+def test_a_gateway_that_is_watched_says_first_that_it_stops(tmp_path: Path) -> None:
+    with a_gateway(tmp_path) as process:
+        for _ in range(4):
+            assert process.get("/readyz").status == 200
+        os.kill(process.process.pid, signal.SIGTERM)
+        eventually(lambda: process.get("/readyz").status == 503, 2)
+        assert process.process.wait(5) == 0
+
+
+def test_twice_the_longest_pause_of_those_who_ask_is_waited_for() -> None:
+    world = SeededEnv()
+    readiness = Readiness(world)
+    for pause in (1.0, 2.0, 1.0, 1.0):
+        readiness.asked()
+        world.advance(pause)
+    assert not readiness.heard(), "it does not stop yet"
+    readiness.stop()
+    assert not readiness.heard()
+    world.advance(1.0)
+    readiness.asked()
+    world.advance(2.5)
+    assert not readiness.heard(), "another who asks every two seconds may not know it"
+    world.advance(1.0)
+    assert readiness.heard()
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(0, 0.0), (1, 0.0), (2, 0.0), (20, LONGEST)])
+def test_nobody_is_waited_for_for_ever(asked: int, seconds: float) -> None:
+    world = SeededEnv()
+    readiness = Readiness(world)
+    for _ in range(asked):
+        readiness.asked()
+        world.advance(9.0)
+    readiness.stop()
+    waited = next(step for step in itertools.count() if readiness.heard() or world.advance(0.5)) * 0.5  # type: ignore[func-returns-value]
+    assert waited == seconds
+
+
+# Duties
+
+
+def test_a_duty_is_one_process_s_until_it_leaves_or_is_silent(lasting_url: str) -> None:
+    async def story(database: Database) -> None:
+        one, two = Leases(database, "one"), Leases(database, "two")
+        assert await one.take("sweep", 60)
+        assert not await two.take("sweep", 60)
+        assert await one.take("sweep", 60), "taken again, it is prolonged"
+        assert await two.take("another", 60)
+        await database.many("UPDATE leases SET until = until - ?", [(61.0,)])
+        assert await two.take("sweep", 60)
+        assert not await one.take("sweep", 60)
+        await two.leave()
+        assert await one.take("sweep", 60)
+        await database.many("UPDATE leases SET until = until - ?", [(100_000.0,)])
+        assert await one.expire() == 1
+
+    using(lasting_url, story)
+
+
+def test_of_several_processes_one_sweeps(lasting_url: str) -> None:
+    async def story() -> None:
+        async with home(url=lasting_url) as here, home(url=lasting_url) as there:
+            swept: list[str] = []
+
+            def counting(name: str) -> Any:
+                async def sweep() -> dict[str, int]:
+                    swept.append(name)
+                    return {}
+
+                return sweep
+
+            for name, one in (("here", here), ("there", there)):
+                one.runner._sweep = counting(name)
+                one.runner.keep_house(60, 0.02)
+            await until(lambda: len(swept) >= 5)
+            assert len(set(swept)) == 1, swept
+
+    run(story())
+
+
+def test_two_open_one_new_database_at_the_same_time(lasting_url: str) -> None:
+    async def story() -> None:
+        opened = await asyncio.gather(*(open_database(lasting_url) for _ in range(3)))
+        for one in opened:
+            await one.aclose()
+
+    run(story())

@@ -1,0 +1,199 @@
+"""Two real gateways on one PostgreSQL behave as one: what is done on one is seen, answered and stopped on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent3.security.signing import sign
+from tests.support.gateway import Door, Reply, run_agent3
+from tests.support.machines import SECRET, Machines, eventually, machines, start, watch
+from tests.support.postgres import new_database_url
+
+pytestmark = pytest.mark.postgres
+TOOL = """
+from mcp.server import MCPServer
+server = MCPServer("added")
+@server.tool()
+def shout(text: str) -> str:
+    return text.upper()
+server.run("stdio")
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    with machines(tmp_path_factory.mktemp("machines"), new_database_url()) as running:
+        yield running
+
+
+def job_of(door: Door, job: str, wait: int = 0) -> dict[str, Any]:
+    reply = door.get(f"/v1/calls/{job}?wait={wait}")
+    assert reply.status == 200, reply.raw
+    found: dict[str, Any] = reply.json
+    return found
+
+
+def pid(machines: Machines, number: int) -> int:
+    return machines.gateways[number].process.pid
+
+
+def test_an_agent_added_beside_one_is_callable_on_both_at_once(pair: Machines, tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text(TOOL)
+    doors = [pair.door(number, "erin") for number in (0, 1)]
+    assert [door.get("/v1/agents/added").status for door in doors] == [404, 404]
+    stop = threading.Event()
+
+    def asking(door: Door) -> float:
+        """When the agent was first seen; asked all the time, so that the memory of the gateway is always fresh."""
+        while door.get("/v1/agents/added").status != 200:
+            assert not stop.wait(0.02)
+        return time.time()
+
+    with ThreadPoolExecutor() as pool:
+        seen = [pool.submit(asking, door) for door in doors]
+        try:
+            command = f"{sys.executable} {tmp_path / 'tool.py'}"
+            added = run_agent3(tmp_path, "add", command, "--name", "added", "--db", pair.url)
+            assert added.returncode == 0, added.stderr
+            when = [one.result(5) for one in seen]
+        finally:
+            stop.set()
+    assert abs(when[0] - when[1]) < 0.3, "one of them learned it only by looking"
+    for door in doors:
+        reply = door.call("added", "", capability="shout", input={"text": "hello"})
+        assert reply.status == 200, reply.raw
+        assert "HELLO" in reply.raw.decode()
+
+
+def test_a_clients_limit_holds_over_both_together(pair: Machines) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        calls = [
+            pool.submit(pair.door(number % 2, "bob").call, "worker", capability="echo", input={"text": "x"})
+            for number in range(60)
+        ]
+        replies = [one.result(30) for one in calls]
+    took = time.monotonic() - began
+    taken = [one for one in replies if one.status == 200]
+    refused = [one for one in replies if one.status == 429]
+    assert len(taken) + len(refused) == 60
+    assert 20 <= len(taken) <= 20 + took + 1, f"{len(taken)} in {took:.1f} s"
+    assert all(float(one.headers["retry-after"]) >= 1 for one in refused)
+
+
+def test_a_signed_request_is_good_for_one_gateway_only_once(pair: Machines) -> None:
+    body = json.dumps({"agentId": "worker", "message": "", "capability": "echo", "input": {"text": "x"}}).encode()
+    here, there = pair.gateways
+    headers = {
+        "content-type": "application/json",
+        **sign("POST", f"{here.url}/v1/call", body, key_id="desk", key=SECRET),
+    }
+    host = here.url.removeprefix("http://")
+
+    def sent(door: Door) -> Reply:
+        return door.ask("POST", "/v1/call", body, host=host, **headers)
+
+    assert sent(here).status == 200
+    replayed = sent(there)
+    assert replayed.status == 401
+    assert "nonce" in replayed.raw.decode().lower()
+
+
+def test_an_event_of_one_is_streamed_from_the_other_at_once(pair: Machines) -> None:
+    job = start(pair.door(0), "slow", name="streamed", seconds=2.5)
+    lags = [at - float(event["text"]) for at, event in watch(pair.door(1), job) if event["kind"] == "status"]
+    lags = lags[1:]  # the first were told before anybody listened
+    assert len(lags) >= 15
+    assert statistics.median(lags) < 0.1, lags
+    assert job_of(pair.door(1), job)["status"] == "done"
+
+
+@pytest.mark.requirement("RF-013-31")
+def test_an_answer_that_came_after_the_time_to_wait_is_kept_and_can_be_read(pair: Machines) -> None:
+    job = start(pair.door(0), "slow", name="late", seconds=2.0)
+    assert job_of(pair.door(1), job, wait=1)["status"] == "working", "the time is over, and the work is not"
+    late = job_of(pair.door(1), job, wait=5)
+    assert (late["status"], late["result"]) == ("done", "late")
+    assert job_of(pair.door(0), job)["result"] == "late", "as often as one likes"
+
+
+def test_any_number_follow_from_any_number_on_either(pair: Machines) -> None:
+    job = start(pair.door(0), "slow", name="followed", seconds=1.5)
+
+    def numbers(after: int) -> list[int]:
+        return [event["seq"] for _, event in watch(pair.door(after % 2), job, after)]
+
+    with ThreadPoolExecutor(9) as pool:
+        followers = [pool.submit(numbers, number) for number in range(9)]
+        seen = [one.result(20) for one in followers]
+    whole = seen[0]
+    assert len(whole) > 9
+    assert whole == sorted(set(whole))
+    assert seen == [[seq for seq in whole if seq > after] for after in range(9)]
+
+
+def test_what_runs_on_one_is_cancelled_from_the_other(pair: Machines) -> None:
+    job = start(pair.door(0), "slow", name="stopped", seconds=20)
+    eventually(lambda: pair.did("slow stopped") != [])
+    began = time.monotonic()
+    reply = pair.door(1).post(f"/v1/calls/{job}/cancel")
+    assert reply.json["status"] == "canceled", reply.raw
+    assert time.monotonic() - began < 2
+    assert pair.did("cancelled stopped") == [pid(pair, 0)]
+    assert job_of(pair.door(0), job)["status"] == "canceled"
+
+
+@pytest.mark.parametrize("capability", ["choose", "choose_again"])
+def test_a_question_asked_on_one_is_answered_on_the_other(pair: Machines, capability: str) -> None:
+    name = f"asked by {capability}"
+    job = start(pair.door(0), capability, name=name)
+    assert job_of(pair.door(1), job, wait=5)["status"] == "needs"
+    first = pair.door(1).post(f"/v1/calls/{job}/answer", {"message": "red"})
+    assert first.json["status"] == "needs", first.raw
+    second = pair.door(0).post(f"/v1/calls/{job}/answer", {"message": "blue"})
+    assert second.json.get("result") == f"{name}: red blue", second.raw
+    runs = pair.did(f"choose {name}")
+    if capability == "choose":
+        assert runs == [pid(pair, 0)], "what cannot be replayed goes on where it waits"
+    else:
+        assert runs == [pid(pair, 0), pid(pair, 1), pid(pair, 0)], "no old frame is woken up again"
+
+
+def test_a_key_is_one_call_on_both(pair: Machines) -> None:
+    body: dict[str, Any] = {
+        "capability": "slow",
+        "input": {"name": "keyed", "seconds": 0.5},
+        "metadata": {"idempotencyKey": "k1"},
+    }
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(pair.door(number % 2, "carol").call, "worker", **body) for number in range(6)]
+        assert {one.result(20).json["result"] for one in calls} == {"keyed"}
+    assert len(pair.did("slow keyed")) == 1
+
+
+def test_one_of_them_has_the_duty_of_sweeping(pair: Machines) -> None:
+    async def story() -> tuple[bool, bool, bool]:
+        from agent3.storage import open_database
+        from agent3.storage.leases import Leases
+
+        database = await open_database(pair.url)
+        try:
+            one, two = Leases(database, "one"), Leases(database, "two")
+            first = await one.take("sweep", 60), await two.take("sweep", 60)
+            await one.leave()
+            return (*first, await two.take("sweep", 60))
+        finally:
+            await database.aclose()
+
+    assert asyncio.run(asyncio.wait_for(story(), 20)) == (True, False, True)

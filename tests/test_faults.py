@@ -1,0 +1,109 @@
+"""The faults of the whole house run, small, and their judges can say no."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from faults import __main__ as command_line
+from faults import clock_jumps, flaky_peer, flipped_bit, full_disk, graceful_stop, overload, upgrade
+from faults._gateway import Told
+from faults.registry import known
+
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "faults.md"
+GOOD = Told(200, {"success": True, "result": "flood"}, 0.1)
+REFUSED = Told(429, {"error": "busy"}, 0.01, "1")
+BROKEN = Told(0, {"error": "reset"}, 0.1)
+
+
+def test_every_fault_says_what_it_is_about_and_stands_in_the_reference() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    for name, fault in known().items():
+        assert fault.about.endswith("."), name
+        assert f"`{name}`" in page
+
+
+def test_the_list_and_the_json_are_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["--list"]) == 0
+    assert "flipped-bit" in capsys.readouterr().out
+    assert command_line.main(["flipped-bit", "--seed", "3", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["seed"] == 3
+    assert "seed 3" in err
+
+
+def test_a_stop_with_calls_in_flight_answers_them_all() -> None:
+    result = graceful_stop.graceful_stop(1, calls=20)
+    assert result["ok"], result
+
+
+def test_a_stop_that_loses_a_call_is_noticed() -> None:
+    told, begun = [GOOD, GOOD], ["early0", "early1"]
+    assert graceful_stop.judge(told, [BROKEN], Counter(done=2), begun, 0)["ok"]
+    assert not graceful_stop.judge([GOOD, BROKEN], [], Counter(done=2), begun, 0)["ok"]
+    assert not graceful_stop.judge(told, [], Counter(done=1), begun, 0)["ok"]
+    assert not graceful_stop.judge(told, [], Counter(done=2), [*begun, "late0"], 0)["ok"]
+    assert not graceful_stop.judge(told, [], Counter(done=2), begun, 1)["ok"]
+
+
+def test_an_overload_is_judged_by_goodput_and_honest_refusals() -> None:
+    flood = [GOOD] * 90 + [REFUSED] * 410
+    assert overload.judge(100.0, flood, 1.0, GOOD)["ok"]
+    assert not overload.judge(120.0, flood, 1.0, GOOD)["ok"]
+    assert not overload.judge(100.0, [*flood, BROKEN], 1.0, GOOD)["ok"]
+    assert not overload.judge(100.0, [*flood, Told(429, {}, 0.01)], 1.0, GOOD)["ok"]
+    assert not overload.judge(100.0, flood, 1.0, REFUSED)["ok"]
+
+
+def test_a_flaky_peer_is_judged_by_what_was_done() -> None:
+    answers = [
+        ("once", "once-0", Told(200, {"success": True, "result": "once-0"}, 0.1)),
+        ("once", "once-1", Told(503, {"error": "gone"}, 0.1)),
+    ]
+    after, ledger = [GOOD], Counter({"once done": 1})
+    assert flaky_peer.judge(answers, after, ["once-0", "once-1"], ledger)["ok"]
+    assert flaky_peer.judge(answers, after, ["once-0", "once-0"], ledger)["done_twice"] == 1
+    assert flaky_peer.judge(answers, after, ["once-1"], ledger)["told_done_and_not_done"] == 1
+    assert flaky_peer.judge([*answers, ("once", "once-2", BROKEN)], after, ["once-0"], ledger)["unanswered"] == 1
+    assert not flaky_peer.judge(answers, [REFUSED], ["once-0"], ledger)["ok"]
+
+
+def test_calls_to_a_flaky_peer_are_answered_and_not_doubled() -> None:
+    result = flaky_peer.flaky_peer(3, calls=40)
+    assert not any(result[name] for name in ("unanswered", "wrong_answers", "done_twice", "told_done_and_not_done"))
+
+
+def test_a_gateway_lives_with_a_clock_that_jumps(tmp_path: Path) -> None:
+    result = asyncio.run(clock_jumps.jumpy(tmp_path, 1, calls=40))
+    assert result["ok"], result
+
+
+@pytest.mark.parametrize("seconds", [clock_jumps.DAY, -clock_jumps.DAY])
+def test_a_queue_lives_with_a_database_whose_clock_jumps(tmp_path: Path, seconds: float) -> None:
+    result = asyncio.run(clock_jumps.jumped(f"sqlite:///{tmp_path}/queue.db", "jumps", seconds))
+    assert result["ok"], result
+
+
+def test_a_database_at_its_ceiling_refuses_and_recovers(tmp_path: Path) -> None:
+    result = asyncio.run(full_disk.filled(tmp_path, max_bytes=full_disk.CEILING))
+    assert result["ok"], result
+
+
+@pytest.mark.parametrize("version", range(1, upgrade.NEWEST + 1))
+def test_a_database_of_each_version_keeps_its_rows(tmp_path: Path, version: int) -> None:
+    result = asyncio.run(upgrade.upgraded("sqlite", version, 1, tmp_path, ""))
+    assert result["ok"], result
+
+
+def test_a_damaged_message_that_were_served_would_be_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "whole.db"
+    known_bodies = asyncio.run(flipped_bit._filled(file, random.Random(1)))
+    assert asyncio.run(flipped_bit.looked_at(file, known_bodies)) == "harmless"
+    asyncio.run(flipped_bit._filled(tmp_path / "other.db", random.Random(1)))
+    wrong = {**known_bodies, next(iter(known_bodies)): b"other"}
+    assert asyncio.run(flipped_bit.looked_at(tmp_path / "other.db", wrong)) == "served damaged"
