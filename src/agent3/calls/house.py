@@ -94,24 +94,9 @@ class House:
         store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
         ceiling = Ceiling(settings.limits.concurrent)
-        steps: dict[str, Step] = {
-            "ledger": ledger(book, tracer),
-            "authorize": authorize(access),
-            "limit": limit(limiter, ceiling),
-            "cache": cache(results, metrics),
-            "artifacts": artifacts(store.store, how.artifact_bytes),
-            "resolve": resolve(),
-            "validate": validate(),
-            "dead_letter": dead_letter(letters.bury, metrics),
-            "deadline": deadline(how, env),
-            "fallback": fallback(metrics),
-            "retry": retry(how, env, metrics),
-            "breaker": breaker(breakers),
-            "attempt": attempt(how, metrics),
-            "sanitize": sanitize(how.result_bytes),
-            "sealing": sealing(vault or EnvironmentVault()),
-            "park": park,
-        }
+        steps = _steps(
+            settings, book, tracer, access, limiter, ceiling, results, store, letters, breakers, vault, park, metrics
+        )
         inner = chain(steps, dispatch(connectors), ORDER[1:])
         after = chain(steps, dispatch(connectors), AFTER)
         express = Express(inner, after, connectors, access, limiter, ceiling, breakers, how, env, metrics)
@@ -173,6 +158,43 @@ class House:
         await self.ledger.aclose()
         for connector in self.connectors.values():
             await connector.aclose()
+
+
+def _steps(
+    settings: Settings,
+    book: Ledger,
+    tracer: Tracer | None,
+    access: Access,
+    limiter: Limiter,
+    ceiling: Ceiling,
+    results: ResultCache,
+    store: ArtifactStore,
+    letters: DeadLetters,
+    breakers: Breakers,
+    vault: Vault | None,
+    park: Park,
+    metrics: Metrics,
+) -> dict[str, Step]:
+    """Every step by its name; their order is the chain's."""
+    how, env = settings.calls, book.env
+    return {
+        "ledger": ledger(book, tracer),
+        "authorize": authorize(access),
+        "limit": limit(limiter, ceiling),
+        "cache": cache(results, metrics),
+        "artifacts": artifacts(store.store, how.artifact_bytes),
+        "resolve": resolve(),
+        "validate": validate(),
+        "dead_letter": dead_letter(letters.bury, metrics),
+        "deadline": deadline(how, env),
+        "fallback": fallback(metrics),
+        "retry": retry(how, env, metrics),
+        "breaker": breaker(breakers),
+        "attempt": attempt(how, metrics),
+        "sanitize": sanitize(how.result_bytes),
+        "sealing": sealing(vault or EnvironmentVault()),
+        "park": park,
+    }
 
 
 def _charge(limiter: Limiter, record: Step) -> Charge:
