@@ -96,8 +96,9 @@ class FaultProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        self.drop_all()
-        if self._tasks:
+        await asyncio.sleep(0)  # whoever was let in at this moment is known after it
+        while self._tasks:
+            self.drop_all()
             await asyncio.wait(self._tasks)
         await self._server.wait_closed()
 
@@ -160,9 +161,9 @@ class _Link:
         try:
             await self._answer(theirs, writer)
         finally:
+            ours.close()
             asking.cancel()
             await asyncio.wait([asking])
-            ours.close()
 
     async def _ask(self, reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
