@@ -104,6 +104,13 @@ class Directory:
             return found
         raise self._unknown(agent_id, [agent.id for agent in self._all() if visible(agent)])
 
+    def peek(self, agent_id: str) -> Agent | None:
+        """The agent of that id as far as memory knows without asking; None where it would have to look."""
+        found = self._hosted.get(agent_id)
+        if found is None and self._env.monotonic() - self._checked < _FRESH:
+            found = self._stored.get(agent_id)
+        return found
+
     async def everything(self) -> list[Agent]:
         """All agents, by id."""
         await self._refresh()

@@ -46,6 +46,8 @@ _STAY = 60.0
 _APART = 1.0
 """Least seconds between two questions to one server, also to one that says without end that it changed."""
 _FAREWELL = 5.0
+_KNOWN = 1_000
+"""Callers of one door that are remembered."""
 _OFTENER = 10
 """How much oftener than call a client may list, read and answer."""
 _CALLER = "agent3.caller"
@@ -135,13 +137,18 @@ class AgentDoors:
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a whole POST, by the fast lane of the agent's door; None for what has to come by ASGI."""
+        name = agent_in(scope["path"]) or ""
         try:
             principal = self._doorkeeper(scope)
-            if not self._running or not self._front.answers_to(_host(scope)):
+            if not self._running:
                 return None
-            door = await self._door(agent_in(scope["path"]) or "", principal)
+            door = self._open.get(name)
+            if door is None or not door.knows(principal, self._server.directory.peek(name)):
+                door = await self._door(name, principal)
+                door.remember(principal)
         except Agent3Error:
             return None
+        self._open.move_to_end(name)
         scope[_CALLER] = principal
         return await door.reply(scope, body, hung_up)
 
@@ -281,6 +288,7 @@ class _Door:
         self.closing = asyncio.Event()
         self.busy = 0
         self.used = doors.now()
+        self._known: set[tuple[str, frozenset[str]]] = set()
 
     async def live(self) -> None:
         """Be open until told to close."""
@@ -324,13 +332,26 @@ class _Door:
         finally:
             self.busy -= 1
 
+    def knows(self, principal: Principal, agent: Agent | None) -> bool:
+        """Whether this caller was let in to the agent as it is now; rules do not change while a gateway runs."""
+        return agent is self._tools.agent and (principal.id, principal.scopes) in self._known
+
+    def remember(self, principal: Principal) -> None:
+        """This caller was let in."""
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known.add((principal.id, principal.scopes))
+
     def fits(self, agent: Agent) -> bool:
         """Whether this door still says of the agent what is true; its tools may change behind it."""
         return agent is self._tools.agent or (_face(agent), route_of(agent)) == (self._face, self._route)
 
     def renew(self, agent: Agent) -> None:
         """Show the agent as it is now, and tell clients when its tools are others."""
-        if agent is not self._tools.agent and self._tools.renew(agent):
+        if agent is self._tools.agent:
+            return
+        self._known.clear()
+        if self._tools.renew(agent):
             self._mcp.changed("tools")
 
     def heard(self, method: str, params: dict[str, Any]) -> None:
