@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agent3.errors import Corrupt
 from agent3.storage import open_database
+from agent3.storage.writer import translated
 from faults import kill_writes
 from faults.__main__ import main
 from faults.registry import known
@@ -36,3 +38,8 @@ def test_a_lost_row_and_a_half_written_pair_are_noticed(tmp_path: Path) -> None:
 
     result = asyncio.run(story())
     assert (result["ok"], result["acknowledged"], result["lost"], result["halves"]) == (False, 2, 1, 1)
+
+
+def test_damage_that_sqlite_quotes_in_its_message_is_named_as_damage() -> None:
+    wrong = UnicodeDecodeError("utf-8", b"malformed database schema (\xdf", 27, 28, "invalid continuation byte")
+    assert isinstance(translated(wrong), Corrupt)

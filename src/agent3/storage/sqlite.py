@@ -133,7 +133,7 @@ class SqliteDatabase:
             if self._path is not None:
                 _create(self._path)
             return self._connect()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             if isinstance(error, OSError) or primary(error) in _REFUSED:
                 raise SetupError(
                     f"{self.url} cannot be opened: {error}. Choose a file in a folder that you may write to."

@@ -41,7 +41,8 @@ def translated(error: Exception) -> Agent3Error:
     code = primary(error)
     if code == sqlite3.SQLITE_FULL:
         return StorageFull("The database is full. Delete old data, free disk space, or raise its size limit.")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    # SQLite quotes the damaged bytes in its message, which Python then cannot read.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
         return Corrupt(f"The database file is damaged ({error}). Restore it from a backup.")
     if code == sqlite3.SQLITE_CONSTRAINT:
         return Conflict(f"The database refused it: {error}.")
