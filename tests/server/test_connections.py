@@ -222,13 +222,16 @@ def test_what_the_lane_hands_back_after_a_while_is_still_read_by_the_app(laned: 
         answered(connection, b"app read 300000")
 
 
-@pytest.mark.parametrize("size", [10, 200_000])
+@pytest.mark.parametrize("size", [10, 80_000])
 def test_a_hang_up_is_noticed_on_the_short_way(laned: tuple[int, Lane], size: int) -> None:
     port, lane = laned
-    with connected(port) as connection:
-        connection.sendall(post(b"wait" + b"." * size))
-        assert lane.waiting.wait(5) or size > 65_536  # a large body may come in pieces, and goes to the app
-    assert lane.left.wait(5) or not lane.waiting.is_set()
+    for _ in range(20):  # a large body may come in pieces, and then goes to the app
+        with connected(port) as connection:
+            connection.sendall(post(b"wait" + b"." * size))
+            if lane.waiting.wait(0.5):
+                break
+    assert lane.waiting.is_set()
+    assert lane.left.wait(5)
 
 
 def test_a_hang_up_is_noticed_while_another_request_waits_behind(laned: tuple[int, Lane]) -> None:

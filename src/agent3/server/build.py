@@ -6,12 +6,12 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent3.calls import House, LocalAgent, LocalConnector
 from agent3.calls.callbacks import Callbacks
 from agent3.calls.outbox import Outbox
 from agent3.calls.runner import Target
+from agent3.calls.standalone import blob_folder
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
 from agent3.errors import SetupError
@@ -65,15 +65,6 @@ def database_url(settings: Settings) -> str:
     except OSError as wrong:
         raise SetupError(f"Cannot use the data folder {folder}: {wrong.strerror}. Set AGENT3_DATA or --db.") from None
     return f"sqlite:///{folder / 'agent3.db'}"
-
-
-def blob_folder(settings: Settings, url: str) -> Path | None:
-    """Where large results lie: as set, else beside the database; None keeps them in memory."""
-    if settings.storage.artifacts:
-        return Path(settings.storage.artifacts)
-    if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
-        return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
-    return data_folder() / "artifacts" if url.startswith("postgres") else None
 
 
 def _tracer() -> traces.Tracer | None:
