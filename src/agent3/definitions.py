@@ -1,7 +1,8 @@
 """The documented data classes: what users write down and hand over.
 
 Tools, messages, agent cards and website interfaces, as pydantic models because their users call ``model_dump_json``
-and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (that is the codecs' business).
+and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (that is the codecs' business, and for
+cards that of ``agent3.cardwire``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from enum import StrEnum
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import ValidationError as ModelError
+
+from agent3 import cardwire
+from agent3.errors import ValidationError
 
 __all__ = [
     "A2AMessage",
@@ -229,6 +234,8 @@ class A2AMessage(_Definition):
     idempotency_key: str | None = None
     traceparent: str | None = None
     metadata: dict[str, Any] = {}
+    signature: str | None = None
+    """The sender's word that it is from him, over everything else in it."""
 
     @field_validator("timestamp", "expires_at")
     @classmethod
@@ -381,6 +388,24 @@ class AgentCard(_Definition):
         if not self.agent_id:
             self.agent_id = "-".join(self.name.lower().split())
         return self
+
+    def to_wire(self, generation: cardwire.Generation = "1.0") -> dict[str, Any]:
+        """The card as a generation of A2A writes it: 0.1, 0.3 (for 0.2 too) or 1.0."""
+        return cardwire.project(self.model_dump(), generation)
+
+    @classmethod
+    def from_wire(cls, document: Any) -> Self:
+        """The card of a JSON document of any generation, or of several at once, or of RF-013.
+
+        Members that nobody knows are left out. Raises ``agent3.errors.ValidationError`` with every member that cannot
+        be understood, and nothing else.
+        """
+        try:
+            return cls.model_validate(cardwire.understand(document))
+        except ModelError as reason:
+            faults = [{"path": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in reason.errors()]
+            text = "; ".join(f"{one['path']}: {one['message']}" for one in faults[:10])
+            raise ValidationError(f"The agent card cannot be understood: {text}", errors=faults) from None
 
     def capability(self, name: str) -> AgentCapability | None:
         """The capability of that name or id, or None."""

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agent3 import A2AMessage, AgentCapability, AgentCard, AgentExecutor, MessageType
-from agent3.a2a import executor as module
-from agent3.errors import CallTimeout, RateLimited
+from agent3.a2a import inbox, post
+from agent3.calls.standalone import Standalone
+from agent3.errors import CallTimeout, RateLimited, Unavailable
+from agent3.observe import traces
+from agent3.queue import Rules
+from agent3.settings import Calls, Limits, Settings, Storage
 
 HOTELS = AgentCapability(
     name="search_hotels",
@@ -30,9 +39,10 @@ HOTELS = AgentCapability(
 
 
 @contextmanager
-def executor(name: str, *capabilities: AgentCapability) -> Iterator[AgentExecutor]:
+def executor(name: str, *capabilities: AgentCapability, rules: Rules | None = None) -> Iterator[AgentExecutor]:
     """An executor under an id that no other test has."""
-    made = AgentExecutor(AgentCard(agent_id=f"{name}-{uuid.uuid4()}", name=name, capabilities=list(capabilities)))
+    card = AgentCard(agent_id=f"{name}-{uuid.uuid4()}", name=name, capabilities=list(capabilities))
+    made = AgentExecutor(card, rules=rules)
     try:
         yield made
     finally:
@@ -140,7 +150,7 @@ def test_a_message_to_an_executor_of_this_process_is_delivered_and_answered(
     told = flight.wait_for_response(sent, timeout=10)
     assert told.correlation_id == sent.message_id
     assert told.content["result"] == [{"name": "Hotel Oslo", "price": 200}]
-    assert not flight.outbox
+    assert flight.waiting(hotel.card.agent_id) == 0
 
 
 def test_two_executors_ask_each_other_in_the_middle(flight: AgentExecutor, hotel: AgentExecutor) -> None:
@@ -154,6 +164,7 @@ def test_two_executors_ask_each_other_in_the_middle(flight: AgentExecutor, hotel
     assert told.content["result"] == [{"name": "Hotel Bern", "price": 200}]
 
 
+@pytest.mark.requirement("RF-013-31")
 def test_an_answer_that_is_late_is_a_timeout_and_then_still_there(flight: AgentExecutor, hotel: AgentExecutor) -> None:
     gate = threading.Event()
 
@@ -177,18 +188,37 @@ def test_a_response_that_was_received_is_kept_for_who_waits(flight: AgentExecuto
     assert flight.wait_for_response(sent, 0.1).content == {"status": "success"}
 
 
-def test_messages_to_agents_elsewhere_wait_in_a_bounded_outbox(
-    flight: AgentExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_OUTBOX", 3)
-    sent = [flight.send_message("elsewhere", MessageType.REQUEST, "x", {"n": n}, priority=n) for n in range(3)]
-    with pytest.raises(RateLimited, match="3 messages wait"):
-        flight.send_message("elsewhere", MessageType.REQUEST, "x")
-    assert list(flight.outbox) == sent
+@pytest.mark.requirement("RF-013-29", "RF-013-30")
+def test_messages_wait_for_their_agent_in_a_bounded_box_and_the_urgent_ones_are_first(flight: AgentExecutor) -> None:
+    with executor("late", rules=Rules(bound=3)) as late:
+        late.set_status("suspended")
+        name = late.card.agent_id
+        for number in range(3):
+            flight.send_message(name, MessageType.EVENT, "x", {"n": number}, priority=number)
+        with pytest.raises(RateLimited, match="holds 3 messages"):
+            flight.send_message(name, MessageType.EVENT, "x")
+        assert flight.waiting(name) == late.waiting() == 3
+        heard: list[int] = []
+        full = threading.Event()
+
+        def hear(n: int) -> None:
+            heard.append(n)
+            if len(heard) == 3:
+                full.set()
+
+        late.register_capability("x", hear)
+        inbox.AT_ONCE = 1
+        try:
+            late.set_status("active")
+            assert full.wait(10)
+        finally:
+            inbox.AT_ONCE = 64
+        assert heard == [2, 1, 0]
 
 
 def test_replies_that_nobody_reads_are_bounded(flight: AgentExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REPLIES", 2)
+    monkeypatch.setattr(post, "_REPLIES", 2)
+    monkeypatch.setattr(post, "_TIDY_EVERY", 1)
     sent = [flight.send_message("elsewhere", MessageType.REQUEST, "x") for _ in range(3)]
     for one in sent:
         flight.receive_message(one.reply({}))
@@ -200,8 +230,8 @@ def test_replies_that_nobody_reads_are_bounded(flight: AgentExecutor, monkeypatc
 def test_an_executor_that_left_gets_nothing_more(flight: AgentExecutor) -> None:
     with executor("gone") as gone:
         address = gone.card.agent_id
-    sent = flight.send_message(address, MessageType.REQUEST, "x")
-    assert list(flight.outbox) == [sent]
+    flight.send_message(address, MessageType.REQUEST, "x")
+    assert flight.waiting(address) == 1
 
 
 def test_a_new_executor_of_the_same_card_takes_its_place(flight: AgentExecutor) -> None:
@@ -250,3 +280,274 @@ def test_one_agent_coordinates_many(flight: AgentExecutor) -> None:
             one.register_capability("do", lambda number=number: number)
         sent = [flight.send_message(one.card.agent_id, MessageType.REQUEST, "do") for one in others]
         assert [flight.wait_for_response(one, 10).content["result"] for one in sent] == list(range(10))
+
+
+@contextmanager
+def core(folder: Path, **calls: Any) -> Iterator[Standalone]:
+    """A core on a file, as one process would have it."""
+    made = Standalone(
+        Settings(storage=Storage(url=f"sqlite:///{folder}/house.db"), calls=Calls(**calls), limits=Limits(per_minute=0))
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def named(name: str, house: Standalone, **more: Any) -> AgentExecutor:
+    return AgentExecutor(AgentCard(agent_id=name, name=name), core=house, **more)
+
+
+@pytest.mark.requirement("RF-013-22")
+def test_sending_waits_for_nobody_and_says_so_in_time(flight: AgentExecutor) -> None:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        flight.send_message("nobody", MessageType.REQUEST, "search_hotels", {"location": "Paris"})
+        took.append(time.perf_counter() - began)
+    assert sorted(took)[2] < 0.05
+    sent = flight.send_message("nobody", MessageType.REQUEST, "search_hotels")
+    assert (datetime.now() - sent.timestamp).total_seconds() < 1.0
+    assert sent.from_agent == flight.card.agent_id
+
+
+def test_async_code_of_any_loop_sends_and_asks(flight: AgentExecutor, hotel: AgentExecutor) -> None:
+    async def outside() -> A2AMessage:
+        return await flight.ask(hotel.card.agent_id, "search_hotels", {"location": "Bern"}, 10)
+
+    assert asyncio.run(outside()).content["status"] == "success"
+
+    async def inside() -> Any:
+        return (await flight.ask(hotel.card.agent_id, "search_hotels", {"location": "Rome"}, 10)).content["result"]
+
+    flight.register_capability("inside", inside)
+    told = flight.receive_message(request(flight, "inside", {}))
+    assert told is not None
+    assert told.content["result"] == [{"name": "Hotel Rome", "price": 200}]
+
+
+def test_every_public_method_of_an_object_is_a_capability(hotel: AgentExecutor) -> None:
+    class Desk:
+        def check_in(self, guest: str) -> str:
+            return f"welcome {guest}"
+
+        async def check_out(self) -> str:
+            return "bye"
+
+        def _hidden(self) -> None: ...
+
+    assert sorted(hotel.register_object(Desk())) == ["check_in", "check_out"]
+    assert {one.name for one in hotel.full_card().capabilities} == {"search_hotels", "check_in", "check_out"}
+    told = hotel.receive_message(request(hotel, "check_in", {"guest": "Ann"}))
+    assert told is not None
+    assert told.content["result"] == "welcome Ann"
+
+
+@pytest.mark.requirement("RF-013-36", "RF-013-31")
+def test_messages_and_late_answers_outlive_their_process(tmp_path: Path) -> None:
+    with core(tmp_path) as before, named("flight", before) as flight:
+        sent = flight.send_message("hotel", MessageType.REQUEST, "search", {"city": "Rome"})
+        with pytest.raises(CallTimeout):
+            flight.wait_for_response(sent, 0.01)
+    with core(tmp_path) as between, named("hotel", between) as hotel:
+        hotel.register_capability("search", lambda city: f"rooms in {city}")
+        hotel.start()
+        until(lambda: hotel.waiting() == 0)
+    with core(tmp_path) as after, named("flight", after) as flight:
+        assert flight.wait_for_response(sent, 10).content == {"status": "success", "result": "rooms in Rome"}
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.005)
+
+
+def test_a_message_that_is_delivered_twice_is_done_once(tmp_path: Path) -> None:
+    done: list[int] = []
+    with core(tmp_path) as house, named("hotel", house) as hotel:
+
+        def book(n: int) -> int:
+            done.append(n)
+            return len(done)
+
+        hotel.register_capability("book", book)
+        asked = request(hotel, "book", {"n": 7})
+        first, second = hotel.receive_message(asked), hotel.receive_message(asked)
+        assert first is not None
+        assert second is not None
+        assert first.content == second.content == {"status": "success", "result": 1}
+        changed = hotel.receive_message(asked.model_copy(update={"content": {"n": 8}}))
+        assert error_of(changed)["code"] == "conflict"
+    assert done == [7]
+
+
+@pytest.mark.requirement("RF-013-32", "RF-013-37")
+def test_an_event_that_fails_is_tried_again_and_then_lies_with_the_dead_letters(flight: AgentExecutor) -> None:
+    with executor("shaky", rules=Rules(attempts=2, first_delay=0.001, longest_delay=0.001)) as shaky:
+        tried: list[int] = []
+        well = False
+        over = threading.Event()
+
+        def hear(n: int) -> None:
+            tried.append(n)
+            if not well:
+                raise RuntimeError("no")
+            over.set()
+
+        shaky.register_capability("hear", hear)
+        flight.send_message(shaky.card.agent_id, MessageType.EVENT, "hear", {"n": 1})
+        until(lambda: len(shaky.dead_letters()) == 1)
+        (letter,) = shaky.dead_letters()
+        assert (tried, letter.attempts) == ([1, 1], 2)
+        assert "RuntimeError: no" in letter.reason
+        flight.send_message(shaky.card.agent_id, MessageType.EVENT, "hear", {"n": "x", "y": 1})
+        until(lambda: len(shaky.dead_letters()) == 2)
+        assert len(tried) == 2  # what can never be is not tried again
+        well = True
+        assert shaky.replay_dead_letters(letter.message_id) == 1
+        assert over.wait(10)
+
+
+@pytest.mark.requirement("RF-013-32")
+def test_with_a_database_an_event_is_tried_again_too_and_no_more_when_it_worked(tmp_path: Path) -> None:
+    tried: list[int] = []
+    rules = Rules(first_delay=0.001, longest_delay=0.001)
+    with core(tmp_path) as house, named("shaky", house, rules=rules) as shaky:
+
+        def hear(n: int) -> None:
+            tried.append(n)
+            if len(tried) < 3:
+                raise RuntimeError("not yet")
+
+        shaky.register_capability("hear", hear)
+        shaky.send_message("shaky", MessageType.EVENT, "hear", {"n": 1})
+        until(lambda: len(tried) == 3 and shaky.waiting() == 0)
+        assert shaky.dead_letters() == []
+
+
+@pytest.mark.requirement("RF-013-38")
+def test_an_agent_that_keeps_failing_is_left_alone_and_asked_again_later(tmp_path: Path) -> None:
+    asked: list[int] = []
+    well = False
+    with core(tmp_path, breaker_failures=3, breaker_seconds=0.2, retries=0) as house, named("hotel", house) as hotel:
+
+        def search() -> str:
+            asked.append(1)
+            if not well:
+                raise Unavailable("the hotel's own database is down")
+            return "rooms"
+
+        hotel.register_capability("search", search)
+        codes = [error_of(hotel.receive_message(request(hotel, "search", {})))["code"] for _ in range(5)]
+        assert codes == ["unavailable"] * 3 + ["circuit_open"] * 2
+        assert len(asked) == 3
+        well = True
+
+        def answered() -> bool:
+            told = hotel.receive_message(request(hotel, "search", {}))
+            return told is not None and told.content["status"] == "success"
+
+        until(answered)
+        assert len(asked) == 4
+
+
+@pytest.mark.requirement("RF-013-40")
+def test_one_trace_leads_through_three_agents(tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
+    tracer = traces.otel(SimpleSpanProcessor(exporter))
+    house = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path}/house.db")), tracer=tracer)
+    agency, flight, hotel = (named(name, house) for name in ("agency", "flight", "hotel"))
+    try:
+        hotel.register_capability("find", lambda: "room")
+        flight.register_capability("book", lambda: flight.request("hotel", "find", timeout=10).content["result"])
+
+        async def trip() -> Any:
+            return (await agency.ask("flight", "book", timeout=10)).content["result"]
+
+        agency.register_capability("trip", trip)
+        asked = A2AMessage(from_agent="user", to_agent="agency", message_type=MessageType.REQUEST, capability="trip")
+        told = agency.receive_message(asked)
+        assert told is not None
+        assert told.content == {"status": "success", "result": "room"}
+        rows = house.run(_trace_rows(house))
+    finally:
+        for one in (agency, flight, hotel):
+            one.close()
+        house.close()
+        tracer.close()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert set(spans) == {"agency/trip", "flight/book", "hotel/find"}
+    assert len({span.context.trace_id for span in spans.values()}) == 1
+    parents = {name: span.parent.span_id for name, span in spans.items() if span.parent is not None}
+    assert parents == {
+        "flight/book": spans["agency/trip"].context.span_id,
+        "hotel/find": spans["flight/book"].context.span_id,
+    }
+    trace = f"{spans['agency/trip'].context.trace_id:032x}"
+    assert rows == {"agency": trace, "flight": trace, "hotel": trace}
+
+
+async def _trace_rows(house: Standalone) -> dict[str, str]:
+    inside = await house.house()
+    await inside.ledger.flush()
+    return {row["agent"]: row["trace"] for row in await inside.database.all("SELECT agent, trace FROM calls")}
+
+
+@pytest.mark.requirement("RF-013-40")
+def test_without_a_tracer_messages_still_carry_the_trace_of_their_call(tmp_path: Path) -> None:
+    with core(tmp_path) as house, named("flight", house) as flight, named("hotel", house) as hotel:
+        hotel.register_capability("find", lambda: "room")
+        flight.register_capability("book", lambda: flight.request("hotel", "find", timeout=10).content["result"])
+        began = flight.send_message("flight", MessageType.REQUEST, "book")
+        assert began.traceparent is not None
+        assert flight.wait_for_response(began, 10).content["result"] == "room"
+        assert house.run(_trace_rows(house)) == dict.fromkeys(("flight", "hotel"), began.traceparent.split("-")[1])
+
+
+def test_a_message_for_somebody_else_or_of_no_form_is_a_dead_letter(hotel: AgentExecutor) -> None:
+    async def put(body: bytes) -> None:
+        await (await post.post_of(hotel.core).box(post.box_of(hotel.card.agent_id))).put(body)
+
+    hotel.core.run(put(b"{}"))
+    stray = A2AMessage(from_agent="a", to_agent="another", message_type=MessageType.EVENT)
+    hotel.core.run(put(stray.model_dump_json().encode()))
+    until(lambda: len(hotel.dead_letters()) == 2)
+    reasons = [one.reason for one in hotel.dead_letters()]
+    assert "no message" in reasons[0]
+    assert "is for 'another'" in reasons[1]
+
+
+def test_what_the_card_promises_is_waited_for_until_it_is_registered(flight: AgentExecutor) -> None:
+    with executor("slow", HOTELS, rules=Rules(attempts=200, first_delay=0.02, longest_delay=0.02)) as late:
+        late.start()
+        sent = flight.send_message(late.card.agent_id, MessageType.REQUEST, "search_hotels", {"location": "Rome"})
+        late.register_capability("search_hotels", lambda location: location)
+        assert flight.wait_for_response(sent, 10).content["status"] == "success"
+
+
+def test_boxes_that_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "_BOXES", 3)
+    house = Standalone()
+    with named("flight", house) as flight, named("hotel", house) as hotel:
+        hotel.register_capability("x", lambda: 1)
+        flight.send_message("nobody", MessageType.EVENT, "x")
+        for number in range(20):
+            assert flight.waiting(f"stranger {number}") == 0
+        assert len(post.post_of(house)._boxes) < 10
+        assert flight.waiting("nobody") == 1
+        assert flight.request("hotel", "x", timeout=10).content["result"] == 1
+    house.close()
+
+
+def test_an_executor_that_nobody_holds_takes_no_messages(flight: AgentExecutor) -> None:
+    name = f"lost-{uuid.uuid4()}"
+    lost = AgentExecutor(AgentCard(agent_id=name, name="Lost"))
+    lost.register_capability("x", lambda: 1)
+    lost.start()
+    del lost
+    gc.collect()
+    until(lambda: name not in AgentExecutor._here[flight.core])
+    flight.send_message(name, MessageType.EVENT, "x")
+    assert flight.waiting(name) == 1

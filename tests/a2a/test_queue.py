@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -203,3 +205,27 @@ def test_a_core_that_was_closed_and_opened_again_is_used_on(tmp_path: Path) -> N
         one.close()
         assert run(lambda: queue.receive_message(5)) is not None
         run(lambda: settled(queue, 0))
+
+
+_PROGRAM = """
+import asyncio, sys
+from agent3.a2a.queue import A2AMessageQueue
+from agent3.calls.standalone import Standalone
+from agent3.definitions import A2AMessage, MessageType
+from agent3.settings import Settings, Storage
+
+core = Standalone(Settings(storage=Storage(url=sys.argv[1])))
+queue = A2AMessageQueue(core=core)
+message = A2AMessage(from_agent="a", to_agent="b", message_type=MessageType.REQUEST, content={})
+print(asyncio.run(queue.send_message(message) if sys.argv[2] == "send" else queue.receive_message(0.0)))
+core.close()
+"""
+
+
+def test_a_queue_without_a_name_gets_no_messages_of_another_program(tmp_path: Path) -> None:
+    def program(what: str) -> str:
+        command = [sys.executable, "-c", _PROGRAM, f"sqlite:///{tmp_path}/house.db", what]
+        return subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+
+    assert program("send") != "None\n"
+    assert program("receive") == "None\n"

@@ -123,7 +123,7 @@ class Status(_Shape, frozen=True, kw_only=True):
 
 
 class Task(_Shape, frozen=True, kw_only=True):
-    """A piece of work that is remembered. The field ``context_id`` is always ours; a foreign agent may leave it out."""
+    """A piece of work that is remembered. Ours have a context; foreign agents may leave it out."""
 
     id: str
     context_id: str = ""
@@ -137,7 +137,7 @@ class StatusUpdate(_Shape, frozen=True, kw_only=True):
     """A task changed its state, or said something meanwhile."""
 
     task_id: str
-    context_id: str
+    context_id: str = ""
     status: Status
     metadata: dict[str, Any] | None = None
     final: bool = False
@@ -148,7 +148,7 @@ class ArtifactUpdate(_Shape, frozen=True, kw_only=True):
     """A piece of an artifact."""
 
     task_id: str
-    context_id: str
+    context_id: str = ""
     artifact: Artifact
     append: bool = False
     last_chunk: bool = False
@@ -299,14 +299,14 @@ Request: TypeAlias = _Tasks | _Pushes | GetCard
 class TaskPage(_Shape, frozen=True, kw_only=True, omit_defaults=False):
     """Some tasks, and how to go on."""
 
-    tasks: tuple[Task, ...]
-    next_page_token: str
-    page_size: int
-    total_size: int
+    tasks: tuple[Task, ...] = ()
+    next_page_token: str = ""
+    page_size: int = 0
+    total_size: int = 0
 
 
 class PushPage(_Shape, frozen=True, kw_only=True, omit_defaults=False):
     """Some configurations, and how to go on."""
 
-    configs: tuple[Push, ...]
+    configs: tuple[Push, ...] = ()
     next_page_token: str = ""

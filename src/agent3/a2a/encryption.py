@@ -1,0 +1,193 @@
+"""Encrypted messages: ``A2AEncryption`` as documented, and ``A2AKeyring`` with keys that have names and change.
+
+``A2AEncryption`` is Fernet, whose keys and tokens others can read and write. ``A2AKeyring`` is AES-256-GCM; from whom a
+message is, to whom and under which id stand outside and are sealed with it, so that it can be sorted unopened and opens
+under no other name. Both take any message and give bytes; where they go is nobody's business here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import Struct
+from pydantic import ValidationError as Malformed
+
+from agent3.definitions import A2AMessage
+from agent3.errors import SecurityError, SetupError, ValidationError
+from agent3.security.canonical import canonical
+
+__all__ = ["A2AEncryption", "A2AKeyring", "Cipher"]
+
+_NONCE = 12
+_KEY = 32
+_ALGORITHM = "A256GCM"
+
+
+class Cipher(Protocol):
+    """What turns messages into bytes that only some can read, and back."""
+
+    def encrypt_message(self, message: A2AMessage) -> bytes:
+        """The message as bytes."""
+        ...
+
+    def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
+        """The message; SecurityError for anything that was not made with a known key, or was changed since."""
+        ...
+
+
+class A2AEncryption:
+    """Messages under a Fernet key, as documented. Given several keys, the first encrypts and all decrypt.
+
+        cipher = A2AEncryption(Fernet.generate_key())
+        assert cipher.decrypt_message(cipher.encrypt_message(message)) == message
+
+    Safe from any thread.
+    """
+
+    def __init__(self, encryption_key: bytes | str | Sequence[bytes]):
+        keys = [encryption_key] if isinstance(encryption_key, (bytes, str)) else list(encryption_key)
+        try:
+            self.cipher = MultiFernet([Fernet(key) for key in keys])
+        except (ValueError, TypeError, binascii.Error):
+            raise SetupError(
+                "A Fernet key is 32 bytes in URL-safe base64. Make one with A2AEncryption.key()."
+            ) from None
+
+    @staticmethod
+    def key() -> bytes:
+        """A new key."""
+        return Fernet.generate_key()
+
+    def encrypt_message(self, message: A2AMessage) -> bytes:
+        """Encrypt A2A message."""
+        return self.cipher.encrypt(message.model_dump_json().encode())
+
+    def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
+        """Decrypt A2A message; SecurityError when it was not encrypted with one of the keys, or changed since."""
+        try:
+            opened = self.cipher.decrypt(encrypted_data)
+        except (InvalidToken, TypeError):
+            raise SecurityError("The message was not encrypted with this key, or was changed on its way.") from None
+        return _message(opened)
+
+    def rotate(self, encrypted_data: bytes) -> bytes:
+        """The same message under the first key, without showing it."""
+        try:
+            return self.cipher.rotate(encrypted_data)
+        except (InvalidToken, TypeError):
+            raise SecurityError("The message was not encrypted with any of these keys.") from None
+
+
+class _Sealed(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_agent": "from", "to_agent": "to"}):
+    """What can be seen of a message from outside. All of it but the last two is sealed with what is inside."""
+
+    alg: str
+    kid: str
+    id: str
+    from_agent: str
+    to_agent: str
+    nonce: bytes
+    text: bytes
+
+    @property
+    def header(self) -> bytes:
+        return canonical([self.alg, self.kid, self.id, self.from_agent, self.to_agent])
+
+
+class A2AKeyring:
+    """Messages under keys that have names: AES-256-GCM, bound to message id, sender and recipient.
+
+    ``current`` encrypts, all decrypt: so a key is changed by ``add`` at every reader, ``use`` at every writer, and
+    ``remove`` when the last message under the old one has been read. Safe from any thread.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], current: str | None = None):
+        self._keys = {name: _checked(name, key) for name, key in keys.items()}
+        if not self._keys:
+            raise SetupError("A keyring needs a key: A2AKeyring({'2026-01': A2AKeyring.key()}).")
+        self.current = current or next(reversed(self._keys))
+        self._known(self.current)
+
+    @staticmethod
+    def key() -> bytes:
+        """A new key."""
+        return os.urandom(_KEY)
+
+    def add(self, name: str, key: bytes) -> None:
+        """Read what is encrypted with this key too."""
+        self._keys = {**self._keys, name: _checked(name, key)}
+
+    def use(self, name: str) -> None:
+        """Encrypt with this key from now on."""
+        self._known(name)
+        self.current = name
+
+    def remove(self, name: str) -> None:
+        """Read nothing more that is encrypted with this key."""
+        if name == self.current:
+            raise SetupError(f"Key {name!r} is in use. Call use() with another one first.")
+        self._keys = {one: key for one, key in self._keys.items() if one != name}
+
+    def encrypt_message(self, message: A2AMessage) -> bytes:
+        """The message under the current key."""
+        kid, nonce = self.current, os.urandom(_NONCE)
+        sealed = _Sealed(_ALGORITHM, kid, message.message_id, message.from_agent, message.to_agent, nonce, b"")
+        text = AESGCM(self._known(kid)).encrypt(nonce, message.model_dump_json().encode(), sealed.header)
+        return msgspec.json.encode(msgspec.structs.replace(sealed, text=text))
+
+    def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
+        """The message; SecurityError when its key is unknown, or anything inside or outside was changed."""
+        try:
+            sealed = msgspec.json.decode(encrypted_data, type=_Sealed)
+        except msgspec.MsgspecError:
+            raise SecurityError("That is no message of a keyring. Plain messages are not taken here.") from None
+        if sealed.alg != _ALGORITHM:
+            raise SecurityError(f"A message under {sealed.alg[:40]!r} is not taken; only {_ALGORITHM} is.")
+        try:
+            opened = AESGCM(self._known(sealed.kid)).decrypt(sealed.nonce, sealed.text, sealed.header)
+        except (InvalidTag, ValueError, ValidationError):
+            raise SecurityError(f"Message {sealed.id[:100]!r} was changed on its way, or is another's.") from None
+        message = _message(opened)
+        if (message.message_id, message.from_agent, message.to_agent) != (
+            sealed.id,
+            sealed.from_agent,
+            sealed.to_agent,
+        ):
+            raise SecurityError(f"Message {sealed.id[:100]!r} says something else inside than outside.")
+        return message
+
+    def _known(self, name: str) -> bytes:
+        key = self._keys.get(name)
+        if key is None:
+            raise SecurityError(f"There is no key {name[:100]!r} in this keyring. Add it, or send under another one.")
+        return key
+
+
+def _checked(name: str, key: bytes) -> bytes:
+    """A key of 32 bytes, also where it came as a Fernet key, which is 32 bytes in base64."""
+    if len(key) == _KEY:
+        return key
+    try:
+        plain = base64.urlsafe_b64decode(key)
+    except (ValueError, binascii.Error):
+        plain = b""
+    if len(plain) != _KEY:
+        raise SetupError(
+            f"Key {name!r} must have {_KEY} bytes, plain or in URL-safe base64. Make one with A2AKeyring.key()."
+        )
+    return plain
+
+
+def _message(text: bytes) -> A2AMessage:
+    try:
+        return A2AMessage.model_validate_json(text)
+    except Malformed as wrong:
+        raise ValidationError(f"What was decrypted is no message: {wrong.error_count()} faults.") from None

@@ -1,0 +1,139 @@
+"""Extensions of A2A: how an agent declares, requires and activates them, and one working example of each kind.
+
+* **usage** (data): what a task consumed, in its metadata; the card says in which units.
+* **traceability** (a profile): a request may name its trace in its metadata, for clients that can set no header, and
+  every answer names the trace that it belongs to.
+* **search** (a method): ``tasks/search`` finds a caller's tasks by their words.
+* **timed-out** (a state): a task that ran out of time is in a state of its own, below ``failed``, with a transition
+  that says whether it may be sent again.
+
+An extension does nothing until a request activates it by its URI in ``A2A-Extensions``. Unknown URIs are left alone, as
+the specification asks; a required one that was not activated refuses the request.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from agent3.a2a.engine import Caller
+from agent3.a2a.faults import ExtensionRequired
+from agent3.a2a.shapes import TERMINAL, Message, Send, State, StatusUpdate, Task, TaskPage
+from agent3.definitions import AgentExtension
+from agent3.model import Usage
+
+__all__ = [
+    "SEARCH",
+    "SEARCH_METHOD",
+    "STANDARD",
+    "TIMED_OUT",
+    "TRACEABILITY",
+    "USAGE",
+    "Extensions",
+]
+
+_HOME: Final = "https://agent3.dev/extensions"
+USAGE: Final = f"{_HOME}/usage/v1"
+TRACEABILITY: Final = f"{_HOME}/traceability/v1"
+SEARCH: Final = f"{_HOME}/tasks-search/v1"
+TIMED_OUT: Final = f"{_HOME}/timed-out/v1"
+SEARCH_METHOD: Final = "tasks/search"
+STATE_TIMED_OUT: Final = "TASK_STATE_TIMED_OUT"
+
+STANDARD: Final = (
+    AgentExtension(
+        uri=USAGE,
+        description="What a task consumed, in its metadata under this URI.",
+        params={"cost": "USD", "fields": ["tokens", "cost", "estimated", "retries"]},
+    ),
+    AgentExtension(
+        uri=TRACEABILITY,
+        description="A request may name its W3C traceparent in its metadata under this URI; answers name theirs.",
+        params={"format": "https://www.w3.org/TR/trace-context/"},
+    ),
+    AgentExtension(
+        uri=SEARCH,
+        description="Find tasks of the caller by words.",
+        params={"method": SEARCH_METHOD},
+    ),
+    AgentExtension(
+        uri=TIMED_OUT,
+        description="A failed task that ran out of time says so under this URI in its metadata.",
+        params={"state": STATE_TIMED_OUT, "below": State.FAILED.value},
+    ),
+)
+"""What every endpoint of ours speaks."""
+
+V = TypeVar("V")
+
+
+class Accounts(Protocol):
+    """Tells what a task consumed."""
+
+    async def usage(self, caller: Caller, task_id: str) -> Usage | None:
+        """What it consumed so far; None where nobody knows."""
+
+
+class Extensions:
+    """The extensions of one endpoint."""
+
+    def __init__(self, *declared: AgentExtension, standard: bool = True):
+        self.declared: tuple[AgentExtension, ...] = (*(STANDARD if standard else ()), *declared)
+        self._known = frozenset(one.uri for one in self.declared)
+        self._required = frozenset(one.uri for one in self.declared if one.required)
+
+    def activate(self, asked: frozenset[str]) -> frozenset[str]:
+        """Those of the asked that are spoken here; ExtensionRequired where one is missing."""
+        if missing := self._required - asked:
+            names = ", ".join(sorted(missing))
+            raise ExtensionRequired(f"This agent requires extensions. Send them in A2A-Extensions: {names}")
+        return asked & self._known if asked else asked
+
+    def traceparent(self, request: Any, active: frozenset[str], header: str | None) -> str | None:
+        """The trace of a request: of its header, else of its metadata."""
+        if header is not None or TRACEABILITY not in active or not isinstance(request, Send):
+            return header
+        for metadata in (request.metadata, request.message.metadata):
+            named = (metadata or {}).get(TRACEABILITY)
+            if isinstance(named, dict) and isinstance(named.get("traceparent"), str):
+                return str(named["traceparent"])
+        return None
+
+    async def shown(self, value: V, caller: Caller, accounts: Accounts) -> V:
+        """What is answered, with what the extensions that the caller activated add to it."""
+        if isinstance(value, TaskPage):
+            tasks = [await self.shown(one, caller, accounts) for one in value.tasks]
+            return replace(value, tasks=tuple(tasks))
+        if not isinstance(value, (Task, Message, StatusUpdate)):
+            return value
+        added = await _added(value, caller, accounts)
+        return replace(value, metadata={**(value.metadata or {}), **added}) if added else value
+
+
+async def _added(value: Task | Message | StatusUpdate, caller: Caller, accounts: Accounts) -> dict[str, Any]:
+    """What the active extensions say, by their URI."""
+    added: dict[str, Any] = {}
+    active = caller.extensions
+    if TRACEABILITY in active and caller.traceparent is not None:
+        added[TRACEABILITY] = {"traceparent": caller.traceparent, "traceId": _trace_id(caller.traceparent)}
+    if isinstance(value, Message):
+        return added
+    if TIMED_OUT in active and _ran_out_of_time(value):
+        added[TIMED_OUT] = {"state": STATE_TIMED_OUT, "next": [State.SUBMITTED.value]}
+    if USAGE in active and value.status.state in TERMINAL:
+        task = value.id if isinstance(value, Task) else value.task_id
+        usage = await accounts.usage(caller, task)
+        if usage is not None:
+            added[USAGE] = msgspec.to_builtins(usage)
+    return added
+
+
+def _ran_out_of_time(value: Task | StatusUpdate) -> bool:
+    said = value.status.message
+    return value.status.state is State.FAILED and said is not None and (said.metadata or {}).get("code") == "timeout"
+
+
+def _trace_id(traceparent: str) -> str:
+    return traceparent.partition("-")[2].partition("-")[0]

@@ -1,0 +1,262 @@
+"""Agents on the network: ``serve(agent)`` on a port of its own, ``asgi(agent)`` below a path of any other app.
+
+An agent is an AgentExecutor, a LocalAgent, a function or a class. It runs where the core lives, in the bridge's loop;
+what listens there itself crosses no thread, and an app in another loop hands each request over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.types import Message, Receive, Scope, Send
+
+from agent3 import bridge, jsonrpc
+from agent3.a2a import grpc, shapes
+from agent3.a2a.aiming import aim, wish
+from agent3.a2a.authoring import agent_of, card_of, furnished
+from agent3.a2a.desk import Engines
+from agent3.a2a.door import FEATURES, A2AEndpoint
+from agent3.a2a.engine import Aim, Engine
+from agent3.a2a.exchange import JSON, answer, one_of
+from agent3.a2a.executor import AgentExecutor
+from agent3.a2a.lifecycle import refusal
+from agent3.calls.functions import LocalAgent
+from agent3.calls.house import House
+from agent3.calls.standalone import Standalone, shared
+from agent3.definitions import AgentCard
+from agent3.errors import Agent3Error, AgentNotFound, SecurityError
+from agent3.listening import Listening, Who, at_this_machine, names_of, run_http
+from agent3.model import Principal
+
+__all__ = ["AgentApp", "asgi", "listening", "serve"]
+
+if TYPE_CHECKING:  # it needs an optional part
+    from agent3.a2a.grpc.server import GrpcDoor
+
+T = TypeVar("T")
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def asgi(
+    agent: object,
+    *,
+    principal: Who | None = None,
+    card: AgentCard | None = None,
+    core: Standalone | None = None,
+    allowed_hosts: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    **options: Any,
+) -> AgentApp:
+    """The agent as an ASGI app, in every generation of A2A; mount it in Starlette or FastAPI, or serve it as it is.
+
+    Without ``principal``, a function that tells from the ASGI scope who calls, it serves its own machine only.
+    ``options`` are those of A2AEndpoint.
+    """
+    return AgentApp(agent, principal, card, core, allowed_hosts, allowed_origins, options)
+
+
+def listening(
+    agent: object, host: str = "127.0.0.1", port: int = 0, *, grpc_port: int | None = None, **options: Any
+) -> Listening:
+    """The agent on a port, for the length of a ``with`` block; gives its address.
+
+    With ``grpc_port``, where 0 takes a free one, it also speaks gRPC there: the card says where.
+    """
+    names = names_of(host, options.get("principal"), options.pop("allowed_hosts", ()))
+    app = asgi(agent, allowed_hosts=names, **options)
+    return Listening(app, host, port) if grpc_port is None else _WithGrpc(app, host, port, grpc_port)
+
+
+def serve(
+    agent: object, host: str = "127.0.0.1", port: int = 8334, *, grpc_port: int | None = None, **options: Any
+) -> None:
+    """Serve the agent until SIGINT or SIGTERM; says where, on standard error."""
+    run_http(agent_name(agent), listening(agent, host, port, grpc_port=grpc_port, **options))
+
+
+def agent_name(agent: object) -> str:
+    """What an agent is called."""
+    return agent.card.name if isinstance(agent, AgentExecutor) else agent_of(agent).name
+
+
+class AgentHost:
+    """One agent of this process, for its own endpoint."""
+
+    def __init__(self, agent: LocalAgent, card: Callable[[], AgentCard]):
+        self._agent = agent
+        self._card = card
+
+    async def aim(self, principal: Principal, message: shapes.Message, tenant: str | None) -> Aim:
+        """The capability that a message means; Unavailable while the agent takes nothing new."""
+        agent, card = self._agent.agent, self._card()
+        if (out := refusal(card.agent_id, card.status)) is not None:
+            raise out
+        return aim(agent, agent.capabilities, wish(message))
+
+    async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
+        """The same for everybody: whoever may call may call all of it."""
+        agent = self._agent.agent
+        return card_of(agent, agent.capabilities, known=self._card())
+
+
+class AgentApp:
+    """The ASGI app of an agent. Alone it takes part in the lifespan; mounted, it needs none."""
+
+    path = ""
+
+    def __init__(
+        self,
+        agent: object,
+        principal: Who | None,
+        card: AgentCard | None,
+        core: Standalone | None,
+        allowed_hosts: Sequence[str],
+        allowed_origins: Sequence[str],
+        options: dict[str, Any],
+    ):
+        self._principal = principal or at_this_machine
+        self._hosts = frozenset(one.lower() for one in (*_LOOPBACK, *allowed_hosts))
+        self._origins = frozenset(allowed_origins)
+        self._options = options
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._opened: tuple[House, A2AEndpoint] | None = None
+        self._grpc_port: int | None = None
+        self._card: Callable[[], AgentCard]
+        if isinstance(agent, AgentExecutor):
+            self._core, self._agent = agent.core, agent.agent
+            self._card = (lambda: card) if card is not None else (lambda: agent.card)
+        else:
+            given = agent_of(agent)
+            shown = card or card_of(given.agent, ())
+            self._card = lambda: shown
+            self._core = core or shared()
+            # The core gives it an id of its own, under which its functions are reached.
+            self._agent = LocalAgent(
+                given.name, agent_id=given.id, description=given.description, version=given.version, tags=given.tags
+            )
+            self._core.host(self._agent)
+            furnished(self._agent, given)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+        elif (wrong := self._refusal(scope)) is not None:
+            await answer(send, 403, jsonrpc.error(None, wrong.rpc_code, wrong.message), JSON)
+        elif asyncio.get_running_loop() is self._home:
+            await self._serve(scope, receive, send)
+        else:
+            here = asyncio.get_running_loop()
+            away = self._at_home(self._serve(scope, _across(here, receive), _across(here, send)))
+            await asyncio.wrap_future(bridge.shared().spawn(away))
+
+    async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
+        self._home = asyncio.get_running_loop()
+        return await work
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = await self._endpoint()
+        await endpoint(scope, receive, send)
+
+    async def _endpoint(self) -> A2AEndpoint:
+        """The endpoint on the core as it is now; one that was closed and opened again is another."""
+        house = await self._core.house()
+        if self._opened is None or self._opened[0] is not house:
+            host = AgentHost(self._agent, self._card)
+            engine = Engine(
+                house.runner,
+                house.jobs,
+                host,
+                house.env,
+                metrics=house.metrics,
+                agent=self._agent.id,
+                fetch=house.artifacts.get,
+            )
+            engines = self._only(engine)
+            endpoint = A2AEndpoint(engines, host, principal=self._principal, **self._settled())
+            if self._grpc_port is not None:
+                endpoint.grpc_at(self._grpc_port)
+            self._opened = house, endpoint
+        return self._opened[1]
+
+    async def speak_grpc(self, host: str, port: int, address: str) -> GrpcDoor:
+        """Speak gRPC too, on a port of its own; ``address`` is the one of HTTP, for cards. MissingExtra."""
+        door = await grpc.listen(self._endpoint, host, port, address)
+        self._grpc_port = door.port
+        return door
+
+    def _only(self, engine: Engine) -> Engines:
+        """The one tenant of this address is the agent itself."""
+
+        def engines(tenant: str | None) -> Engine:
+            if tenant is not None and tenant != self._card().agent_id:
+                raise AgentNotFound(f"There is no agent {tenant[:100]!r} at this address.")
+            return engine
+
+        return engines
+
+    def _settled(self) -> dict[str, Any]:
+        """The options. There is no other card than the public one, and nobody to deliver notifications."""
+        fewer = FEATURES.model_copy(update={"push_notifications": False, "extended_agent_card": False})
+        return {"features": fewer, **self._options}
+
+    def _refusal(self, scope: Scope) -> Agent3Error | None:
+        """Pages of other sites may not call, and names that are not ours are theirs."""
+        host = (one_of(scope["headers"], b"host") or "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if "*" not in self._hosts and not self._hosts & {host, name, f"{name}:*"}:
+            return SecurityError(f"Host {host[:100]!r} is not this agent. Its author can add it: allowed_hosts=.")
+        origin = one_of(scope["headers"], b"origin")
+        if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
+            return SecurityError(f"Pages of {origin[:100]!r} may not call. The author can add it: allowed_origins=.")
+        return None
+
+
+class _WithGrpc(Listening):
+    """HTTP and gRPC, each on its port."""
+
+    def __init__(self, app: AgentApp, host: str, port: int, grpc_port: int):
+        super().__init__(app, host, port)
+        self._app = app
+        self._also = (host, grpc_port)
+        self._grpc: GrpcDoor | None = None
+
+    def __enter__(self) -> str:
+        url = super().__enter__()
+        try:
+            self._grpc = bridge.shared().spawn(self._app.speak_grpc(*self._also, url)).result()
+        except BaseException:
+            super().__exit__()
+            raise
+        return url
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._grpc is not None:
+                bridge.shared().spawn(self._grpc.aclose()).result()
+        finally:
+            super().__exit__()
+
+
+def _across(loop: asyncio.AbstractEventLoop, there: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """An end of the exchange that belongs to another loop."""
+
+    async def call(*given: Any) -> T:
+        return await there(*given)
+
+    async def across(*given: Any) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*given), loop))
+
+    return across
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    message: Message = await receive()
+    while message["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+        message = await receive()
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,168 @@
+"""Cards over HTTP: the same document for every generation, with the addresses that the reader can use.
+
+What the well-known paths tell strangers may be cached; a card that was made for one caller is for that caller alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from starlette.types import Scope
+
+from agent3.a2a import cards
+from agent3.a2a.engine import Host
+from agent3.a2a.exchange import JSON, Headers, Talk, address_of, answer, one_of
+from agent3.a2a.extensions import Extensions
+from agent3.a2a.faults import ExtendedCardNotConfigured, UnsupportedOperation
+from agent3.a2a.shapes import Generation
+from agent3.a2a.wire import version_of
+from agent3.definitions import AgentCard, AgentFeatures, AgentInterface
+from agent3.env import REAL, Env
+from agent3.errors import NotFound, Unauthenticated, ValidationError
+from agent3.model import Principal
+
+__all__ = ["CARD_PATHS", "CardDesk", "Sign"]
+
+CARD_PATHS: Final = frozenset({"/.well-known/agent-card.json", "/.well-known/agent.json"})
+"""Where 0.3 and 1.0 look, and where those before them did."""
+_SPOKEN: Final = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
+_SECONDS = 300
+_DATED = 1_000
+"""Documents of which it is known since when they are as they are."""
+
+Sign = Callable[[AgentCard], AgentCard]
+"""Signs a card that is complete."""
+
+
+class CardDesk:
+    """Shows the cards of a host. ``address`` is where clients find it; by default as they wrote it themselves."""
+
+    def __init__(
+        self,
+        host: Host,
+        who: Callable[[Scope], Principal],
+        features: AgentFeatures,
+        extensions: Extensions,
+        *,
+        public: bool = True,
+        address: str = "",
+        written: Generation | None = None,
+        sign: Sign | None = None,
+        env: Env = REAL,
+    ):
+        self._host = host
+        self._who = who
+        self._features = features.model_copy(update={"extensions": list(extensions.declared)})
+        self._public = public
+        self._address = address
+        self._written = written
+        self._sign = sign
+        self.grpc_port: int | None = None
+        self._env = env
+        self._since: OrderedDict[str, float] = OrderedDict()
+
+    async def serve(self, talk: Talk) -> None:
+        """The card at a well-known path; who shows who it is gets its own."""
+        visitor = self._visitor(talk)
+        card = await self._host.card(visitor, talk.tenant)
+        if card is None:
+            raise NotFound("There is no agent at this address.")
+        body = msgspec.json.encode(_written(self._complete(talk, card), self._format(talk)))
+        headers = self._caching(body, visitor)
+        if _unchanged(talk.scope, headers[0][1].decode()):
+            await answer(talk.send, 304, b"", JSON, headers)
+        else:
+            await answer(talk.send, 200, body, JSON, headers)
+
+    async def extended(self, talk: Talk, principal: Principal, tenant: str | None) -> dict[str, Any]:
+        """The card that this caller may see, in the words of its generation."""
+        if not self._features.extended_agent_card:
+            kind = UnsupportedOperation if talk.words == "1.0" else ExtendedCardNotConfigured
+            raise kind("This agent has no extended card. Its public card says all.")
+        card = await self._host.card(principal, tenant, extended=True)
+        if card is None:
+            raise ExtendedCardNotConfigured("This agent has no extended card for you. Its public card says all.")
+        return _written(self._complete(talk, card), talk.words)
+
+    async def open(self, talk: Talk, principal: Principal) -> dict[str, Any]:
+        """The extended card where there is one, else the public one: 0.3 has a single call for both on gRPC."""
+        card = await self._host.card(principal, talk.tenant, extended=self._features.extended_agent_card)
+        if card is None:
+            raise NotFound("There is no agent at this address.")
+        return _written(self._complete(talk, card), talk.words)
+
+    def _format(self, talk: Talk) -> str | None:
+        """The generation of the card that is wanted: asked for by query, or by the version that the client names."""
+        query = parse_qsl(talk.scope["query_string"].decode("latin-1"), max_num_fields=100)
+        return dict(query).get("format") or version_of(talk.heard.version) or self._written
+
+    def _visitor(self, talk: Talk) -> Principal | None:
+        try:
+            return self._who(talk.scope)
+        except Unauthenticated:
+            if not self._public:
+                raise
+            return None
+
+    def _complete(self, talk: Talk, card: AgentCard) -> AgentCard:
+        """The card with what the door knows: addresses and features."""
+        url = self._address + talk.base if self._address else address_of(talk.scope, talk.base)
+        spoken = [AgentInterface(url=url, protocolBinding=one, protocolVersion=two) for one, two in _SPOKEN]
+        spoken += self._over_grpc(url, talk.tenant)
+        whole = card.model_copy(
+            update={
+                "url": card.url or url,
+                "interfaces": card.interfaces or spoken,
+                "features": self._features,
+            }
+        )
+        return self._sign(whole) if self._sign is not None else whole
+
+    def _over_grpc(self, url: str, tenant: str | None) -> Iterator[AgentInterface]:
+        """The port of gRPC at the same host. An agent among others is its tenant, of which 0.3 knows nothing."""
+        if self.grpc_port is not None:
+            place = f"{_host(url)}:{self.grpc_port}"
+            yield AgentInterface(url=place, protocolBinding="GRPC", protocolVersion="1.0", tenant=tenant)
+            if tenant is None:
+                yield AgentInterface(url=place, protocolBinding="GRPC", protocolVersion="0.3")
+
+    def _caching(self, body: bytes, visitor: Principal | None) -> Headers:
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        since = self._since.setdefault(tag, self._env.now())
+        if len(self._since) > _DATED:
+            self._since.popitem(last=False)
+        own = visitor is not None and visitor.kind != "local"
+        return (
+            (b"etag", tag.encode()),
+            (b"cache-control", b"%b, max-age=%d" % (b"private" if own else b"public", _SECONDS)),
+            (b"last-modified", formatdate(since, usegmt=True).encode()),
+            (b"vary", b"Authorization, X-API-Key, A2A-Version"),
+        )
+
+
+def _host(url: str) -> str:
+    host = urlsplit(url).hostname or "localhost"
+    return f"[{host}]" if ":" in host else host
+
+
+def _written(card: AgentCard, wanted: str | None) -> dict[str, Any]:
+    """One document for all generations, or the one of a generation that is asked for by name."""
+    if wanted is None:
+        return cards.document(card)
+    if wanted not in ("0.1", "0.3", "1.0"):
+        raise ValidationError(f"There is no card in format {wanted[:40]!r}. There are 0.1, 0.3 and 1.0.")
+    generation: Generation = wanted  # type: ignore[assignment]
+    return cards.to_wire(card, generation)
+
+
+def _unchanged(scope: Scope, tag: str) -> bool:
+    given = one_of(scope["headers"], b"if-none-match")
+    return given is not None and (
+        given.strip() == "*" or tag in {one.strip().removeprefix("W/") for one in given.split(",")}
+    )
