@@ -31,8 +31,9 @@ class Request:
     """What is sent, and what the answer must contain to count.
 
     Where ``tails`` are given, they are taken in turn, and a number stands between the body and the tail that is new in
-    every request: two requests of one JSON-RPC session that are under way at once must not have the same id. ``fresh``
-    makes further headers for each request, from the port and the body that it goes with, such as a signature.
+    every request: two requests of one JSON-RPC session that are under way at once must not have the same id. With
+    ``once`` the number is new in every round of load too, for servers that answer what they heard before from memory.
+    ``fresh`` makes further headers for each request, from the port and the body that it goes with, such as a signature.
     """
 
     path: str
@@ -42,6 +43,11 @@ class Request:
     method: str = "POST"
     tails: tuple[bytes, ...] = ()
     fresh: Callable[[int, bytes], Mapping[str, str]] | None = None
+    once: bool = False
+
+    def first(self) -> int:
+        """The number before the first of a round of load."""
+        return time.time_ns() if self.once else 0
 
     def body_of(self, number: int) -> bytes:
         """The body of the request with this number."""
@@ -86,7 +92,7 @@ _LUA = """
 wrk.method = {method}
 wrk.body = {body}
 {headers}
-local expect, head, tails = {expect}, {body}, {{{tails}}}
+local expect, head, tails = {expect}, {body} .. {round}, {{{tails}}}
 local threads = {{}}
 local sent = 0
 if #tails > 0 then
@@ -143,6 +149,7 @@ def _lua(request: Request) -> str:
         method=_quoted(request.method.encode()),
         body=_quoted(request.body),
         tails=", ".join(map(_quoted, request.tails)),
+        round=_quoted(b"%d" % request.first() if request.once else b""),
         headers=headers,
         expect=_quoted(request.expect.encode()),
     )
@@ -166,7 +173,7 @@ class _Tally:
 
 def with_asyncio(port: int, request: Request, *, seconds: float, connections: int) -> Load:
     """Load with a client of our own: HTTP/1.1, kept-alive connections, one request in flight on each."""
-    tally = _Tally()
+    tally = _Tally(request.first())
     began = time.perf_counter()
     asyncio.run(_drive(port, request, began + seconds, connections, tally))
     took = time.perf_counter() - began

@@ -46,18 +46,21 @@ _KEY = 'key = "env:BENCH_KEY"'
 _SIGNATURE = 'signing = "env:BENCH_KEY"\nrequire_signature = true'
 
 
-def written(folder: Path, ledger: Ledger, *, signing: bool = False) -> list[str]:
-    """Write the settings into the folder; the options that make a command use them, and a database beside them."""
+def written(folder: Path, ledger: Ledger, *, signing: bool = False, memory: bool = False) -> list[str]:
+    """Write the settings into the folder; the options that make a command use them, and a database beside them.
+
+    With ``memory`` the database is none that outlives the process.
+    """
     config = folder / "agent3.toml"
     config.write_text(_SETTINGS.format(ledger=ledger, client=CLIENT, proof=_SIGNATURE if signing else _KEY))
-    return ["--config", str(config), "--db", f"sqlite:///{folder / 'bench.db'}"]
+    return ["--config", str(config), "--db", ":memory:" if memory else f"sqlite:///{folder / 'bench.db'}"]
 
 
-def serve(*agents: str, ledger: Ledger = "batched", signing: bool = False) -> Command:
+def serve(*agents: str, ledger: Ledger = "batched", signing: bool = False, memory: bool = False) -> Command:
     """What starts the gateway; ``agents`` are further arguments, such as ``--demo`` or MODULE:NAME."""
 
     def command(port: int, folder: Path) -> list[str]:
-        options = written(folder, ledger, signing=signing)
+        options = written(folder, ledger, signing=signing, memory=memory)
         return [sys.executable, "-m", "agent3", "serve", *agents, "--port", str(port), *options]
 
     return command

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 
 from faults.registry import Fault, Result, known
@@ -34,13 +35,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _perform(fault: Fault, seed: int, *, as_json: bool) -> Result:
     print(f"{fault.name}: seed {seed}", file=sys.stderr, flush=True)
     started = time.monotonic()
-    result = {"fault": fault.name, "seed": seed, **fault.run(seed), "seconds": round(time.monotonic() - started, 1)}
+    result = {"fault": fault.name, "seed": seed, **_run(fault, seed), "seconds": round(time.monotonic() - started, 1)}
     if as_json:
         print(json.dumps(result), flush=True)
     else:
         print(f"{fault.name}: {'ok' if result['ok'] else 'FAILED'}")
         print("\n".join(f"  {key:<28}{value}" for key, value in result.items()), flush=True)
     return result
+
+
+def _run(fault: Fault, seed: int) -> Result:
+    """Its result; one that breaks down has failed, and does not keep the others from their turn."""
+    try:
+        return fault.run(seed)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told
+        traceback.print_exc()
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Gateway", "Told", "ask", "asking", "gateway", "run_agent3"]
+__all__ = ["Gateway", "Told", "ask", "asking", "environment", "gateway", "options", "run_agent3"]
 
 SECONDS = 30.0
 
@@ -44,11 +44,11 @@ def gateway(folder: Path, *arguments: str, agent: str = "", config: str = "", **
     if agent:
         (folder / "served.py").write_text(agent)
         arguments = ("served:agent", *arguments)
-    command = [sys.executable, "-m", "agent3", "serve", *arguments, "--port", "0", *_options(folder)]
+    command = [sys.executable, "-m", "agent3", "serve", *arguments, "--port", "0", *options(folder)]
     with (
         (folder / "serve.log").open("a") as log,
         subprocess.Popen(
-            command, cwd=folder, env=_environment(folder, **more), stdout=subprocess.PIPE, stderr=log, text=True
+            command, cwd=folder, env=environment(folder, **more), stdout=subprocess.PIPE, stderr=log, text=True
         ) as process,
     ):
         try:
@@ -62,20 +62,22 @@ def gateway(folder: Path, *arguments: str, agent: str = "", config: str = "", **
 
 def run_agent3(folder: Path, *arguments: str) -> str:
     """One command on the database of the same folder; what it printed. RuntimeError when it failed."""
-    command = [sys.executable, "-m", "agent3", *arguments, *_options(folder)]
+    command = [sys.executable, "-m", "agent3", *arguments, *options(folder)]
     done = subprocess.run(
-        command, cwd=folder, env=_environment(folder), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
         raise RuntimeError(f"agent3 {arguments[0]} ended with code {done.returncode}: {done.stderr[-500:]}")
     return done.stdout
 
 
-def _options(folder: Path) -> list[str]:
+def options(folder: Path) -> list[str]:
+    """The settings and the database of a folder, as every command takes them."""
     return ["--config", str(folder / "agent3.toml"), "--db", f"sqlite:///{folder / 'house.db'}"]
 
 
-def _environment(folder: Path, **more: str) -> dict[str, str]:
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Ours, without what would change agent3's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT3_")}
     return {**kept, "AGENT3_DATA": str(folder), "NO_COLOR": "1", **more}
 

@@ -43,7 +43,7 @@ def kill_queue(seed: int, kills: int = KILLS) -> Result:
         folder = Path(name)
         url = f"sqlite:///{folder}/house.db"
         starts = [_live_and_die(url, folder, number, chance) for number in range(kills)]
-        return _judged(url, folder) | {"kills": kills, "slowest_start": max(filter(None, starts), default=None)}
+        return judged(url, folder) | {"kills": kills, "slowest_start": max(filter(None, starts), default=None)}
 
 
 @fault("kill-postgres")
@@ -52,14 +52,14 @@ def kill_postgres(seed: int, kills: int = SERVER_KILLS) -> Result:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="agent3-kill-queue-") as name, postgres() as server:
         folder = Path(name)
-        with _working(server.url, folder, 0) as child:
+        with working(server.url, folder, 0) as child:
             for _ in range(kills):
                 time.sleep(chance.uniform(0.8, 2.0))
                 server.kill()
                 server.start()
             time.sleep(2.0)
             survived = child.poll() is None
-        result = _judged(server.url, folder)
+        result = judged(server.url, folder)
         return result | {"ok": result["ok"] and survived, "kills": kills, "survived": survived}
 
 
@@ -87,8 +87,9 @@ def _live_and_die(url: str, folder: Path, number: int, chance: random.Random) ->
 
 
 @contextmanager
-def _working(url: str, folder: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
-    with _child(["work", url, str(folder), str(number)]) as child:
+def working(url: str, folder: Path, number: int, armed: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A child at work, with failpoints armed if they are named."""
+    with _child(["work", url, str(folder), str(number)], AGENT3_FAILPOINTS=armed) as child:
         assert child.stdout is not None
         if not child.stdout.readline():
             raise RuntimeError(f"The worker ended by itself with code {child.wait(10)}.")
@@ -96,10 +97,14 @@ def _working(url: str, folder: Path, number: int) -> Iterator[subprocess.Popen[b
 
 
 @contextmanager
-def _child(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def _child(arguments: Sequence[str], **more: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "faults.kill_queue", *arguments]
     with subprocess.Popen(
-        command, cwd=Path(__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command,
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, **more},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as child:
         try:
             yield child
@@ -162,7 +167,8 @@ async def _consume(queue: Queue, lease: Lease, witness: int, *, fails: bool) -> 
 # The judge
 
 
-def _judged(url: str, folder: Path) -> Result:
+def judged(url: str, folder: Path) -> Result:
+    """What is left in the queue against what the children were told."""
     return asyncio.run(asyncio.wait_for(_judge(url, folder / "witness"), 120))
 
 

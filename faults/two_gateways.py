@@ -229,6 +229,10 @@ async def stopped(pair: _Pair, chance: random.Random) -> Result:
         before = {job: await pair.get(second, job, 50) for kind in kinds for job in jobs[kind]}
         took = time.monotonic() - began
         first.process.send_signal(signal.SIGCONT)
+        woken = [await ask(pair.session, first.url, "quick", {"name": "x", "seconds": 0}) for _ in range(JOBS)]
+        pair.expect(
+            all(told.status == 200 for told in woken), "the one that woke up blames its agent for its own sleep"
+        )
         await asyncio.sleep(3.0)  # long enough for every turn of the first to end
         after = {job: await pair.get(second, job) for job in before}
         pair.expect(after == before, "a late write of the stopped one was taken")

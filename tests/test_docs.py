@@ -32,6 +32,7 @@ from agent3.server.auth import Doorkeeper
 from agent3.server.build import build
 from agent3.server.openapi import document
 from agent3.server.texts import TOOLS
+from tests.support.forks import run_forked
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -397,16 +398,7 @@ def test_python_examples_run_and_print_what_is_shown(page: Path, tmp_path: Path)
             continue
         file = tmp_path / (block.file or f"example_{number}.py")
         file.write_text(block.text, "utf-8")
-        done = subprocess.run(
-            [sys.executable, "-W", "error", file.name],
-            cwd=tmp_path,
-            env=surroundings(tmp_path),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        done = run_forked([file.name], env=surroundings(tmp_path), cwd=tmp_path, stdin="", timeout=SECONDS)
         assert done.returncode == 0, done.stderr
         assert block.output is None or matches(done.stdout, block.output), done.stdout
 

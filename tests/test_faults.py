@@ -5,14 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent3.calls.jobs import Job
+from agent3.model import LOCAL, Call, Done, Part
 from faults import __main__ as command_line
-from faults import clock_jumps, flaky_peer, flipped_bit, full_disk, graceful_stop, overload, upgrade
-from faults._gateway import Told
+from faults import (
+    clock_jumps,
+    failpoints,
+    flaky_peer,
+    flipped_bit,
+    full_disk,
+    graceful_stop,
+    kill_gateway,
+    overload,
+    upgrade,
+)
+from faults._gateway import Told, asking
 from faults.registry import known
 
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "faults.md"
@@ -28,12 +43,17 @@ def test_every_fault_says_what_it_is_about_and_stands_in_the_reference() -> None
         assert f"`{name}`" in page
 
 
-def test_the_list_and_the_json_are_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_and_the_json_are_for_programs_and_a_full_disk_recovers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command_line.main(["--list"]) == 0
-    assert "flipped-bit" in capsys.readouterr().out
-    assert command_line.main(["flipped-bit", "--seed", "3", "--json"]) == 0
+    assert "full-disk" in capsys.readouterr().out
+    assert command_line.main(["full-disk", "--seed", "3", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["seed"] == 3
+    told = json.loads(out)
+    assert told["seed"] == 3
+    assert told["ceiling"]["acked_while_full"] == full_disk.WHILE_FULL
+    assert told["disk"].get("acked_while_full", full_disk.WHILE_FULL) == full_disk.WHILE_FULL
     assert "seed 3" in err
 
 
@@ -89,21 +109,59 @@ def test_a_queue_lives_with_a_database_whose_clock_jumps(tmp_path: Path, seconds
     assert result["ok"], result
 
 
-def test_a_database_at_its_ceiling_refuses_and_recovers(tmp_path: Path) -> None:
-    result = asyncio.run(full_disk.filled(tmp_path, max_bytes=full_disk.CEILING))
-    assert result["ok"], result
-
-
 @pytest.mark.parametrize("version", range(1, upgrade.NEWEST + 1))
 def test_a_database_of_each_version_keeps_its_rows(tmp_path: Path, version: int) -> None:
     result = asyncio.run(upgrade.upgraded("sqlite", version, 1, tmp_path, ""))
     assert result["ok"], result
 
 
-def test_a_damaged_message_that_were_served_would_be_noticed(tmp_path: Path) -> None:
+def test_whatever_were_served_damaged_would_be_noticed(tmp_path: Path) -> None:
     file = tmp_path / "whole.db"
-    known_bodies = asyncio.run(flipped_bit._filled(file, random.Random(1)))
-    assert asyncio.run(flipped_bit.looked_at(file, known_bodies)) == "harmless"
-    asyncio.run(flipped_bit._filled(tmp_path / "other.db", random.Random(1)))
-    wrong = {**known_bodies, next(iter(known_bodies)): b"other"}
-    assert asyncio.run(flipped_bit.looked_at(tmp_path / "other.db", wrong)) == "served damaged"
+    known = asyncio.run(flipped_bit.filled(file, random.Random(1)))
+    copies = [shutil.copy(file, tmp_path / f"{number}.db") for number in range(5)]
+
+    def seen(**other: Any) -> str:
+        return asyncio.run(flipped_bit.looked_at(Path(copies.pop()), replace(known, **other)))
+
+    assert seen() == "harmless"
+    assert seen(messages={**known.messages, "unknown": b"x"}) == "lost without a word"
+    assert seen(messages=dict.fromkeys(known.messages, b"other")).startswith("served damaged: message")
+    assert seen(agents={}).startswith("served damaged: agent")
+    assert seen(jobs=dict.fromkeys(known.jobs)).startswith("served damaged: job")
+
+
+def a_job(word: str) -> Job:
+    call = Call(id=word, principal=LOCAL, agent="served", capability="message", input={})
+    outcome = Done((Part(text=word),))
+    return Job(id=word, owner=LOCAL.id, status="done", turn=2, call=call, outcome=outcome)
+
+
+def test_messages_that_a_gateway_lost_or_took_twice_are_noticed() -> None:
+    async def crowd(**more: Any) -> kill_gateway.Crowd:
+        async with asking() as session:
+            told: dict[str, Any] = {"accepted": {"k": "job"}, "acked": {"job": ["k/a"]}, **more}
+            return kill_gateway.Crowd(session, **told)
+
+    def seen(job: Job | None, **more: Any) -> dict[str, Any]:
+        return kill_gateway.compared(asyncio.run(crowd(**more)), {"k": job})
+
+    assert seen(a_job("k/a"))["ok"]
+    assert seen(None)["lost"] == 1
+    assert seen(a_job("k/b"))["acks_undone"] == 1
+    assert seen(a_job("k/a"), acked={"job": ["k/a", "k/b"]})["acked_twice"] == 1
+    assert seen(a_job("k/a"), acked={})["never_acked"] == 1
+    assert not seen(a_job("k/a"), second_jobs=1)["ok"]
+
+
+def test_webhooks_that_did_not_arrive_or_not_in_order_are_noticed() -> None:
+    delivered = Counter(delivered=failpoints.OWNERS * failpoints.EACH)
+    all_of_it = {
+        f"o{owner}": [(f"cb{owner}-{number}", str(number)) for number in range(failpoints.EACH)]
+        for owner in range(failpoints.OWNERS)
+    }
+    twice = {**all_of_it, "o0": [all_of_it["o0"][0], *all_of_it["o0"]]}
+    assert failpoints.judge(twice, delivered)["ok"]
+    assert not failpoints.judge(all_of_it, delivered)["ok"], "nothing was repeated, so nothing was struck"
+    assert failpoints.judge({**twice, "o1": twice["o1"][:2]}, delivered)["never_arrived"] == 1
+    assert failpoints.judge({**twice, "o1": twice["o1"][::-1]}, delivered)["out_of_order"] == 1
+    assert failpoints.judge(twice, Counter(delivered=1))["not_delivered"] > 0

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from agent3._version import __version__
 
 if TYPE_CHECKING:
+    from agent3.a2a.coordination import Coordinator
+    from agent3.a2a.encryption import A2AEncryption, A2AKeyring
     from agent3.a2a.executor import AgentExecutor
+    from agent3.a2a.health import HealthMonitor
+    from agent3.a2a.identity import A2AIdentityVerifier, AgentIdentity
     from agent3.a2a.queue import A2AMessageQueue
     from agent3.a2a.registry import AgentRegistry
     from agent3.calls.functions import Context, LocalAgent, SyncContext
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
 
 __all__ = [
+    "A2AEncryption",
+    "A2AIdentityVerifier",
+    "A2AKeyring",
     "A2AMessage",
     "A2AMessageQueue",
     "ActionType",
@@ -42,8 +49,11 @@ __all__ = [
     "AgentCapability",
     "AgentCard",
     "AgentExecutor",
+    "AgentIdentity",
     "AgentRegistry",
     "Context",
+    "Coordinator",
+    "HealthMonitor",
     "LocalAgent",
     "MCPClient",
     "MCPInputValidator",
@@ -66,7 +76,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "agent3.a2a.coordination": ("Coordinator",),
+    "agent3.a2a.encryption": ("A2AEncryption", "A2AKeyring"),
     "agent3.a2a.executor": ("AgentExecutor",),
+    "agent3.a2a.health": ("HealthMonitor",),
+    "agent3.a2a.identity": ("A2AIdentityVerifier", "AgentIdentity"),
     "agent3.a2a.queue": ("A2AMessageQueue",),
     "agent3.a2a.registry": ("AgentRegistry",),
     "agent3.calls.functions": ("Context", "LocalAgent", "SyncContext"),

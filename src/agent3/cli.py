@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -35,6 +35,7 @@ from agent3.settings import Settings, load, mistaken
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from agent3.server.adding import SigningIn
     from agent3.server.client import Gateway
 
 __all__ = ["app", "main"]
@@ -91,6 +92,21 @@ class Here:
     "Print JSON."
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Signing:
+    """How to sign in to a server that is added."""
+
+    client_id: str | None = None
+    "Who we are at its authorization server, where that registers nobody by itself."
+    client_secret_ref: str | None = None
+    "Where the secret of that client is: env:NAME."
+    issuer: str | None = None
+    "The authorization server that gave them, as https://…; they are shown to no other. Needed for a machine."
+    wait: float = 300.0
+    "Seconds that you have to sign in [default: 300]."
+
+
 @app.command
 def serve(
     agent: str | None = None,
@@ -101,12 +117,12 @@ def serve(
     config: Path | None = None,
     demo: bool = False,
 ) -> None:
-    """Run the gateway: MCP at /mcp, REST at /v1, health and metrics.
+    """Run the gateway: MCP at /mcp, A2A at /a2a, REST at /v1, health and metrics.
 
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME.
+        Also serve an agent written in Python, as MODULE:NAME: a LocalAgent, an AgentExecutor, a function or a class.
     host:
         Address to listen on [default: 127.0.0.1].
     port:
@@ -231,6 +247,8 @@ def add(
     *,
     name: str | None = None,
     credential: str | None = None,
+    sign_in: bool | Literal["machine"] = False,
+    signing: Signing = Signing(),  # noqa: B008 - frozen
     where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
     """Add an MCP server: its address, a command that runs one, or a client's JSON file.
@@ -244,10 +262,12 @@ def add(
         What to call it; by default what it calls itself.
     credential:
         Where its secret is: env:NAME, or HEADER=env:NAME.
+    sign_in:
+        Sign in to it by your browser (OAuth); with "machine" after it, by the secret of a client and without a person.
     """
     from agent3.server.adding import add_here
 
-    results = add_here(_here(where), what, name, credential)
+    results = add_here(_here(where), what, name, credential, _signing_in(sign_in, signing))
     _print({"added": [_added(one) for one in results]}, where, _show_added)
     if all(one.error is not None for one in results):
         sys.exit(_exit_code(results[0].error) if results and results[0].error is not None else 1)
@@ -328,6 +348,7 @@ def dlq_replay(
     letters: tuple[str, ...],
     *,
     again: bool = False,
+    may_run_twice: bool = False,
     demo: bool = False,
     where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
@@ -339,12 +360,14 @@ def dlq_replay(
         Their ids, as agent3 dlq list prints them.
     again:
         Also those that were sent again before.
+    may_run_twice:
+        Also those that may have been done the first time, by targets that could not tell.
     demo:
         Also to the demo agents.
     """
     from agent3.server.operations import replay_letters
 
-    done = replay_letters(_here(where), letters, again=again, demo=demo)
+    done = replay_letters(_here(where), letters, again=again, twice=may_run_twice, demo=demo)
     _print({"replayed": done}, where, _replayed)
     if any(one["status"] in ("failed", "refused") for one in done):
         sys.exit(1)
@@ -461,6 +484,24 @@ def _here(where: Here) -> Settings:
     return _settings(where.config, where.db)
 
 
+def _signing_in(way: bool | Literal["machine"], given: Signing) -> SigningIn | None:
+    if not way:
+        if given != Signing():
+            raise SetupError("--client-id, --client-secret-ref, --issuer and --wait are for signing in: add --sign-in.")
+        return None
+    from agent3.server.adding import SigningIn
+    from agent3.server.landing import AtTerminal
+
+    return SigningIn(
+        "machine" if way == "machine" else "person",
+        AtTerminal(),
+        given.client_id,
+        given.client_secret_ref,
+        given.issuer,
+        given.wait,
+    )
+
+
 def _gateway(where: Where) -> Gateway:
     """The running one, unless a database or another address is named."""
     from agent3.server.client import Local, Remote, running
@@ -574,10 +615,22 @@ def _page(body: Mapping[str, Any]) -> None:
     if body["description"]:
         console.print(_clean(body["description"]))
     console.print(_clean(", ".join(fact for fact in facts if fact)), style="dim")
+    if signed := body.get("signIn"):
+        console.print(_signed_in(signed), style="dim")
     for one in body["capabilities"]:
         _capability(console, one)
     if not body["capabilities"]:
         console.print("\nIt offers nothing that you can call.")
+
+
+def _signed_in(signed: Mapping[str, Any]) -> str:
+    """Until when somebody is signed in; what renews its token by itself is so until it is taken back."""
+    ends = "" if signed["until"] is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(signed["until"]))
+    who = "signed in" if signed["way"] == "person" else "signed in as a machine"
+    if signed["over"]:
+        return f"was {who} until {ends}: sign in again with agent3 add ADDRESS --sign-in"
+    until = f" until {ends}" if ends else ""
+    return f"{who}{until}{', renewed by itself' if signed['renews'] and until else ''}"
 
 
 def _capability(console: Console, one: Mapping[str, Any]) -> None:

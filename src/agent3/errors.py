@@ -30,7 +30,8 @@ was wrong and what to do next. Nothing here knows a protocol, and no message eve
     │   ├── TargetRefused           target_refused       its own authentication or authorization said no
     │   ├── Interrupted             interrupted          the work was cut off by a restart
     │   ├── Canceled                canceled
-    │   └── Declined                declined             a question was answered with no
+    │   ├── Declined                declined             a question was answered with no
+    │   └── Rejected                rejected             the agent does not take this on
     ├── StorageError                storage_failed       (retryable)
     │   ├── StorageFull             storage_full
     │   └── Corrupt                 corrupt
@@ -63,6 +64,7 @@ __all__ = [
     "NotFound",
     "ParseError",
     "RateLimited",
+    "Rejected",
     "RequestError",
     "SecurityError",
     "SetupError",
@@ -312,6 +314,14 @@ class Declined(TargetError):
     code = "declined"
     http_status = 409
     rpc_code = -32018
+
+
+class Rejected(TargetError):
+    """The agent does not take this on, and says why; raised by its author before any work is done."""
+
+    code = "rejected"
+    http_status = 409
+    rpc_code = -32019
 
 
 class StorageError(Agent3Error):

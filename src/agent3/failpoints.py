@@ -29,6 +29,12 @@ Effect = Literal["error", "kill", "delay"]
 POINTS: dict[str, str] = {
     "storage.commit": "before SQLite commits a group of writes",
     "storage.committed": "after SQLite has committed a group, before anybody is told",
+    "postgres.commit": "before a transaction on PostgreSQL is committed",
+    "postgres.committed": "after PostgreSQL has committed it, before anybody is told",
+    "queue.commit": "when a group of operations on a queue is done, before its transaction is committed",
+    "queue.committed": "after it is committed, before those who asked for them are told",
+    "outbox.deliver": "before a webhook is sent",
+    "outbox.delivered": "after its receiver has taken it, before that is written down",
     "migration.statement": "before each statement of a migration, and before the row that records it",
     "ledger.write": "before a row of the ledger is handed to storage",
     "call.before_send": "before an attempt is handed to its connector",
@@ -38,7 +44,7 @@ POINTS: dict[str, str] = {
 }
 """Every place, and when it is passed."""
 
-_TOLD = frozenset({"storage.committed"})
+_TOLD = frozenset({"storage.committed", "postgres.committed", "queue.committed"})
 """Places behind which an error would be a lie: what was committed is there."""
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _WHEN = re.compile(r"#[1-9]\d*|\d*\.?\d+")

@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 __all__ = [
     "ANONYMOUS",
     "LOCAL",
+    "SAID",
     "Agent",
     "Answer",
     "Artifact",
@@ -227,14 +228,18 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     data: Any = None
 
 
-EventKind = Literal["status", "progress", "artifact", "log", "state", "turn"]
+EventKind = Literal["status", "progress", "artifact", "message", "log", "state", "turn"]
+
+
+SAID = "said"
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
     """Something that happened during a turn.
 
-    ``state`` is a connector's own reference and never shown; ``turn`` carries the outcome, so that a resumed stream
-    sees how the turn ended. ``seq`` is given by the log.
+    ``state`` is a connector's own reference and never shown; ``message`` is what the caller said in a later turn;
+    ``turn`` carries the outcome, so that a resumed stream sees how the turn ended. A ``status`` whose ``data`` is
+    SAID belongs to the conversation and is remembered with it. ``seq`` is given by the log.
     """
 
     kind: EventKind

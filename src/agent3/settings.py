@@ -66,6 +66,8 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     """Ceiling of the embedded database: writes beyond it are refused, reads and deletes go on."""
     artifacts: str = ""
     """Folder of large results; empty takes ``artifacts`` beside the database."""
+    seal: str = ""
+    """``env:NAME`` of the secret that seals the tokens of sign-ins; empty takes a file beside the embedded database."""
 
 
 class Calls(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +123,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     burst: int = 20
     """Calls that may come at once before the rate counts."""
     concurrent: int = 100
-    """Calls that may run at once on one agent."""
+    """Calls that may run at once on one agent; gateways on one PostgreSQL share them."""
 
 
 class Outbound(Struct, frozen=True, forbid_unknown_fields=True):

@@ -146,6 +146,8 @@ def test_a_generators_return_value_comes_after_its_pieces() -> None:
         (7, (Part(data=7),)),
         (2**70, (Part(data=2**70),)),
         (False, (Part(data=False),)),
+        (float("nan"), (Part(data=None),)),
+        ([float("inf"), 1.5], (Part(data=[None, 1.5]),)),
         (b"\x00", (Part(raw=b"\x00", media_type="application/octet-stream"),)),
         (Part(url="https://example.com"), (Part(url="https://example.com"),)),
         ([Part(text="a"), Part(data=1)], (Part(text="a"), Part(data=1))),
@@ -202,6 +204,22 @@ def test_rich_arguments_arrive_as_what_they_are() -> None:
     wrong = called(fn, {**given, "day": "2026-02-31"})
     assert isinstance(wrong, Failed)
     assert wrong.code == "invalid_input"
+
+
+def test_a_whole_number_written_with_a_point_arrives_as_an_int() -> None:
+    seen: list[Any] = []
+
+    async def fn(a: int, b: int | None, c: list[int], d: dict[str, int], e: float, f: int | float, **g: Any) -> str:
+        seen.extend([a, b, c, d, e, f, g])
+        return "ok"
+
+    given = {"a": 2.0, "b": 3.0, "c": [4.0, 5], "d": {"x": 6.0}, "e": 7.0, "f": 8.0, "g": 9.0}
+    assert value(called(fn, given)) == "ok"
+    assert repr(seen) == "[2, 3, [4, 5], {'x': 6}, 7.0, 8.0, {'g': 9.0}]"
+    for wrong in ({"a": 2.5}, {"c": [4.5]}, {"a": True}):
+        refused = called(fn, given | wrong)
+        assert isinstance(refused, Failed), wrong
+        assert refused.code == "invalid_input"
 
 
 def test_the_context_may_stand_anywhere() -> None:

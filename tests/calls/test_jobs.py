@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent3.calls.jobs import LEASE, Job, Jobs
@@ -27,7 +28,7 @@ from agent3.model import (
     encode,
 )
 from agent3.observe.metrics import Metrics
-from agent3.storage import Database, open_database
+from agent3.storage import Database, Transaction, open_database
 from tests.support.home import run
 from tests.support.storage import using
 
@@ -556,3 +557,37 @@ def test_a_key_is_known_only_with_its_call(url: str) -> None:
             await jobs.known(a_call(key="k", input={"else": 1}))
 
     on(url, story)
+
+
+def test_only_an_ended_job_gives_its_key_away_and_stays_as_it_was(url: str) -> None:
+    async def story(jobs: Jobs, _: Database) -> None:
+        job, _new = await jobs.open(a_call(key="k"))
+        await jobs.free_key(job)
+        assert await jobs.known(a_call(key="k")) == job, "it still runs"
+        ended = await jobs.end_turn(job, Done(), None)
+        await jobs.free_key(ended)
+        after = await jobs.get(ALICE.id, job.id)
+        assert msgspec.structs.replace(after, key="k") == ended
+        again, new = await jobs.open(a_call(key="k"))
+        assert (new, again.id == job.id) == (True, False)
+        await jobs.free_key(ended)
+        assert (await jobs.known(a_call(key="k"))) == again, "what the key stands for now is not its business"
+
+    on(url, story)
+
+
+def test_a_key_that_is_freed_while_it_is_looked_for_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(jobs: Jobs, _: Database) -> None:
+        await jobs.open(a_call(key="k"))
+        insert = Jobs._insert
+
+        async def late(self: Jobs, tx: Transaction, *given: Any, **more: Any) -> Any:
+            row = await insert(self, tx, *given, **more)
+            await tx.run("UPDATE jobs SET key = NULL")  # as another does between two statements
+            return row
+
+        monkeypatch.setattr(Jobs, "_insert", late)
+        _job, new = await jobs.open(a_call(key="k"))
+        assert new
+
+    on(":memory:", story)

@@ -40,7 +40,7 @@ def test_a_process_of_the_same_machine_is_dead_when_its_number_is_free() -> None
     assert nodes.dead(f"{host}/{numbering}/{child.pid}/x", me)
 
 
-@pytest.mark.parametrize("pid", [str(os.getpid()), "4000001", "99999999999999999999"])
+@pytest.mark.parametrize("pid", [str(os.getpid()), "4000001", "99999999999999999999"], ids=["mine", "free", "none"])
 def test_where_numbers_are_counted_otherwise_nothing_is_certain(pid: str) -> None:
     owner = Owner()
     me = nodes.enter(REAL, owner)

@@ -767,11 +767,11 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
-    async def write(self, work: Any) -> Any:
+    async def write(self, work: Any, **how: Any) -> Any:
         if self.refusals:
             self.refusals -= 1
             raise StorageError("The disk hiccups.")
-        return await self._database.write(work)
+        return await self._database.write(work, **how)
 
 
 @pytest.mark.parametrize("detach", [True, False])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from agent3.calls import wakefulness
 from agent3.calls.chain import dispatch
 from agent3.calls.keeping import ArtifactStore, DeadLetters
 from agent3.calls.policy import authorize, limit, resolve, validate
@@ -545,6 +547,32 @@ def test_a_circuit_opens_tries_once_and_closes() -> None:
     it.world.advance(30)
     assert isinstance(it.call(), Done)
     assert it.state == "closed"
+
+
+def test_what_failed_while_this_process_was_stopped_opens_no_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakefulness, "EVERY", 0.01)
+    monkeypatch.setattr(wakefulness, "ASLEEP", 0.1)
+    circuits = Breakers(Calls(breaker_failures=1), REAL, Metrics())
+    route = A.key
+
+    async def stopped(call: Call) -> Outcome:
+        await asyncio.sleep(0.02)
+        time.sleep(0.2)  # noqa: ASYNC251 - as SIGSTOP does: nothing of this process runs
+        await asyncio.sleep(0.02)
+        return DOWN
+
+    async def awake(call: Call) -> Outcome:
+        return DOWN
+
+    async def story() -> None:
+        guarded = deadline(Calls(), REAL)(breaker(circuits)(stopped))
+        assert isinstance(await guarded(a_call(route=A)), Failed)
+        assert circuits.state(route) == "closed"
+        guarded = deadline(Calls(), REAL)(breaker(circuits)(awake))
+        assert isinstance(await guarded(a_call(route=A)), Failed)
+        assert circuits.state(route) == "open", "what failed afterwards counts as ever"
+
+    run(story())
 
 
 @pytest.mark.parametrize("code", ["unavailable", "timeout", "malformed_response"])

@@ -20,7 +20,7 @@ from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt, _asked_for
 from agent3.calls.webhooks import keys_of, signed, verify
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Agent3Error, SecurityError, SetupError, Unauthenticated, Unavailable
-from agent3.model import LOCAL, Call, Done, Failed, Outcome, Part, encode
+from agent3.model import LOCAL, Call, Done, Event, Failed, Outcome, Part, encode
 from agent3.observe.metrics import Metrics
 from agent3.queue import Queue, QueueFull, Rules
 from agent3.security.sealed import seal, unseal
@@ -512,6 +512,72 @@ def test_without_room_nothing_more_is_promised_and_what_finds_none_is_written_do
                 assert full.value.retry_after is not None
 
     run(url, story)
+
+
+def test_a_receiver_that_is_down_does_not_take_the_room_of_others(url: str) -> None:
+    async def story(database: Database) -> None:
+        with receiving() as receiver:
+            async with an_outbox(database, start=False, waiting=30) as outbox:
+                for number in range(4):  # one at the head, and a tenth of the room behind it
+                    await outbox.check("alice", receiver.url)
+                    await post(outbox, database, receiver.url, str(number))
+                    await Queue(database, NAME, metrics=Metrics()).replay([])  # lines up what was posted
+                with pytest.raises(QueueFull, match="this receiver"):
+                    await outbox.check("alice", f"{receiver.url}/elsewhere")
+                await outbox.check("bob", receiver.url)
+                await outbox.check("alice", "http://127.0.0.1:9/")
+
+    run(url, story)
+
+
+def test_progress_waits_until_the_word_before_it_has_arrived_and_leaves_room_for_the_end(url: str) -> None:
+    async def story(database: Database) -> None:
+        world = SeededEnv(time=time.time())
+        async with an_outbox(database, start=False) as outbox:
+            outbox._env = world
+            callbacks = Callbacks(outbox, world)
+            jobs = Jobs(database, world, teller=callbacks)
+            wish = await callbacks.register(LOCAL, {"url": "http://127.0.0.1:9/", "events": ["progress", "done"]})
+            job, _ = await jobs.open(Call(id="1", principal=LOCAL, agent="a", capability="c", meta={"callback": wish}))
+
+            async def tell(number: int) -> list[str]:
+                world.advance(10.0)
+                await jobs.append(job, [Event("progress", done=number, seq=number, turn=1)])
+                return [one.event for one in await callbacks.of(job)]
+
+            assert await tell(1) == ["progress"]
+            assert await tell(2) == ["progress"], "nobody has taken the first yet"
+            queue = Queue(database, NAME, metrics=Metrics())
+            (lease,) = await queue.claim()
+            assert await tell(3) == ["progress"], "nor is it delivered while it is under way"
+            await queue.ack(lease)
+            assert await tell(4) == ["progress", "progress"]
+            await jobs.end_turn(job, Done(), None, written=4)
+            assert [one.event for one in await callbacks.of(job)] == ["progress", "progress", "done"]
+            await queue.aclose()
+
+    run(url, story)
+
+
+def test_deliveries_go_on_after_a_fault_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(database: Database) -> None:
+        claim, faults = Queue.claim, iter([RuntimeError("nobody foresaw this")])
+
+        async def faulty(queue: Queue, *args: Any, **how: Any) -> Any:
+            for fault in faults:
+                raise fault
+            return await claim(queue, *args, **how)
+
+        monkeypatch.setattr(Queue, "claim", faulty)
+        with receiving() as receiver:
+            async with an_outbox(database) as outbox:
+                await post(outbox, database, receiver.url, "1")
+                await until(outbox, all_are("delivered"))
+        assert "nobody foresaw this" in caplog.text
+
+    run(":memory:", story)
 
 
 def test_what_was_dropped_by_the_operator_says_so() -> None:

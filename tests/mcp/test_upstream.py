@@ -61,7 +61,8 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_closing_ends_a_program_and_all_it_started(tmp_path: Path) -> None:
+def test_closing_ends_a_program_and_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.mcp.processes._GRACE", 0.3)  # it is deaf, and would use all of it
     file = tmp_path / "notes"
     address = Command(**command(file, "--child", "--deaf")).address
 
@@ -127,7 +128,7 @@ def test_a_program_that_works_is_not_idle(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with pool(idle=0.3) as upstreams:
-            slow = {"name": "silent", "arguments": {"seconds": 1.2}}
+            slow = {"name": "silent", "arguments": {"seconds": 0.8}}
             result = await upstreams.get(address).request("tools/call", slow, Exchange)
             assert result["content"][0]["text"] == "awake"
 

@@ -87,10 +87,10 @@ class QueueMachine(RuleBasedStateMachine):
     def expire(self) -> None:
         """What the next locked transaction does to leases that are over."""
         for one in [one for one in self.live() if one.state == "leased" and one.due <= self.now]:
-            self.forget_lease(one)
             if one.attempts >= RULES.attempts:
+                self.forget_lease(one)
                 self.ended(one, "dead")
-            else:
+            else:  # its holder may still speak, until somebody else takes it
                 one.state = "queued"
 
     def forget_lease(self, one: Known) -> None:
@@ -156,6 +156,8 @@ class QueueMachine(RuleBasedStateMachine):
         leases = self.run(self.queue.claim(most))
         assert [lease.id for lease in leases] == [one.id for one in expected]
         for one, lease in zip(expected, leases, strict=True):
+            if one.lease is not None:
+                self.forget_lease(one)
             one.state, one.lease, one.due = "leased", lease, self.now + RULES.lease
             one.attempts += 1
             assert lease.attempt == one.attempts
@@ -209,7 +211,7 @@ class QueueMachine(RuleBasedStateMachine):
         one = self.pick(number)
         assert one.lease is not None
         assert self.run(self.queue.extend(one.lease)) is True
-        one.due = self.now + RULES.lease
+        one.state, one.due = "leased", self.now + RULES.lease
         self.expire()
 
     @precondition(lambda self: any(one.stale for one in self.known))

@@ -31,11 +31,11 @@ class Counted:
         self.writes = 0
         self.away = False
 
-    async def write(self, work: Any) -> Any:
+    async def write(self, work: Any, **how: Any) -> Any:
         self.writes += 1
         if self.away:
             raise StorageError("The database is away.")
-        return await self._database.write(work)
+        return await self._database.write(work, **how)
 
 
 def counted(database: Database, per_minute: float, burst: int) -> tuple[SharedLimiter, Counted]:

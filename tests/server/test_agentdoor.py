@@ -18,6 +18,7 @@ import mcp_types as wire
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
+from pydantic import FileUrl
 from starlette.responses import Response
 
 from agent3.calls import LocalAgent
@@ -176,6 +177,73 @@ def test_questions_and_progress_cross_the_eras(house: Hosted, mode: str, agent: 
     assert heard == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
 
 
+@every_client
+def test_a_legacy_server_reaches_the_model_and_the_folders_of_a_client_that_has_them(house: Hosted, mode: str) -> None:
+    async def model(context: Any, params: wire.CreateMessageRequestParams) -> wire.CreateMessageResult:
+        asked = params.messages[0].content
+        assert isinstance(asked, wire.TextContent)
+        assert (asked.text, params.max_tokens) == ("Who are you?", 9)
+        return wire.CreateMessageResult(role="assistant", content=wire.TextContent(text="A model"), model="m1")
+
+    async def folders(context: Any) -> wire.ListRootsResult:
+        return wire.ListRootsResult(roots=[wire.Root(uri=FileUrl("file:///work"), name="work")])
+
+    async def story() -> None:
+        before = site(house, "legacy").noted().count("undeclared")
+        options: dict[str, Any] = {"sampling_callback": model, "list_roots_callback": folders}
+        async with talk(house, "legacy", mode, **options) as client:
+            assert "'text': 'A model'" in _text(await client.call_tool("sample", {}))
+            assert "file:///work" in _text(await client.call_tool("folders", {}))
+        assert site(house, "legacy").noted().count("undeclared") == before
+        async with talk(house, "legacy", mode) as plain_client:
+            for tool in ("sample", "folders"):
+                assert _text(await plain_client.call_tool(tool, {})).startswith("-32601")
+        assert site(house, "legacy").noted().count("undeclared") == before + 1
+
+    run(story())
+
+
+def test_a_no_of_the_client_is_told_to_the_server_that_asked_its_model(house: Hosted) -> None:
+    async def unwilling(context: Any, params: wire.CreateMessageRequestParams) -> wire.ErrorData:
+        return wire.ErrorData(code=-1, message="User rejected sampling request")
+
+    async def story() -> None:
+        async with talk(house, "legacy", "legacy", sampling_callback=unwilling) as client:
+            assert _text(await client.call_tool("sample", {})) == "-1 User rejected sampling request"
+
+    run(story())
+
+
+def _text(result: Any) -> str:
+    assert isinstance(result.content[0], wire.TextContent)
+    return result.content[0].text
+
+
+def test_a_legacy_server_is_asked_for_the_log_lines_that_a_client_wants(house: Hosted) -> None:
+    lines: list[Any] = []
+
+    async def heard(params: wire.LoggingMessageNotificationParams) -> None:
+        lines.append((params.level, params.logger, params.data))
+
+    async def story() -> None:
+        async with talk(house, "legacy", "legacy", logging_callback=heard) as client:
+            await client.session.send_request(_level("debug"), wire.EmptyResult)
+            await client.call_tool("log", {})
+            await _until(lambda: len(lines) == 1)
+            assert "level debug" in site(house, "legacy").noted()
+            await client.session.send_request(_level("error"), wire.EmptyResult)
+            await client.call_tool("log", {})
+            await client.call_tool("count", {})
+        assert lines == [("info", "brain", "thinking")]
+        assert [one for one in site(house, "legacy").noted() if one.startswith("level")] == ["level debug"]
+
+    run(story())
+
+
+def _level(level: Any) -> wire.SetLevelRequest:
+    return wire.SetLevelRequest(params=wire.SetLevelRequestParams(level=level))
+
+
 def test_a_client_that_hangs_up_cancels_the_tool_at_the_server(house: Hosted) -> None:
     async def story() -> None:
         before = site(house, "modern").noted().count("cancelled")
@@ -328,12 +396,18 @@ async def shelf(folder: Path, kind: type[MCPDoor] = MCPDoor) -> AsyncIterator[tu
 
 
 @every_client
-def test_resources_prompts_and_completions_are_those_of_the_server(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("kind", [MCPDoor, OldDoor])
+def test_resources_prompts_and_completions_are_those_of_the_server(
+    tmp_path: Path, mode: str, kind: type[MCPDoor]
+) -> None:
     async def person(context: Any, params: wire.ElicitRequestParams) -> wire.ElicitResult:
         return wire.ElicitResult(action="accept", content={"m": "sad"})
 
     async def story() -> None:
-        async with shelf(tmp_path) as (running, _), talk(running, "shelf", mode, elicitation_callback=person) as client:
+        async with (
+            shelf(tmp_path, kind) as (running, _),
+            talk(running, "shelf", mode, elicitation_callback=person) as client,
+        ):
             (tale,) = (await client.list_resources()).resources
             assert tale.annotations is not None
             assert (tale.annotations.priority, tale.icons is not None) == (0.5, True)

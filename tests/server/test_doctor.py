@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ import pytest
 from agent3.env import SeededEnv
 from agent3.model import Agent, Capability, Route
 from agent3.server.build import build
+from agent3.server.client import announce
 from agent3.server.doctor import Check, examine
-from agent3.settings import Client, Server, Settings, Storage
+from agent3.settings import Callbacks, Client, Server, Settings, Storage
 from tests.support.home import run
 
 
@@ -135,3 +137,37 @@ def test_files_that_others_may_read_are_named(data: Path) -> None:
     (data / "agent3.db").chmod(0o644)
     found = checks()["permissions"]
     assert (found["state"], found["remedy"]) == ("warn", f"chmod 600 {data / 'agent3.db'}")
+
+
+def test_secrets_of_callbacks_that_are_missing_or_malformed_are_found(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = (Client("shop", key="sha256:" + "0" * 64, callback_secret="env:SHOP_HOOK"),)
+    settings = Settings(server=Server(port=0), callbacks=Callbacks(secret="env:HOOK"), clients=clients)
+    assert "callbacks" not in checks(), "there are none"
+    good = "whsec_" + "A" * 43 + "="
+    for variables, state, words in (
+        ({}, "fail", "HOOK"),
+        ({"HOOK": "not a secret of ours"}, "fail", "wrong form"),
+        ({"HOOK": good}, "fail", "client 'shop'"),
+        ({"HOOK": good, "SHOP_HOOK": good}, "ok", "2 secrets"),
+    ):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        found = checks(settings)["callbacks"]
+        assert (found["state"], words in found["detail"]) == (state, True)
+        assert "not a secret of ours" not in str(found)
+
+
+def test_what_a_gateway_leaves_in_the_data_folder_is_for_its_user_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its database is elsewhere, and the note of where it runs is the first thing in the folder."""
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "new"))
+    before = os.umask(0o022)
+    try:
+        note = announce("http://127.0.0.1:1", Settings())
+    finally:
+        os.umask(before)
+    for folder in (note.parent, note.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700

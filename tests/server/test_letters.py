@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from agent3 import failpoints
 from agent3.calls import LocalAgent
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Conflict, NotFound, Unavailable, ValidationError
@@ -111,13 +113,24 @@ def test_queues_have_theirs_beside_them(tmp_path: Path) -> None:
             shown = await letters.show(one["id"])
             assert shown["body"] == {"to": "bob", "api_key": "[redacted]"}
             assert [each["reason"] for each in shown["history"]] == ["poison"]
-            assert (await replay(server, one["id"])).status == "queued"
+            assert (await replay(server, one["id"], twice=True)).status == "queued"
             assert await letters.find(Wanted(queue="mail:out")) == []
             with pytest.raises(NotFound, match="no dead letter"):
-                await replay(server, one["id"])
+                await replay(server, one["id"], twice=True)
             queue = Queue(server.database, "mail:out", metrics=Metrics())
             assert len(await queue.claim()) == 1
             await queue.aclose()
+
+    run(story())
+
+
+def test_a_queue_that_is_full_takes_back_what_was_in_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with gateway(tmp_path, Shop()) as (server, letters):
+            await die(server, "mail", b"x")
+            (one,) = await letters.find(Wanted(queue="mail"))
+            await server.database.write(lambda tx: tx.run("UPDATE queues SET depth = 10000 WHERE name = 'mail'"))
+            assert (await replay(server, one["id"])).status == "queued"
 
     run(story())
 
@@ -145,16 +158,16 @@ def test_a_letter_is_sent_again_once_as_its_first_caller(tmp_path: Path) -> None
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
             shop.down = False
-            assert (await replay(server, letter)).status == "done"
+            assert (await replay(server, letter, twice=True)).status == "done"
             assert shop.sold == ["pizza"]
             with pytest.raises(Conflict, match="--again"):
-                await replay(server, letter)
+                await replay(server, letter, twice=True)
             await server.house.ledger.flush()
             rows = await server.database.all("SELECT principal, door, status FROM calls ORDER BY at")
             assert dict(rows[-1]) == {"principal": "alice", "door": "dlq", "status": "done"}
             assert await letters.find(Wanted()) == []
             assert [one["id"] for one in await letters.find(Wanted(replayed=True))] == [letter]
-            assert (await replay(server, letter, again=True)).status == "done"
+            assert (await replay(server, letter, twice=True, again=True)).status == "done"
             assert shop.sold == ["pizza", "pizza"]
 
     run(story())
@@ -166,9 +179,9 @@ def test_a_replay_that_died_before_it_was_marked_does_nothing_twice(tmp_path: Pa
         async with gateway(tmp_path, shop) as (server, _):
             letter = await fail(server)
             shop.down = False
-            await replay(server, letter)
+            await replay(server, letter, twice=True)
             await server.database.write(lambda tx: tx.run("UPDATE dead_letters SET replayed = NULL"))
-            assert (await replay(server, letter)).status == "done"
+            assert (await replay(server, letter, twice=True)).status == "done"
             assert shop.sold == ["pizza"]
 
     run(story())
@@ -179,12 +192,135 @@ def test_a_replay_that_fails_again_leaves_one_letter(tmp_path: Path) -> None:
         shop = Shop()
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
-            done = await replay(server, letter)
+            done = await replay(server, letter, twice=True)
             assert (done.status, done.code) == ("failed", "unavailable")
             (second,) = await letters.find(Wanted())
             assert second["id"] != letter
             shop.down = False
-            assert (await replay(server, str(second["id"]))).status == "done"
+            assert (await replay(server, str(second["id"]), twice=True)).status == "done"
+            assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def order(key: str | None, what: str = "pizza") -> CallRequest:
+    return CallRequest(agent="shop", capability="sell", input={"what": what}, key=key)
+
+
+@contextmanager
+def unreachable() -> Iterator[None]:
+    """Nothing is sent meanwhile, and that is certain."""
+    failpoints.arm("call.before_send=error")
+    try:
+        yield
+    finally:
+        failpoints.disarm()
+
+
+async def only(letters: Letters) -> str:
+    (one,) = await letters.find(Wanted())
+    return str(one["id"])
+
+
+def test_what_may_have_run_is_not_sent_again_unless_it_may_run_twice(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            letter = await fail(server)
+            shop.down = False
+            done = await replay(server, letter)
+            assert (done.status, done.code) == ("refused", "conflict")
+            assert done.message is not None
+            assert "--may-run-twice" in done.message
+            assert shop.sold == []
+            assert await only(letters) == letter, "it stays as it was"
+            assert (await replay(server, letter, twice=True)).status == "done"
+            assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_what_was_certainly_not_sent_or_may_be_repeated_is_sent_again_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        shop.agent.add(shop.sell, name="look", read_only=True)
+        async with gateway(tmp_path, shop) as (server, letters):
+            look = CallRequest(agent="shop", capability="look", input={"what": "menu"})
+            await server.gateway.call(Caller(ALICE, "test"), look)
+            shop.down = False
+            assert (await replay(server, await only(letters))).status == "done"
+            with unreachable():
+                await server.gateway.call(Caller(ALICE, "test"), order(None))
+            assert (await replay(server, await only(letters))).status == "done"
+        assert shop.sold == ["menu", "pizza"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_caller_who_repeats_its_key_gets_what_the_replay_did(tmp_path: Path, sent: bool) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            alice = Caller(ALICE, "test")
+            with nullcontext() if sent else unreachable():
+                await server.gateway.call(alice, order("k"))
+            shop.down = False
+            assert (await replay(server, await only(letters), twice=sent)).status == "done"
+            assert "sold pizza" in str(await server.gateway.call(alice, order("k")))
+            assert shop.sold == ["pizza"]
+
+    run(story())
+
+
+def test_a_replay_gets_what_the_caller_did_meanwhile_under_its_key(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        shop.down = False
+        async with gateway(tmp_path, shop) as (server, letters):
+            alice = Caller(ALICE, "test")
+            with unreachable():
+                await server.gateway.call(alice, order("k"))
+            await server.gateway.call(alice, order("k"))
+            letter = await only(letters)
+            assert (await replay(server, letter)).status == "done"
+            assert shop.sold == ["pizza"]
+            assert await letters.find(Wanted()) == [], "it needs nobody any more"
+            assert (await replay(server, letter, again=True)).status == "done"
+            assert shop.sold == ["pizza", "pizza"], "the operator wanted it again"
+
+    run(story())
+
+
+def test_operators_who_replay_a_keyed_letter_at_the_same_moment_do_it_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            await server.gateway.call(Caller(ALICE, "test"), order("k"))
+            letter = await only(letters)
+            shop.down = False
+            done = await asyncio.gather(*(replay(server, letter, twice=True) for _ in range(8)))
+            assert {one.status for one in done} == {"done"}
+            assert shop.sold == ["pizza"]
+            more = await asyncio.gather(*(replay(server, letter, again=True, twice=True) for _ in range(8)))
+            assert {one.status for one in more} == {"done"}
+            assert shop.sold == ["pizza"] * 2
+
+    run(story())
+
+
+def test_a_message_under_a_key_is_known_again_when_it_is_replayed(tmp_path: Path) -> None:
+    """A letter holds the input that the message became; its key stands for the message."""
+
+    async def story() -> None:
+        shop = Shop()
+        async with gateway(tmp_path, shop) as (server, letters):
+            alice = Caller(ALICE, "test")
+            request = CallRequest(agent="shop", capability="sell", message="pizza", key="k")
+            await server.gateway.call(alice, request)
+            shop.down = False
+            assert (await replay(server, await only(letters), twice=True)).status == "done"
+            assert "sold pizza" in str(await server.gateway.call(alice, request))
             assert shop.sold == ["pizza"]
 
     run(story())
@@ -196,11 +332,11 @@ def test_a_target_that_says_no_itself_was_sent_the_letter(tmp_path: Path) -> Non
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
             shop.wrong = NotFound("There is no such pizza.")
-            done = await replay(server, letter)
+            done = await replay(server, letter, twice=True)
             assert (done.status, done.code) == ("failed", "not_found")
             assert await letters.find(Wanted()) == []
             with pytest.raises(Conflict, match="--again"):
-                await replay(server, letter)
+                await replay(server, letter, twice=True)
 
     run(story())
 
@@ -213,13 +349,13 @@ def test_a_replay_that_is_refused_leaves_the_letter_as_it_was(tmp_path: Path) ->
         shop.down = False
         denied = replace(QUIET, rules=(Rule("deny", principal="alice"),))
         async with gateway(tmp_path, shop, denied) as (server, _):
-            assert (await replay(server, letter)).status == "refused"
+            assert (await replay(server, letter, twice=True)).status == "refused"
         async with gateway(tmp_path, shop, agents=False) as (server, _):
-            gone = await replay(server, letter)
+            gone = await replay(server, letter, twice=True)
             assert (gone.status, gone.code) == ("refused", "agent_not_found")
         assert shop.sold == []
         async with gateway(tmp_path, shop) as (server, _):
-            assert (await replay(server, letter)).status == "done"
+            assert (await replay(server, letter, twice=True)).status == "done"
         assert shop.sold == ["pizza"]
 
     run(story())
@@ -231,6 +367,8 @@ def test_dropped_letters_are_gone(tmp_path: Path) -> None:
             letter = await fail(server)
             await die(server, "mail", b"x")
             (dead,) = await letters.find(Wanted(queue="mail"))
+            with pytest.raises(ValidationError, match="no id"):
+                await letters.drop([letter, "nonsense"])
             assert await letters.drop([letter, dead["id"], "call:nothing"]) == 2
             assert await letters.find(Wanted(replayed=True)) == []
 

@@ -147,11 +147,13 @@ def test_the_gateway_and_each_of_its_mcp_doors_have_metadata(house: Hosted, issu
     assert house.get(f"{METADATA}/v1/agents").status == 404
 
 
-def test_a_refusal_says_where_to_look(house: Hosted) -> None:
+def test_a_refusal_says_where_to_look(house: Hosted, issuer: Issuer) -> None:
     refused = house.get("/v1/agents")
     assert refused.status == 401
     wanted = f'Bearer resource_metadata="{RESOURCE}{METADATA}", scope="orders"'
     assert refused.headers["www-authenticate"] == wanted
+    assert 'Send a key or an access token as "Authorization: Bearer ..."' in refused.error["message"]
+    assert f"Tokens come from {issuer.url}, for {RESOURCE}." in refused.error["message"]
     refused = mcp(house)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == wanted.replace(METADATA, f"{METADATA}/mcp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,8 +74,10 @@ def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(agent3
         assert "shop/sell" in listed.stdout
         (one,) = told(agent3(running.data, "dlq", "list", "--since", "1h", "--json"))["letters"]
         assert told(agent3(running.data, "dlq", "show", one["id"], "--json"))["call"]["input"] == {"what": "pizza"}
-        again = agent3(running.data, "dlq", "replay", one["id"])
-        assert (again.returncode, "refused" in again.stdout) == (1, True)
+        again = agent3(running.data, "dlq", "replay", "nonsense", one["id"], "call:gone", "--may-run-twice", "--json")
+        codes = [(each["status"], each["code"]) for each in told(again)["replayed"]]
+        assert codes == [("refused", "invalid_input"), ("refused", "agent_not_found"), ("refused", "not_found")]
+        assert again.returncode == 1
         unasked = agent3(running.data, "dlq", "drop", one["id"])
         assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True)
         assert told(agent3(running.data, "dlq", "drop", one["id"], "--yes", "--json")) == {"dropped": 1}
@@ -126,10 +129,21 @@ def test_these_commands_are_not_for_a_gateway_elsewhere(agent3: Command, tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90s", 910.0), ("2m", 880.0), ("1970-01-01", 0.0), ("1970-01-01T01:00:00+01:00", 0.0), ("0.25h", 100.0)],
+    [("90s", 910.0), ("2m", 880.0), ("1970-01-01T00:00Z", 0.0), ("1970-01-01T01:00:00+01:00", 0.0), ("0.25h", 100.0)],
 )
 def test_a_moment_is_read_as_people_write_it(text: str, expected: float) -> None:
     assert moment(text, 1_000.0) == expected
+
+
+def test_a_moment_without_an_offset_is_local_as_the_lists_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    try:
+        assert moment("1970-01-02", 0.0) == 23 * 3_600.0
+        assert moment(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_000.0)), 0.0) == 1_000.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_moment_that_is_none_is_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Agent, Capability, Done, Failed, Outcome, Route
@@ -20,6 +21,7 @@ from agent3.server.build import Server, build
 from agent3.settings import Calls, Settings, Storage
 from tests.support.gateway import run_agent3
 from tests.support.mcp_upstream import Site, served
+from tests.support.postgres import new_database_url
 
 ME = Caller(LOCAL, "test")
 
@@ -39,8 +41,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, **calls: Any) -> AsyncIterator[Server]:
-    storage = Storage(url=f"sqlite:///{folder / 'agent3.db'}")
+async def gateway(folder: Path, url: str = "", **calls: Any) -> AsyncIterator[Server]:
+    storage = Storage(url=url or f"sqlite:///{folder / 'agent3.db'}")
     async with build(Settings(storage=storage, calls=Calls(**calls))) as server:
         yield server
 
@@ -166,11 +168,14 @@ def test_a_burst_of_news_is_one_question_and_one_at_a_time(tmp_path: Path) -> No
         run(story(site.url))
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_agent_that_was_removed_meanwhile_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
+    """Nor when another process removed it, of which this one hears half a second later."""
+
     async def story() -> None:
-        async with gateway(tmp_path) as server:
+        async with gateway(tmp_path) as server, gateway(tmp_path) as other:
             old = Agent(
                 id="mine",
                 name="mine",
@@ -180,14 +185,52 @@ def test_an_agent_that_was_removed_meanwhile_does_not_come_back(
             real = renewing.describe
 
             async def slow(*arguments: Any) -> Agent:
-                await remove(server, "mine")
+                await server.directory.everything()
+                await remove(other if elsewhere else server, "mine")
                 return await real(*arguments)
 
             monkeypatch.setattr(renewing, "describe", slow)
             assert await renew(server, "http://127.0.0.1:1/mcp") == []
-            assert await server.directory.everything() == []
+            assert await other.database.all("SELECT id FROM agents") == []
 
     run(story())
+
+
+@pytest.mark.parametrize("postgres", [False, True], ids=["sqlite", "postgres"])
+def test_of_two_gateways_the_one_with_the_lease_renews_an_old_card_and_the_other_sees_it(
+    tmp_path: Path, postgres: bool
+) -> None:
+    async def at_rest(server: Server) -> bool:
+        return not server.renewals._rounds
+
+    async def story(url: str, database: str) -> None:
+        async with gateway(tmp_path, database, card_seconds=1.0) as second:
+            async with gateway(tmp_path, database, card_seconds=1.0) as first:
+                whole = await add(first, url, "mine")
+                await first.directory.add(replace(whole, capabilities=whole.capabilities[:1]))
+                await asyncio.sleep(1.1)  # the card that was just asked for grows old
+                listed = site.noted().count("listed")
+                await first.gateway.select(ME, "mine")
+                await until(lambda: at_rest(first))
+                await second.gateway.select(ME, "mine")
+                await until(lambda: at_rest(second))
+                assert first.renewals.counts["renewed"] == 1
+                assert not second.renewals.counts, "it left the card to the first"
+                assert site.noted().count("listed") == listed + 1
+
+                async def seen() -> bool:
+                    return len((await found(second))["capabilities"]) == len(whole.capabilities)
+
+                await until(seen)
+
+            async def taken_over() -> bool:
+                await second.gateway.select(ME, "mine")
+                return second.renewals.counts["same"] > 0
+
+            await until(taken_over)
+
+    with served(tmp_path / "notes") as site:
+        run(story(site.url, new_database_url() if postgres else ""))
 
 
 def test_a_passing_command_renews_nothing(tmp_path: Path) -> None:

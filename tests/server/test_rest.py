@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent3 import AgentCard, AgentExecutor
+from agent3.calls.standalone import Standalone
+from agent3.settings import Settings, Storage
 from tests.support.gateway import Door, Process, gateway
 
 
@@ -246,3 +250,33 @@ def test_the_greeting_names_addresses_configuration_and_a_command(door: Process,
     start = text.index("  {\n")
     config = json.loads(text[start : text.index("\n  or, for")])
     assert config["mcpServers"]["agent3"]["url"] == f"{door.url}/mcp"
+
+
+CLIENTS = f"""
+[[clients]]
+id = "ann"
+key = "sha256:{hashlib.sha256(b"a key").hexdigest()}"
+"""
+
+
+@pytest.mark.requirement("RF-013-25", "RF-013-24")
+def test_an_artifact_is_read_by_its_readers_and_by_a_link_that_its_owner_signed(tmp_path: Path) -> None:
+    core = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path}/agent3.db")))
+    with gateway(tmp_path, "--demo", config=CLIENTS) as running:
+        with AgentExecutor(AgentCard(agent_id="hotel", name="Hotel"), core=core) as hotel:
+            made = hotel.create_artifact("a large result", name="offer.txt")
+            link = hotel.artifacts.link(made.artifact_id, seconds=60)
+            opened = running.get(link)
+            assert (opened.status, opened.raw) == (200, b"a large result")
+            assert opened.headers["content-disposition"] == "attachment"
+            for changed in (link[:-1], link.replace("expires=", "expires=9"), link.partition("?")[0] + "?signature=x"):
+                refused = running.get(changed)
+                assert (refused.status, refused.json["error"]["code"]) == (404, "not_found")
+            plain, ann = link.partition("?")[0], running.as_("a key")
+            assert running.get(plain).status == 401
+            assert ann.get(plain).status == 404
+            hotel.share_artifact(made.artifact_id, "ann")
+            assert ann.get(plain).raw == b"a large result"
+            hotel.artifacts.unshare(made.artifact_id)
+            assert (ann.get(plain).status, running.get(link).status) == (404, 404)
+        core.close()

@@ -143,6 +143,32 @@ def shape(body: Any) -> Any:
     return {**body, "metadata": sorted(body["metadata"])}
 
 
+WRONG = [
+    ("agent3_search", {"query": 7}, "invalid_input", 422),
+    ("agent3_select", {"agentId": "nobody"}, "agent_not_found", 404),
+    ("agent3_invoke", {"agentId": "nobody"}, "agent_not_found", 404),
+    ("agent3_call", {"agentId": "nobody", "message": "hello"}, "agent_not_found", 404),
+    ("agent3_feedback", {"agentId": "worker", "rating": 9}, "invalid_input", 422),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "code", "status"), WRONG)
+def test_every_tool_says_in_one_form_what_went_wrong(
+    house: Hosted, tool: str, arguments: dict[str, Any], code: str, status: int
+) -> None:
+    async def story() -> None:
+        async with speaking(house) as wire:
+            told = await wire("tools/call", name=tool, arguments=arguments)
+        assert told["isError"]
+        body = told["structuredContent"]
+        assert (body["success"], body["errorCode"], body["metadata"]["statusCode"]) == (False, code, status)
+        assert isinstance(body["error"], str)
+        assert body["error"] in told["content"][0]["text"]
+        assert not body["retryable"]
+
+    run(story())
+
+
 # Tasks
 
 

@@ -16,6 +16,7 @@ import pytest
 from agent3.env import SeededEnv
 from agent3.errors import Conflict, Corrupt, SetupError, StorageError, StorageFull
 from agent3.storage import Database, Transaction, open_database, writer
+from agent3.storage.room import Room
 from agent3.storage.writer import Writer
 from tests.support.storage import PUT, using
 
@@ -162,7 +163,7 @@ def test_a_commit_that_fails_fails_its_whole_group_and_the_connection_is_renewed
     async def story() -> None:
         first = connect()
         first.execute("CREATE TABLE t (a)")
-        thread = Writer(connect, first, reopens=True)
+        thread = Writer(connect, first, Room(None, 2**30), reopens=True)
         holding, queued = threading.Event(), threading.Event()
 
         async def hold(_: Transaction) -> None:

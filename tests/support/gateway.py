@@ -30,6 +30,7 @@ from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.connections import patient
 from agent3.settings import Settings, Storage
+from tests.support.forks import Forked, run_forked
 
 __all__ = ["AGENT3", "Door", "Hosted", "Process", "Reply", "environment", "gateway", "hosted", "run_agent3"]
 
@@ -107,7 +108,7 @@ class Door:
 class Process(Door):
     """A gateway that runs as a process of its own. ``lines`` is what it printed until it served."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     data: Path
     lines: list[str]
     log: Path
@@ -133,16 +134,7 @@ def run_agent3(
     data: Path, *arguments: str, cwd: Path | None = None, stdin: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    return subprocess.run(
-        [AGENT3, *arguments],
-        env=environment(data, **more),
-        cwd=cwd or data,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_forked(arguments, env=environment(data, **more), cwd=cwd or data, stdin=stdin, timeout=60)
 
 
 @contextmanager
@@ -155,15 +147,9 @@ def gateway(
         (data / "agent3.toml").write_text(config)
         arguments = (*arguments, "--config", str(data / "agent3.toml"))
     log = data / f"serve-{len(list(data.glob('serve-*')))}.log"
-    command = [AGENT3, "serve", "--port", "0", *arguments]
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            command, env=environment(data, **more), cwd=cwd or data, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
+    command = ["serve", "--port", "0", *arguments]
+    with Forked(command, env=environment(data, **more), cwd=cwd or data, stderr=log) as process:
         try:
-            assert process.stdout is not None
             lines = _until_served(process.stdout)
             if not lines:
                 process.kill()

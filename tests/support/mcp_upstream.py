@@ -1,6 +1,6 @@
 """A real MCP server on the official SDK for the tests of the client side: both eras, both transports, many tools.
 
-Run as a script it serves ``--stdio`` or the socket ``--fd N``; ``--legacy`` knows nothing of the modern era,
+Run as a script it serves ``--stdio`` or a port of its choice; ``--legacy`` knows nothing of the modern era,
 ``--json`` answers without streams. What the tools did is written to ``--notes FILE``, one word per line, where a test
 reads it also after the server was killed.
 """
@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.types import Receive, Scope, Send
+
+from tests.support.forks import FORKS
 
 __all__ = ["Site", "build", "command", "eventually", "notes", "served"]
 
@@ -72,7 +77,7 @@ class Upstream:
                 tool(name)
                 for name in ("parts", "fail", "crash", "count", "steps", "hang", "ask", "go", "log", "who", "grow")
             ),
-            *(tool(name) for name in ("task", "silent", "summary", "limited", "reconnect")),
+            *(tool(name) for name in ("task", "silent", "summary", "limited", "reconnect", "sample", "folders")),
         ]
 
     def note(self, word: str) -> None:
@@ -192,6 +197,30 @@ class Upstream:
         await ctx.session.send_notification(wire.LoggingMessageNotification(params=said), ctx.request_id)
         return text("logged")
 
+    async def set_level(self, ctx: Context, params: wire.SetLevelRequestParams) -> wire.EmptyResult:
+        self.note(f"level {params.level}")
+        return wire.EmptyResult()
+
+    async def sample(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        """Asks the client's model, on the stream of the request; of who cannot it says so."""
+        if not ctx.session.check_client_capability(wire.ClientCapabilities(sampling=wire.SamplingCapability())):
+            self.note("undeclared")
+        message = wire.SamplingMessage(role="user", content=wire.TextContent(text="Who are you?"))
+        asked = wire.CreateMessageRequest(params=wire.CreateMessageRequestParams(messages=[message], max_tokens=9))
+        return text(await self._said(ctx, asked, wire.CreateMessageResult, ctx.request_id))
+
+    async def folders(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        """Asks for the client's folders, on the stream that belongs to no request."""
+        return text(await self._said(ctx, wire.ListRootsRequest(), wire.ListRootsResult, None))
+
+    async def _said(self, ctx: Context, asked: Any, kind: Any, related: Any) -> str:
+        try:
+            metadata = None if related is None else ServerMessageMetadata(related_request_id=related)
+            reply = await ctx.session.send_request(asked, kind, metadata=metadata)
+        except MCPError as wrong:
+            return f"{wrong.code} {wrong.message}"
+        return str(reply.model_dump(mode="json", by_alias=True, exclude_none=True))
+
     async def who(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
         headers = dict(ctx.request.headers) if ctx.request is not None else {}
         seen = {
@@ -270,6 +299,7 @@ def build(upstream: Upstream) -> Server[Any]:
         on_subscriptions_listen=ListenHandler(upstream.bus),
         get_tool_input_schema={one.name: one.input_schema for one in upstream.tools}.get,
     )
+    server.add_request_handler("logging/setLevel", wire.SetLevelRequestParams, upstream.set_level)
     server.add_request_handler("tasks/get", wire.GetTaskRequestParams, upstream.get_task)
     server.add_request_handler("tasks/update", UpdateTask, upstream.update_task)
     server.add_request_handler("tasks/cancel", wire.CancelTaskRequestParams, upstream.cancel_task)
@@ -344,10 +374,9 @@ async def over_stdio(server: Server[Any], legacy: bool) -> None:
             await server.run(incoming, outgoing, options)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, listener: socket.socket | None = None) -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--stdio", action="store_true")
-    options.add_argument("--fd", type=int)
     options.add_argument("--legacy", action="store_true")
     options.add_argument("--json", action="store_true")
     options.add_argument("--notes", type=Path)
@@ -356,7 +385,7 @@ def main() -> None:
     options.add_argument("--page", type=int, default=100)
     options.add_argument("--child", action="store_true", help="start a process that outlives us")
     options.add_argument("--deaf", action="store_true", help="ignore the end of input and SIGTERM")
-    given = options.parse_args()
+    given = options.parse_args(arguments)
     upstream = Upstream(given.notes, given.page)
     upstream.note(f"pid {os.getpid()}")
     if given.child:
@@ -372,7 +401,7 @@ def main() -> None:
     else:
         app = App(server, legacy=given.legacy, json=given.json, key=given.key, path=given.path)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
-        uvicorn.Server(config).run(sockets=[socket.socket(fileno=given.fd)])
+        uvicorn.Server(config).run(sockets=[listener or socket.create_server(("127.0.0.1", 0))])
 
 
 # What the tests use
@@ -404,18 +433,19 @@ class Site:
         self.options = options
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/mcp"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BaseProcess | None = None
 
     def start(self) -> None:
         # The listening socket is ours and outlives the process: a request that comes too early waits.
-        handle = self._listener.fileno()
-        arguments = ["-m", "tests.support.mcp_upstream", "--fd", str(handle), "--notes", str(self.notes_file)]
-        self._process = subprocess.Popen([sys.executable, *arguments, *self.options], cwd=ROOT, pass_fds=[handle])
+        arguments = ["--notes", str(self.notes_file), *self.options]
+        self._process = FORKS.Process(target=main, args=(arguments, self._listener), daemon=True)
+        self._process.start()
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.join()
+            self._process.close()
             self._process = None
 
     def restart(self) -> None:

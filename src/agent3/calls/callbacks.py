@@ -86,22 +86,20 @@ class Callbacks:
             await self._post(tx, job, wish, job.status, job.seq, _fitting(job))
 
     async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
-        """Tell of progress, if that was wanted: the latest word, and not too often."""
+        """Tell of progress, if that was wanted: the latest word, not too often, and not while an earlier one waits.
+
+        Progress is worth little when it is late, and must not take the room of what was promised.
+        """
         wish = _wish(job)
         if wish is None or "progress" not in wish.events:
             return
         latest = next((one for one in reversed(events) if one.kind in ("status", "progress")), None)
-        if latest is not None and await self._long_ago(tx, job):
+        if latest is not None and await self._outbox.is_quiet(tx, job.id, _RARELY):
             await self._post(tx, job, wish, "progress", latest.seq, _progress(job, latest))
 
     async def of(self, job: Job) -> list[Receipt]:
         """What was told of a job and what became of it, the oldest first."""
         return await self._outbox.receipts(job.id)
-
-    async def _long_ago(self, tx: Transaction, job: Job) -> bool:
-        now = self._env.now()
-        recent = "SELECT id FROM deliveries WHERE subject = ? AND created > ? AND created <= ? LIMIT 1"
-        return await tx.one(recent, job.id, now - _RARELY, now) is None
 
     async def _post(self, tx: Transaction, job: Job, wish: _Wish, event: str, seq: int, data: dict[str, Any]) -> None:
         at = datetime.fromtimestamp(self._env.now(), UTC).isoformat(timespec="milliseconds")

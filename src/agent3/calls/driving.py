@@ -11,7 +11,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "watched"]
+__all__ = ["Left", "noticing", "watched"]
 
 T = TypeVar("T")
 
@@ -23,6 +23,17 @@ class Left(Exception):
 def watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[T]:
     """Await ``coro`` while ``watch`` runs beside it; when that returns first, ``coro`` is cancelled and Left raised."""
     return _driven(coro, watch)
+
+
+@types.coroutine
+def noticing(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
+    """Await ``coro``, and have it noticed if it has to wait for anything, at the moment when it first does."""
+    try:
+        pending = coro.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    waits()
+    return (yield from _to_the_end(coro, pending))
 
 
 class _Watch:

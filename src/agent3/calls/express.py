@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agent3 import failpoints
 from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
-from agent3.calls.policy import RECOVERY
+from agent3.calls.policy import RECOVERY, understood
 from agent3.calls.resilience import Breakers, late
 from agent3.calls.results import clean_event, has_large, malformed
 from agent3.calls.timeouts import Timeouts
@@ -65,8 +65,13 @@ class Express:
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         routes = call.routes
-        if len(routes) == 1 and call.entry == "start" and failpoints.armed is None and self._suits(call, routes[0]):
-            return self._run(call, routes[0])
+        if len(routes) == 1 and call.entry == "start" and failpoints.armed is None:
+            try:
+                whole = understood(call)
+            except Agent3Error:
+                return self._chain(call)
+            if self._suits(whole, routes[0]):
+                return self._run(whole, routes[0])
         return self._chain(call)
 
     def _suits(self, call: Call, route: Route) -> bool:
@@ -74,7 +79,7 @@ class Express:
         live = call.live
         capability: Capability = live.capability
         principal = call.principal
-        if capability.interactive or capability.cache_ttl or route.credential is not None or call.input is None:
+        if capability.interactive or capability.cache_ttl or route.credential is not None:
             return False
         if not capability.input_schema or live.door == RECOVERY or route.protocol not in self._connectors:
             return False

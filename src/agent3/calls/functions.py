@@ -13,6 +13,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import math
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from agent3 import schema
 from agent3.calls.threads import Threads
 from agent3.errors import Agent3Error, AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
 from agent3.model import (
+    SAID,
     Agent,
     Answer,
     Call,
@@ -72,6 +74,7 @@ class _Base:
         self._call = call
         self._count = 0
         self._sent = 0
+        self._told = 0
         self._weight = 0
 
     @property
@@ -94,6 +97,26 @@ class _Base:
         """What the caller said, in its own words, where it said something."""
         return "\n".join(part.text for part in self._call.parts if part.text)
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the caller said, as it came: texts, files and data."""
+        return self._call.parts
+
+    @property
+    def reply(self) -> tuple[Part, ...]:
+        """What the caller said in this turn, if it is a later one. A function that waits in its frame sees none."""
+        return self._call.reply
+
+    @property
+    def context_id(self) -> str | None:
+        """What groups this conversation with others, where the caller groups them."""
+        return self._call.context
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What came with the call beside its content, by the door it came through."""
+        return self._call.meta
+
     def _question(self, text: str, kind: Any, url: str | None) -> Question:
         self._count += 1
         return Question(f"q{self._count}", text, None if url else of_type(kind), url)
@@ -103,12 +126,23 @@ class _Base:
 
     def _next(self, parts: tuple[Part, ...]) -> Event:
         """The next piece of the result; TooLarge when all together are too much."""
+        self._weigh(parts)
+        self._sent += 1
+        return _chunk(parts, self._sent)
+
+    def _piece(self, value: Any, name: str | None, wanted: str | None, append: bool, last: bool) -> Event:
+        """A piece of something that the function makes beside its result."""
+        parts = parts_of(value)
+        self._weigh(parts)
+        called = wanted or name or f"artifact-{self._told}"
+        return Event("artifact", artifact=called, name=name, parts=parts, append=append, last=last)
+
+    def _weigh(self, parts: tuple[Part, ...]) -> None:
+        self._told += 1
         self._weight += sum(_EACH + _size(part) for part in parts)
         if self._weight > _MOST_SENT:
             name = f"{self._call.agent}/{self._call.capability}"
             raise TooLarge(f"{name} handed over more than {_MOST_SENT} bytes piece by piece and was stopped.")
-        self._sent += 1
-        return _chunk(parts, self._sent)
 
 
 def _value(answer: Answer, question: Question, kind: Any) -> Any:
@@ -171,6 +205,23 @@ class Context(_Base):
         """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
         self._hand_over(parts_of(value))
 
+    def artifact(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - it is the id
+        name: str | None = None,
+        append: bool = False,
+        last: bool = True,
+    ) -> None:
+        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
+        and the last piece says ``last``. Without an id its name is it. The call is never repeated after this."""
+        self._call.emit(self._piece(value, name, id, append, last))
+
+    def say(self, text: str) -> None:
+        """Say something that belongs to the conversation, and is remembered with it."""
+        self._call.emit(Event("status", text=text, data=SAID))
+
     def _hand_over(self, parts: tuple[Part, ...]) -> None:
         self._call.emit(self._next(parts))
 
@@ -187,7 +238,7 @@ class SyncContext(_Base):
     @property
     def state(self) -> Any:
         """What the next run must know of this one: how many pieces were handed over."""
-        sent = max(self._sent, self._sent_before)
+        sent = max(self._told, self._sent_before)
         return {"chunks": sent} if sent else None
 
     def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
@@ -229,11 +280,33 @@ class SyncContext(_Base):
         """
         self._hand_over(parts_of(value))
 
+    def artifact(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - it is the id
+        name: str | None = None,
+        append: bool = False,
+        last: bool = True,
+    ) -> None:
+        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
+        and the last piece says ``last``. Without an id its name is it. A run after an answer does not repeat it."""
+        self._go_on()
+        self._emit_once(self._piece(value, name, id, append, last))
+
+    def say(self, text: str) -> None:
+        """Say something that belongs to the conversation. A run after an answer does not repeat it."""
+        self._go_on()
+        self._told += 1
+        self._emit_once(Event("status", text=text, data=SAID))
+
     def _hand_over(self, parts: tuple[Part, ...]) -> None:
         self._go_on()
-        piece = self._next(parts)
-        if self._sent > self._sent_before:
-            self._emit(piece)
+        self._emit_once(self._next(parts))
+
+    def _emit_once(self, event: Event) -> None:
+        if self._told > self._sent_before:
+            self._emit(event)
 
     def _emit(self, event: Event) -> None:
         self._go_on()
@@ -293,9 +366,14 @@ def _size(part: Part) -> int:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """The value in JSON's types, as it comes back from storage; pydantic models, dataclasses and structs included."""
-    if value is None or isinstance(value, (str, int, float)):
+    """The value in JSON's types, as it comes back from storage; pydantic models, dataclasses and structs included.
+
+    What JSON has no word for, NaN and infinity, is null, at the top as further down.
+    """
+    if value is None or isinstance(value, (str, int)):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     try:
         return msgspec.json.decode(_encoder.encode(value))
     except (TypeError, ValueError, RecursionError) as wrong:

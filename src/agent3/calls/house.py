@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from agent3.calls.chain import AFTER, ORDER, chain, dispatch
 from agent3.calls.express import Express
+from agent3.calls.functions import LocalConnector
 from agent3.calls.jobs import Jobs
 from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
 from agent3.calls.ledger import Ledger, ledger
@@ -29,10 +31,12 @@ from agent3.errors import Agent3Error
 from agent3.model import Call, Capability, Connector, Handler, Live, Outcome, Step
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.traces import Tracer
+from agent3.queue import sweep
 from agent3.security.access import Access
+from agent3.security.ceilings import SharedCeiling
 from agent3.security.limits import Ceiling, Limiter, SharedLimiter
 from agent3.security.secrets import EnvironmentVault, Vault
-from agent3.settings import Settings
+from agent3.settings import Calls, Settings
 from agent3.storage import Blobs, Database
 from agent3.storage.leases import Leases
 from agent3.storage.news import News
@@ -54,6 +58,7 @@ class House:
     metrics: Metrics
     ledger: Ledger
     access: Access
+    ceiling: Ceiling
     breakers: Breakers
     cache: ResultCache
     park: Park
@@ -93,7 +98,10 @@ class House:
         letters = DeadLetters(database, env)
         store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
-        ceiling = Ceiling(settings.limits.concurrent)
+        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)
+        jobs.news.on("job", park.forget)
+        leases = Leases(database, jobs.node)
+        ceiling = _ceiling(settings, database, connectors, leases, jobs.news, env)
         steps = _steps(
             settings, book, tracer, access, limiter, ceiling, results, store, letters, breakers, vault, park, metrics
         )
@@ -101,12 +109,8 @@ class House:
         after = chain(steps, dispatch(connectors), AFTER)
         express = Express(inner, after, connectors, access, limiter, ceiling, breakers, how, env, metrics)
         handler = steps["ledger"](express)
-        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)
-        jobs.news.on("job", park.forget)
-        leases = Leases(database, jobs.node)
         charge = _charge(limiter, steps["ledger"])
-        others = {"full buckets": limiter.expire, "old leases": leases.expire}
-        retention = Retention(database, jobs, store, env, how, others)
+        retention = _retention(database, jobs, store, env, how, limiter, leases)
         return cls(
             settings=settings,
             database=database,
@@ -115,6 +119,7 @@ class House:
             metrics=metrics,
             ledger=book,
             access=access,
+            ceiling=ceiling,
             breakers=breakers,
             cache=results,
             park=park,
@@ -152,12 +157,47 @@ class House:
     async def aclose(self) -> None:
         """Let running turns finish for a while, write what is left, and close the connectors."""
         await self.runner.aclose(self.settings.server.shutdown_seconds)
+        await self.ceiling.aclose()
         if self.callbacks is not None:
             await self.callbacks.aclose()
         await self.park.aclose()
         await self.ledger.aclose()
         for connector in self.connectors.values():
             await connector.aclose()
+
+
+def _retention(
+    database: Database,
+    jobs: Jobs,
+    store: ArtifactStore,
+    env: Env,
+    how: Calls,
+    limiter: SharedLimiter,
+    leases: Leases,
+) -> Retention:
+    """What is removed when its time is over, of everything that the house keeps."""
+    others: dict[str, Callable[[], Awaitable[int]]] = {
+        "full buckets": limiter.expire,
+        "old leases": leases.expire,
+        "messages and keys": partial(sweep, database),
+    }
+    return Retention(database, jobs, store, env, how, others)
+
+
+def _ceiling(
+    settings: Settings,
+    database: Database,
+    connectors: Mapping[str, Connector],
+    leases: Leases,
+    news: News,
+    env: Env,
+) -> Ceiling:
+    """One for all gateways on a server; agents that live in this process have their ceiling in it."""
+    most, local = settings.limits.concurrent, connectors.get("local")
+    if database.dialect != "postgres" or most < 1:
+        return Ceiling(most)
+    here = local.agents if isinstance(local, LocalConnector) else {}
+    return SharedCeiling(most, leases, news, alone=here.__contains__, env=env)
 
 
 def _steps(

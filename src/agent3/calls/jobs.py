@@ -8,48 +8,61 @@ silent is measured by the clock of the database, which is one for all.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
 from itertools import chain
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from agent3 import failpoints
+from agent3.calls.jobrows import (
+    ALIAS,
+    KIND,
+    RESULT,
+    UNDECODABLE,
+    Job,
+    Status,
+    detail_of,
+    digest_of,
+    ending,
+    job_of,
+    kept,
+    never_ran,
+    same,
+    shown,
+    state_of,
+    status_of,
+    stored,
+)
 from agent3.calls.nodes import dead, enter, leave
-from agent3.calls.outcomes import REFUSALS
 from agent3.env import Env
-from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
+from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken
 from agent3.model import (
     Answer,
     Call,
-    Done,
     Event,
-    Failed,
     Needs,
     Outcome,
-    Question,
     Route,
     Working,
-    decode_call,
-    decode_outcome,
     encode,
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.checksums import summed, whole
 from agent3.storage.database import Work
 from agent3.storage.leases import NOW
 from agent3.storage.news import News
 
-__all__ = ["Job", "Jobs", "Status", "Teller"]
+__all__ = ["ALIAS", "KIND", "RESULT", "Job", "Jobs", "Line", "Status", "Teller", "Wanted"]
 
 log = logger("jobs")
 
 T = TypeVar("T")
-Status = Literal["working", "needs", "done", "failed", "canceled"]
 LEASE = 15.0
 """Seconds after which a silent process has lost its jobs."""
 _GAP = 10_000
@@ -65,10 +78,12 @@ _BELONGS = (
     ("job_aliases", "job"),
     ("job_stops", "job"),
     ("job_handed", "job"),
+    ("a2a_pushes", "job"),
     ("deliveries", "subject"),
     ("jobs", "id"),
 )
 """What goes with a job when it is removed, itself last."""
+_IN_MEMORY = (":memory:", "sqlite://")
 _NAMES = 500
 """Parameters of one statement."""
 
@@ -77,40 +92,45 @@ _HAND = (
     "ON CONFLICT (job) DO UPDATE SET generation = excluded.generation"
 )
 
-_answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
-_questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
-_route: msgspec.json.Decoder[Route] = msgspec.json.Decoder(Route)
 _event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_sorted = msgspec.json.Encoder(order="deterministic")
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """One row. ``kept`` is what ``ctx.once`` did, ``state`` the connector's own reference."""
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which jobs a list is to show. ``details`` are what an outcome adds to its status, ``before`` where to go on."""
 
-    id: str
-    owner: str
-    status: Status
-    turn: int
-    call: Call
-    key: str | None = None
-    key_hash: str | None = None
-    route: Route | None = None
-    state: Any = None
-    kept: dict[str, Any] = {}
-    outcome: Outcome | None = None
-    answers: dict[str, Answer] = {}
-    questions: tuple[Question, ...] = ()
-    seq: int = 0
-    node: str | None = None
-    lease: float | None = None
-    generation: int = 0
-    created: float = 0.0
-    updated: float = 0.0
+    kind: str
+    agent: str | None = None
+    context: str | None = None
+    status: Status | None = None
+    details: tuple[str, ...] = ()
+    other: bool = False
+    """Whether ``details`` are those that are not wanted."""
+    since: float | None = None
+    before: tuple[float, str] | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether it will never change again."""
-        return self.status in ("done", "failed", "canceled")
+    def rules(self) -> list[tuple[str, Any]]:
+        """Conditions with their values; one whose value is None is none."""
+        return [
+            ("kind = ?", self.kind),
+            ("agent = ?", self.agent),
+            ("context = ?", self.context),
+            ("status = ?", self.status),
+            ("updated >= ?", self.since),
+        ]
+
+    def fixed(self) -> list[str]:
+        """Conditions on the details, which are words of ours and never a caller's."""
+        if not self.details:
+            return []
+        words = ", ".join(f"'{one}'" for one in self.details)
+        return [f"(detail IS NULL OR detail NOT IN ({words}))" if self.other else f"detail IN ({words})"]
+
+
+class Line(NamedTuple):
+    """An event, and when it was written down."""
+
+    event: Event
+    at: float
 
 
 class Teller(Protocol):
@@ -143,10 +163,13 @@ class Jobs:
         self._keep = keep_days * 86_400.0
         self._lease = lease
         self._teller = teller
+        self._tellers: list[Teller] = []
         self._now = NOW[database.dialect]
         self._until = f"{self._now} + CAST(? AS DOUBLE PRECISION)"
         self.node = enter(env, self)
         self._changed: dict[str, set[asyncio.Event]] = {}
+        self._rings: dict[str, int] = {}
+        self._reading: dict[tuple[object, ...], asyncio.Future[Any]] = {}
         self._unreadable: set[str] = set()
         self.called = asyncio.Event()
         """Set when another process asks for a job to be stopped, or gives its own up."""
@@ -154,40 +177,52 @@ class Jobs:
         self.news.on("job", self._ring_here)
         self.news.on("call", lambda _: self.called.set())
 
+    @property
+    def volatile(self) -> bool:
+        """Whether nothing outlives this process, and no other shares it: its database is in memory."""
+        return self._database.url in _IN_MEMORY
+
+    def also_tell(self, teller: Teller) -> None:
+        """Have one more hear of every event that is written down, also of those that come with the end of a turn."""
+        self._tellers.append(teller)
+
     async def open(self, call: Call) -> tuple[Job, bool]:
         """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
 
         One key with another body is a Conflict.
         """
-        digest = _digest(call)
+        digest = digest_of(call)
 
         async def work(tx: Transaction) -> tuple[Job, bool]:
-            row = await self._insert(tx, call, digest)
-            if row is not None:
-                return _job(row), True
-            found = await tx.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
-            if found is None:
-                raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
-            return _same(found, call, digest), False
+            for _ in range(2):  # a key that was in the way may be free before one sees whose it is
+                if (row := await self._insert(tx, call, digest)) is not None:
+                    return job_of(row), True
+                found = await tx.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
+                if found is not None:
+                    return same(found, call, digest), False
+            raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
 
         return await self._write(work)
 
     async def known(self, call: Call) -> Job | None:
         """The job that (owner, key) already has, if any. One key with another body is a Conflict."""
-        digest = _digest(call)
+        digest = digest_of(call)
         if digest is None:
             return None
         found = await self._database.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
-        return _same(found, call, digest) if found is not None else None
+        return same(found, call, digest) if found is not None else None
 
-    async def adopt(self, call: Call, outcome: Needs | Working, route: Route | None) -> Job:
-        """Make a job of an inline turn that did not end, together with how it stands, in one commit."""
+    async def adopt(
+        self, call: Call, outcome: Needs | Working, route: Route | None, events: Sequence[Event] = ()
+    ) -> Job:
+        """Make a job of an inline turn that did not end, with what it told and how it stands, in one commit."""
+        digest = digest_of(call)
 
         async def work(tx: Transaction) -> Job:
-            row = await self._insert(tx, call, None)
+            row = await self._insert(tx, call, digest)
             if row is None:
                 raise Conflict(f"job {call.id} exists already; start a new call with an id of its own")
-            return await self._finish(tx, _job(row), outcome, route, None, ())
+            return await self._finish(tx, job_of(row), outcome, route, None, events)
 
         job = await self._write(work)
         self._tell(job.id)
@@ -205,7 +240,7 @@ class Jobs:
             )
         if row is None:
             raise JobNotFound(f"There is no job {job_id!r} of yours. It may have expired.")
-        return _job(row)
+        return job_of(row)
 
     async def owned(self, owner: str, limit: int = 50) -> list[Job]:
         """The owner's jobs, the latest changed first; one that cannot be read is left out."""
@@ -214,22 +249,61 @@ class Jobs:
         )
         return [job for row in rows if (job := self._read(row)) is not None]
 
-    async def claim(self, job: Job, answers: Mapping[str, Answer] | None = None, *, hand_to: str | None = None) -> Job:
+    async def listed(self, owner: str, wanted: Wanted, limit: int) -> tuple[list[Job], int]:
+        """Jobs of a kind, the latest changed first, and how many there are before any page is cut off."""
+        rules = [(rule, value) for rule, value in wanted.rules() if value is not None]
+        where = " AND ".join(["owner = ?", *(rule for rule, _ in rules), *wanted.fixed()])
+        given = (owner, *(value for _, value in rules))
+        total = await self._database.one(f"SELECT COUNT(*) AS jobs FROM jobs WHERE {where}", *given)
+        assert total is not None
+        if wanted.before is not None:
+            where += " AND (updated < ? OR (updated = ? AND id < ?))"
+            updated, last = wanted.before
+            given = (*given, updated, updated, last)
+        rows = await self._database.all(
+            f"SELECT * FROM jobs WHERE {where} ORDER BY updated DESC, id DESC LIMIT ?", *given, limit
+        )
+        return [job for row in rows if (job := self._read(row)) is not None], total["jobs"]
+
+    async def lines_of(self, jobs: Sequence[str]) -> dict[str, list[Line]]:
+        """The whole logs of some jobs."""
+        found: dict[str, list[Line]] = {}
+        for start in range(0, len(jobs), _NAMES):
+            some = jobs[start : start + _NAMES]
+            rows = await self._database.all(
+                "SELECT job, seq, turn, body, at FROM job_events "
+                f"WHERE job IN ({', '.join('?' * len(some))}) ORDER BY job, seq",
+                *some,
+            )
+            for row in rows:
+                found.setdefault(row["job"], []).append(Line(self._read_event(row["job"], row), row["at"]))
+        return found
+
+    async def claim(
+        self,
+        job: Job,
+        answers: Mapping[str, Answer] | None = None,
+        *,
+        hand_to: str | None = None,
+        said: Sequence[Event] = (),
+    ) -> Job:
         """Take the next turn of a paused job: of two at once, one wins, and the other gets TurnTaken.
 
-        With ``hand_to`` it is taken for another process, which is called and finds it by ``handed``.
+        With ``hand_to`` it is taken for another process, which is called and finds it by ``handed``. ``said`` is what
+        the turn begins with in the log.
         """
         if failpoints.armed is not None:
             await failpoints.reach("job.claim")
 
         async def work(tx: Transaction) -> Job:
             row = await tx.one(
-                "UPDATE jobs SET status = 'working', turn = turn + 1, generation = generation + 1, node = ?, "
-                f"lease = {self._until}, answers = ?, updated = ? "
+                "UPDATE jobs SET status = 'working', turn = turn + 1, generation = generation + 1, seq = seq + ?, "
+                f"node = ?, lease = {self._until}, answers = ?, updated = ? "
                 "WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
+                len(said),
                 hand_to or self.node,
                 self._lease,
-                encode(dict(answers if answers is not None else job.answers)),
+                stored(dict(answers if answers is not None else job.answers)),
                 self._env.now(),
                 job.id,
                 job.turn,
@@ -240,7 +314,10 @@ class Jobs:
                 )
             if hand_to is not None:
                 await tx.run(_HAND, job.id, row["generation"])
-            return _job(row)
+            claimed = job_of(row)
+            if said:
+                await self._said(tx, claimed, said)
+            return claimed
 
         claimed = await self._write(work)
         if hand_to is None:
@@ -248,6 +325,19 @@ class Jobs:
         else:
             self.news.tell("call", job.id)
         return claimed
+
+    async def free_key(self, job: Job) -> None:
+        """Let the key of a job that has ended stand for nothing: the call is made once more under it, as another job.
+
+        Nothing that anybody is shown of the job changes.
+        """
+        await self._write(
+            lambda tx: tx.run(
+                "UPDATE jobs SET key = NULL WHERE id = ? AND key = ? AND status IN ('done', 'failed', 'canceled')",
+                job.id,
+                job.key,
+            )
+        )
 
     async def handed(self) -> list[Job]:
         """Jobs whose next turn another process has given to this one, and that it has not taken yet."""
@@ -276,7 +366,7 @@ class Jobs:
                 job.id,
                 job.generation,
             )
-            return _job(row) if row is not None else None
+            return job_of(row) if row is not None else None
 
         return await self._write(work)
 
@@ -295,6 +385,7 @@ class Jobs:
             await self._log(tx, job.id, events)
             if self._teller is not None:
                 await self._teller.told(tx, job, events)
+            await self._tell_others(tx, job, events)
 
         await self._write(work)
         self._tell(job.id)
@@ -304,7 +395,7 @@ class Jobs:
         changed = await self._write(
             lambda tx: tx.run(
                 "UPDATE jobs SET state = ? WHERE id = ? AND generation = ? AND status = 'working'",
-                _state(job.state, kept),
+                state_of(job.state, kept),
                 job.id,
                 job.generation,
             )
@@ -338,30 +429,45 @@ class Jobs:
 
     async def events(self, job_id: str, after: int, limit: int = 500) -> list[Event]:
         """Events past a sequence number, in order."""
+        return [line.event for line in await self.lines(job_id, after, limit)]
+
+    async def lines(self, job_id: str, after: int = 0, limit: int = 500) -> list[Line]:
+        """Likewise, each with the time of its writing."""
         rows = await self._database.all(
-            "SELECT seq, turn, body FROM job_events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?",
+            "SELECT seq, turn, body, at FROM job_events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?",
             job_id,
             after,
             limit,
         )
-        return [self._read_event(job_id, row) for row in rows]
+        return self.read_lines(job_id, rows)
+
+    def read_lines(self, job_id: str, rows: Sequence[Row]) -> list[Line]:
+        """The lines in some rows of the log; one that cannot be read says so."""
+        return [Line(self._read_event(job_id, row), row["at"]) for row in rows]
 
     async def follow(self, owner: str, job_id: str, after: int = 0) -> AsyncIterator[Event]:
         """Events past ``after``, until the job is no longer working and all has been read."""
         job = await self.get(owner, job_id)
+        async with aclosing(self.trail(job.id, after)) as trail:
+            async for line in trail:
+                yield line.event
+
+    async def trail(self, job_id: str, after: int = 0, *, through: bool = False) -> AsyncGenerator[Line, None]:
+        """The lines of the log past ``after``, until the job is no longer working; with ``through``, until it ends."""
         seen = -1
-        with self._bell(job.id) as bell:
+        with self._bell(job_id) as bell:
             while True:
                 bell.clear()
-                status, seq, pause = await self._stands(job.id)
-                batch = await self.events(job.id, after) if seq != seen else []
-                for event in batch:
-                    after = event.seq
-                    if event.kind != "state":
-                        yield event
+                status, seq, pause = await self._together((job_id, "stands"), lambda: self._stands(job_id))
+                here = after  # the next line changes it
+                batch = await self._together((job_id, here), partial(self.lines, job_id, here)) if seq != seen else []
+                for line in batch:
+                    after = line.event.seq
+                    if line.event.kind != "state":
+                        yield line
                 if batch:
                     continue
-                if status != "working":
+                if status != "working" and not (through and status == "needs"):
                     return
                 seen = seq
                 await _ring(bell, pause)
@@ -464,7 +570,7 @@ class Jobs:
         """
         removed = 0
         while removed < most:
-            some = await self._database.write(self._expire_some)
+            some = await self._database.write(self._expire_some, frees=True)
             removed += some
             if some < _AT_ONCE:
                 break
@@ -499,6 +605,14 @@ class Jobs:
         heard = row["node"] == self.node or self.news.live
         return row["status"], row["seq"], 1.0 if heard else _UNHEARD
 
+    async def _together(self, what: tuple[str, object], read: Callable[[], Awaitable[T]]) -> T:
+        """Read once for all who ask for the same since the job last changed: a thousand may follow one job."""
+        key = (*what, self._rings.get(what[0], 0))
+        if (reading := self._reading.get(key)) is None:
+            reading = self._reading[key] = asyncio.ensure_future(read())
+            reading.add_done_callback(lambda _: self._reading.pop(key, None))
+        return await asyncio.shield(reading)
+
     @contextmanager
     def _bell(self, job_id: str) -> Iterator[asyncio.Event]:
         """A bell that rings whenever this process changes the job."""
@@ -510,11 +624,12 @@ class Jobs:
             self._changed[job_id].discard(bell)
             if not self._changed[job_id]:
                 del self._changed[job_id]
+                self._rings.pop(job_id, None)
 
     def _read(self, row: Row) -> Job | None:
         """The job of a row; None where it cannot be read, so that one bad row does not stand in the way of others."""
         try:
-            return _job(row)
+            return job_of(row)
         except Corrupt as wrong:
             self._complain(row["id"], wrong.message)
             return None
@@ -522,8 +637,9 @@ class Jobs:
     def _read_event(self, job_id: str, row: Row) -> Event:
         """The event of a row, or one in its place that says why it is not shown."""
         try:
-            return msgspec.structs.replace(_event.decode(bytes(row["body"])), seq=row["seq"])
-        except _UNDECODABLE as wrong:
+            event = _event.decode(whole(bytes(row["body"]), "it", job_id, row["seq"]))
+            return msgspec.structs.replace(event, seq=row["seq"])
+        except (*UNDECODABLE, Corrupt) as wrong:
             self._complain(f"{job_id}/{row['seq']}", f"Event {row['seq']} of job {job_id} cannot be read: {wrong}")
             return Event("log", text="An event stood here that cannot be read.", seq=row["seq"], turn=row["turn"] or 0)
 
@@ -538,21 +654,32 @@ class Jobs:
 
     async def _insert(self, tx: Transaction, call: Call, digest: str | None) -> Row | None:
         now = self._env.now()
-        return await tx.one(
+        row = await tx.one(
             "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
-            f"updated, expires) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self._until}, 1, ?, ?, ?) "
-            "ON CONFLICT DO NOTHING RETURNING *",
+            f"updated, expires, kind, agent, context) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self._until}, 1, ?, "
+            "?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *",
             call.job or call.id,
             call.principal.id,
             call.key,
             digest,
-            _kept(encode, call),
+            summed(kept(encode, call)),
             self.node,
             self._lease,
             now,
             now,
             now + self._keep,
+            call.meta.get(KIND),
+            call.agent,
+            call.context,
         )
+        if row is not None and (alias := call.meta.get(ALIAS)) is not None:
+            await tx.run(
+                "INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                call.principal.id,
+                alias,
+                row["id"],
+            )
+        return row
 
     async def _finish(
         self,
@@ -566,21 +693,24 @@ class Jobs:
         written: int = 0,
         attempted: bool = True,
     ) -> Job:
-        unused = _never_ran(job, outcome, attempted)
+        unused = never_ran(job, outcome, attempted)
         now = self._env.now()
         seq = max(job.seq, written, *(event.seq for event in events)) + 1
         row = await tx.one(
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
-            f"key = CASE WHEN ? = 1 THEN NULL ELSE key END, updated = ?, expires = ?, lease = {self._until} "
+            "key = CASE WHEN ? = 1 THEN NULL ELSE key END, kind = CASE WHEN ? = 1 THEN NULL ELSE kind END, "
+            f"detail = ?, updated = ?, expires = ?, lease = {self._until} "
             "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
-            _status(outcome),
-            encode(outcome),
-            encode(route) if route is not None else None,
-            _state(getattr(outcome, "state", None), job.kept if kept is None else kept),
-            encode(outcome.questions) if isinstance(outcome, Needs) else None,
-            encode(dict(job.answers if answers is None else answers)),
+            status_of(outcome),
+            ending(outcome, job.id, job.turn, seq, job.created, now),
+            stored(route) if route is not None else None,
+            state_of(getattr(outcome, "state", None), job.kept if kept is None else kept),
+            stored(outcome.questions) if isinstance(outcome, Needs) else None,
+            stored(dict(job.answers if answers is None else answers)),
             seq,
             int(unused),
+            int(unused),
+            detail_of(outcome),
             now,
             now + (min(self._keep, _BRIEFLY) if unused else self._keep),
             self._lease if isinstance(outcome, Working) else None,
@@ -591,20 +721,37 @@ class Jobs:
             raise TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
         # Asked again, a target that goes on working elsewhere has no news.
         news = not isinstance(outcome, Working) or outcome != job.outcome
-        last = [Event("turn", data=_shown(outcome), seq=seq, turn=job.turn)] if news else []
-        await self._log(tx, job.id, [*events, *last])
-        ended = _job(row)
-        if self._teller is not None and not isinstance(outcome, Working):
-            await self._teller.turned(tx, ended)
+        last = [Event("turn", data=shown(outcome), seq=seq, turn=job.turn)] if news else []
+        await self._log(tx, job.id, [*events, *last], now)
+        ended = job_of(row)
+        await self._tell_others(tx, job, events)
+        if not isinstance(outcome, Working):
+            for teller in (self._teller, *self._tellers):
+                if teller is not None:
+                    await teller.turned(tx, ended)
         return ended
 
-    async def _log(self, tx: Transaction, job_id: str, events: Sequence[Event]) -> None:
+    async def _said(self, tx: Transaction, job: Job, said: Sequence[Event]) -> None:
+        first = job.seq - len(said) + 1
+        events = [msgspec.structs.replace(one, seq=first + index, turn=job.turn) for index, one in enumerate(said)]
+        await self._log(tx, job.id, events)
+        await self._tell_others(tx, job, events)
+
+    async def _tell_others(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+        if events:
+            for teller in self._tellers:
+                await teller.told(tx, job, events)
+
+    async def _log(self, tx: Transaction, job_id: str, events: Sequence[Event], now: float | None = None) -> None:
         if not events:
             return
-        now = self._env.now()
+        now = self._env.now() if now is None else now
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
-            [(job_id, event.seq, event.turn, event.kind, encode(event), now) for event in events],
+            [
+                (job_id, event.seq, event.turn, event.kind, summed(encode(event), job_id, event.seq), now)
+                for event in events
+            ],
         )
 
     async def _write(self, work: Work[T]) -> T:
@@ -613,14 +760,7 @@ class Jobs:
         So the lock of that row is enough. Serializable, as others are, PostgreSQL would let jobs collide that have
         nothing but an index page in common, and of 64 callers most would wait for another attempt.
         """
-        if self._database.dialect == "sqlite":
-            return await self._database.write(work)
-
-        async def calmly(tx: Transaction) -> T:
-            await tx.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            return await work(tx)
-
-        return await self._database.write(calmly)
+        return await self._database.write(work, calm=True)
 
     def _tell(self, job_id: str) -> None:
         """A job has changed: whoever waits for it here hears it now, and elsewhere soon."""
@@ -630,6 +770,8 @@ class Jobs:
     def _ring_here(self, job_id: str) -> None:
         """Ring the bells of a job; without a name, of every job, since news may have been missed."""
         named = self._changed.get(job_id, ()) if job_id else chain.from_iterable(self._changed.values())
+        for name in self._changed if not job_id else [job_id] if job_id in self._changed else ():
+            self._rings[name] = self._rings.get(name, 0) + 1
         for bell in named:
             bell.set()
 
@@ -641,91 +783,3 @@ async def _ring(bell: asyncio.Event, seconds: float) -> None:
             await bell.wait()
     except TimeoutError:
         return
-
-
-def _digest(call: Call) -> str | None:
-    """What a key stands for; None without a key."""
-    if call.key is None:
-        return None
-    asked = (call.agent, call.capability, call.input, call.parts)
-    return hashlib.sha256(_kept(_sorted.encode, asked)).hexdigest()
-
-
-def _kept(write: Callable[[Any], bytes], what: Any) -> bytes:
-    """The bytes that a call is kept as; what has no JSON form cannot be kept."""
-    try:
-        return write(what)
-    except (TypeError, ValueError, RecursionError) as wrong:
-        raise ValidationError(f"The input cannot be kept: {wrong}. Give JSON values only.") from None
-
-
-def _same(row: Row, call: Call, digest: str | None) -> Job:
-    """The job that a key stands for; Conflict when the call is another."""
-    if row["key_hash"] != digest:
-        raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
-    return _job(row)
-
-
-def _never_ran(job: Job, outcome: Outcome, attempted: bool) -> bool:
-    """Whether a job ends without having reached its target: its key then stands for nothing and may be used again.
-
-    A code is no proof, since targets fail with any; and of a later generation nobody knows what the earlier ones sent.
-    """
-    if not isinstance(outcome, Failed) or job.generation > 1:
-        return False
-    return not outcome.sent or (not attempted and outcome.code in REFUSALS)
-
-
-def _shown(outcome: Outcome) -> Any:
-    """An outcome for readers of the log: without the connector's own state."""
-    if isinstance(outcome, Needs | Working) and outcome.state is not None:
-        outcome = msgspec.structs.replace(outcome, state=None)
-    return msgspec.to_builtins(outcome)
-
-
-def _status(outcome: Outcome) -> Status:
-    if isinstance(outcome, Done):
-        return "done"
-    if isinstance(outcome, Failed):
-        return "canceled" if outcome.code == "canceled" else "failed"
-    return "needs" if isinstance(outcome, Needs) else "working"
-
-
-def _state(state: Any, kept: Mapping[str, Any]) -> bytes | None:
-    return encode({"state": state, "kept": dict(kept)}) if state is not None or kept else None
-
-
-_UNDECODABLE = (msgspec.MsgspecError, TypeError, ValueError, AttributeError)
-
-
-def _job(row: Row) -> Job:
-    """The job of a row; Corrupt when it cannot be read."""
-    try:
-        return _decoded(row)
-    except _UNDECODABLE as wrong:
-        raise Corrupt(f"Job {row['id']} cannot be read: {wrong}") from None
-
-
-def _decoded(row: Row) -> Job:
-    stored = msgspec.json.decode(bytes(row["state"])) if row["state"] is not None else {}
-    return Job(
-        id=row["id"],
-        owner=row["owner"],
-        status=row["status"],
-        turn=row["turn"],
-        call=decode_call(bytes(row["call"])),
-        key=row["key"],
-        key_hash=row["key_hash"],
-        route=_route.decode(bytes(row["route"])) if row["route"] is not None else None,
-        state=stored.get("state"),
-        kept=stored.get("kept", {}),
-        outcome=decode_outcome(bytes(row["outcome"])) if row["outcome"] is not None else None,
-        answers=_answers.decode(bytes(row["answers"])) if row["answers"] is not None else {},
-        questions=_questions.decode(bytes(row["questions"])) if row["questions"] is not None else (),
-        seq=row["seq"],
-        node=row["node"],
-        lease=row["lease"],
-        generation=row["generation"],
-        created=row["created"],
-        updated=row["updated"],
-    )

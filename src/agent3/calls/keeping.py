@@ -13,6 +13,7 @@ from agent3.errors import Corrupt, NotFound
 from agent3.model import Call, Failed, decode_call, decode_outcome, encode
 from agent3.settings import Calls
 from agent3.storage import Blobs, Database, Row, Transaction
+from agent3.storage.checksums import summed, whole
 
 __all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "Retention", "StoredArtifact", "Waiting"]
 
@@ -68,8 +69,8 @@ class DeadLetters:
                     outcome.code,
                     outcome.message,
                     call.live.attempts,
-                    encode(call),
-                    encode(outcome),
+                    summed(encode(call)),
+                    summed(encode(outcome)),
                 )
             ],
         )
@@ -100,8 +101,8 @@ class DeadLetters:
         if row is None:
             raise NotFound(f"There is no dead letter {letter[:100]!r}. It may have been dropped, or have expired.")
         try:
-            outcome = decode_outcome(bytes(row["outcome"]))
-            call = decode_call(bytes(row["call"]))
+            outcome = decode_outcome(whole(bytes(row["outcome"]), f"Dead letter {letter}"))
+            call = decode_call(whole(bytes(row["call"]), f"Dead letter {letter}"))
         except msgspec.MsgspecError as wrong:
             raise Corrupt(f"Dead letter {letter} cannot be read: {wrong}. Drop it.") from None
         assert isinstance(outcome, Failed)
@@ -117,7 +118,7 @@ class DeadLetters:
         async def work(tx: Transaction) -> int:
             return sum([await tx.run("DELETE FROM dead_letters WHERE id = ?", one) for one in letters])
 
-        return await self._database.write(work)
+        return await self._database.write(work, frees=True)
 
     async def waiting(self) -> Waiting:
         """How many wait for somebody to look at them."""
@@ -174,13 +175,17 @@ class ArtifactStore:
         )
         return artifact
 
-    async def get(self, owner: str, artifact: str) -> StoredArtifact:
-        """The artifact of this owner; NotFound for anything else, Corrupt when its bytes have changed."""
+    async def get(self, reader: str, artifact: str) -> StoredArtifact:
+        """The artifact, for its owner and those he shares it with; NotFound for all else, Corrupt when it changed."""
+        now = self._env.now()
         row = await self._database.one(
-            "SELECT sha256, name, media_type FROM artifacts WHERE id = ? AND owner = ? AND expires > ?",
+            "SELECT sha256, name, media_type FROM artifacts WHERE id = ? AND expires > ? AND (owner = ? OR EXISTS "
+            "(SELECT 1 FROM artifact_readers WHERE artifact = artifacts.id AND reader = ? AND until > ?))",
             artifact,
-            owner,
-            self._env.now(),
+            now,
+            reader,
+            reader,
+            now,
         )
         if row is None:
             raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
@@ -190,7 +195,7 @@ class ArtifactStore:
         """Remove artifacts past their time, with the bytes that no other needs; how many."""
         removed = 0
         while removed < _A_ROUND:
-            hashes = await self._database.write(self._expire_some)
+            hashes = await self._database.write(self._expire_some, frees=True)
             for digest in sorted(set(hashes)):
                 await self._let_go(digest)
             removed += len(hashes)
@@ -252,7 +257,7 @@ class Retention:
         sql = f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE at < ? ORDER BY at LIMIT ?)"
         removed = 0
         while removed < _A_ROUND:
-            some = await self._database.write(lambda tx: tx.run(sql, before, _AT_ONCE))
+            some = await self._database.write(lambda tx: tx.run(sql, before, _AT_ONCE), frees=True)
             removed += some
             if some < _AT_ONCE:
                 break

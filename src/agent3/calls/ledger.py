@@ -22,7 +22,7 @@ from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
-from agent3.observe.traces import NoTracer, Tracer, new, parse
+from agent3.observe.traces import NoTracer, Tracer, here, new, parse
 from agent3.storage import Database
 
 __all__ = ["Ledger", "Row", "ledger", "trace_id"]
@@ -177,12 +177,14 @@ async def _traced(call: Call, inner: Handler, book: Ledger, tracer: Tracer) -> O
     attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
     came_from = parse(call.traceparent) or new(book.env, call.id)
     span = tracer.start(f"{call.agent}/{call.capability}", came_from, attributes)
+    inside = here.set(span.context)
     status = "canceled"
     try:
         outcome = await _record(replace(call, traceparent=span.context.header()), inner, book)
         status = _status(outcome, call.live)
         return outcome
     finally:
+        here.reset(inside)
         span.end("ok" if status in ("done", "needs", "working") else "error", {"agent3.status": status})
 
 

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from agent3 import failpoints
 from agent3.calls.webhooks import keys_of, signed
 from agent3.env import Env
-from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError
+from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
@@ -48,6 +49,17 @@ _ANY = 2**63
 _LARGEST = 4 * 1024 * 1024
 _SPARE = 10
 """How many times more may wait than callers are told: what was promised must find room when it comes."""
+_LINES = 10
+"""The share of the room that one owner's deliveries to one destination may take up."""
+_ROOM = (
+    "SELECT (SELECT depth FROM queues WHERE name = ?) AS depth, COUNT(*) AS own FROM (SELECT 1 FROM queue_messages "
+    "WHERE queue = 'webhooks' AND context = ? AND state = 'waiting' LIMIT ?) AS counted"
+)
+_LATEST = (
+    "SELECT d.created, q.id AS waiting FROM deliveries AS d LEFT JOIN queue_messages AS q ON q.id = d.id "
+    "AND q.queue = 'webhooks' AND q.state <> 'dead' WHERE d.subject = ? ORDER BY d.created DESC, d.id DESC LIMIT 1"
+)
+_NOTE = "UPDATE deliveries SET ended = ?, delivered = ?, attempts = ? WHERE id = ?"
 _IDLE = 30.0
 _AGAIN = 1.0
 
@@ -108,14 +120,22 @@ class Outbox:
     async def check(self, owner: str, url: str) -> None:
         """Raise unless this owner may have deliveries made there, and there is room for them.
 
-        SecurityError for the address, SetupError without a secret, QueueFull when too many wait already.
+        SecurityError for the address, SetupError without a secret, QueueFull when too many wait already: of all, or of
+        this owner for this destination, so that one receiver that is down does not take the room of the others.
         """
         await self._secret(owner)
         await self._gate.check(url)
-        row = await self._database.one("SELECT depth FROM queues WHERE name = ?", NAME)
-        if row is not None and row["depth"] >= self._how.waiting:
+        own = max(1, self._how.waiting // _LINES)
+        row = await self._database.one(_ROOM, NAME, _context(owner, url), own)
+        assert row is not None
+        if (row["depth"] or 0) >= self._how.waiting:
             raise QueueFull(
                 f"{row['depth']:,} callbacks wait for their delivery, so no more are taken. Try again later.",
+                retry_after=30.0,
+            )
+        if row["own"] >= own:
+            raise QueueFull(
+                f"{row['own']:,} callbacks wait for this receiver, so no more are taken for it. See that it answers.",
                 retry_after=30.0,
             )
 
@@ -136,7 +156,7 @@ class Outbox:
             return False
         try:
             body = msgspec.json.encode(delivery)
-            await self._queue.put(body, context=_context(delivery), id=id, tx=tx)
+            await self._queue.put(body, context=_context(delivery.owner, delivery.url), id=id, tx=tx)
         except QueueFull:
             log.error("webhook %s: there is no room for it, and it is not sent", id)
             self._metrics.webhooks.inc(("refused",))
@@ -154,6 +174,11 @@ class Outbox:
             self._env.now(),
         )
         return row is not None
+
+    async def is_quiet(self, tx: Transaction, subject: str, seconds: float) -> bool:
+        """Whether the latest delivery of a subject is no longer under way, and was written down so long ago."""
+        row = await tx.one(_LATEST, subject)
+        return row is None or (row["waiting"] is None and not 0 <= self._env.now() - row["created"] < seconds)
 
     async def receipts(self, subject: str, limit: int = 1_000) -> list[Receipt]:
         """The deliveries of a subject and how they stand, the oldest first."""
@@ -202,6 +227,11 @@ class Outbox:
                 log.warning("webhooks: %s; looked for again in %g s", wrong, _AGAIN)
                 await asyncio.sleep(_AGAIN)
                 continue
+            except Exception:
+                # Nobody waits for this task: were it to end, callbacks would stop in silence until the next start.
+                log.exception("webhooks: looked for again in %g s", _AGAIN)
+                await asyncio.sleep(_AGAIN)
+                continue
             self._metrics.webhooks_waiting.set((), self._queue.size)
             for lease in leases:
                 self._begin(lease)
@@ -215,6 +245,7 @@ class Outbox:
         try:
             try:
                 verdict = await self._sent(lease)
+                await failpoints.reach("outbox.delivered")
             except asyncio.CancelledError:
                 await self._queue.release(lease)
                 raise
@@ -229,6 +260,7 @@ class Outbox:
             delivery = _read(lease)
             headers = await self._headers(lease.id, delivery)
             raw = delivery.body.encode()
+            await failpoints.reach("outbox.deliver", Unavailable)
             async with self._gate.stream(
                 "POST", delivery.url, headers=headers, body=raw, timeout=self._how.timeout, max_bytes=_ANY
             ) as answer:
@@ -294,10 +326,9 @@ class Outbox:
         return min(verdict.wait, _LONGEST_WAIT) + self._env.jitter(self._how.first_delay)
 
     async def _note(self, lease: Lease, ended: str | None, delivered: float | None) -> None:
-        await self._database.many(
-            "UPDATE deliveries SET ended = ?, delivered = ?, attempts = ? WHERE id = ?",
-            [(ended, delivered, lease.attempt, lease.id)],
-        )
+        # It goes with the end of its message, which a full disk does not prevent; else it would be sent for ever.
+        told = (ended, delivered, lease.attempt, lease.id)
+        await self._database.write(lambda tx: tx.run(_NOTE, *told), frees=True, calm=True)
 
 
 def _policy(how: Callbacks) -> Policy:
@@ -329,10 +360,10 @@ def _place(owner: str, url: str) -> str:
     return f"{owner}\n{url}"
 
 
-def _context(delivery: Delivery) -> str:
+def _context(owner: str, url: str) -> str:
     """Who is told where: by host rather than by URL, so that many URLs of one slow host are no way past the others."""
-    parts = urlsplit(delivery.url)
-    return f"{parts.scheme}://{parts.netloc.lower()} {delivery.owner}"[:1_000]
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.lower()} {owner}"[:1_000]
 
 
 def _read(lease: Lease) -> Delivery:

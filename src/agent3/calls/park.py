@@ -31,6 +31,8 @@ _GRACE = 0.5
 """Seconds that a turn waits for its cancelled handler; longer than that it cleans up behind the turn's back."""
 _PATIENCE = 10.0
 """Seconds that cancelled handlers get to clean up when the gateway closes."""
+_SPARE = 100
+"""Frames held of functions that may be run again from the top instead."""
 _BREATHS = 3
 """Rounds of the loop that an answered handler gets before a question that waits already ends its turn."""
 
@@ -118,6 +120,7 @@ class Park:
         self._most = most
         self._seconds = seconds
         self._frames: OrderedDict[str, _Frame] = OrderedDict()
+        self._spare: OrderedDict[str, None] = OrderedDict()
         self._leaving: set[asyncio.Task[Outcome]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,6 +134,7 @@ class Park:
         async def turn(call: Call) -> Outcome:
             job = call.job or call.id
             frame = self._frames.pop(job, None)
+            self._spare.pop(job, None)
             self._show()
             if call.entry == "cancel" and frame is not None:
                 await self._stop(frame, job)
@@ -145,6 +149,7 @@ class Park:
 
     def forget(self, job: str) -> None:
         """Let go of a frame: another process has taken the conversation further, of which this one knows nothing."""
+        self._spare.pop(job, None)
         if (frame := self._frames.pop(job, None)) is not None:
             log.info("job %s: its frame left memory, since another process goes on with it", job)
             self._let_go(frame)
@@ -154,6 +159,7 @@ class Park:
         """Let every frame go, and wait a while for all that still clean up; their jobs stay in storage."""
         frames = list(self._frames.values())
         self._frames.clear()
+        self._spare.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -188,8 +194,18 @@ class Park:
             frame.since = self._env.monotonic()
             frame.unfollow()
             self._frames[job] = frame
+            if frame.live.capability is not None and frame.live.capability.hints.replay:
+                self._spare[job] = None
+                self._let_go_spare()
             self._evict()
         return outcome
+
+    def _let_go_spare(self) -> None:
+        """Hold few frames that can be rebuilt: a person may think for days, and the answers so far are in the job."""
+        while len(self._spare) > _SPARE:
+            job, _ = self._spare.popitem(last=False)
+            if (frame := self._frames.pop(job, None)) is not None:
+                self._let_go(frame)
 
     async def _stop(self, frame: _Frame, job: str) -> None:
         """Let a frame go. One that clings to life holds up neither the deadline nor whoever cancelled it."""
@@ -215,6 +231,7 @@ class Park:
             if len(self._frames) <= self._most and frame.since > oldest:
                 break
             del self._frames[job]
+            self._spare.pop(job, None)
             self._metrics.events_dropped.inc(("parked frame let go",))
             log.info("job %s: its frame left memory; an answer will replay it or find it interrupted", job)
             self._let_go(frame)

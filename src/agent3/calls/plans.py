@@ -22,7 +22,19 @@ from agent3.model import Capability
 from agent3.observe.logs import get as logger
 from agent3.schema import nearest
 
-__all__ = ["Invoke", "Item", "OnError", "PlanStep", "StopOnError", "parse_plan", "planner", "run_batch", "run_plan"]
+__all__ = [
+    "Invoke",
+    "Item",
+    "OnError",
+    "PlanStep",
+    "StopOnError",
+    "fill",
+    "needs",
+    "parse_plan",
+    "planner",
+    "run_batch",
+    "run_plan",
+]
 
 log = logger("plans")
 
@@ -103,7 +115,7 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
     if double := {name for name in names if names.count(name) > 1}:
         raise ValidationError(f"Step {sorted(double)[0]!r} stands twice in the plan; give each an id of its own.")
     for step in plan:
-        for other in _needs(step):
+        for other in needs(step):
             if other not in names:
                 near = nearest(other, names)
                 raise ValidationError(
@@ -115,7 +127,7 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
 
 
 def _sorted(plan: Sequence[PlanStep]) -> TopologicalSorter[str]:
-    order = TopologicalSorter({step.id: _needs(step) for step in plan})
+    order = TopologicalSorter({step.id: needs(step) for step in plan})
     try:
         order.prepare()
     except CycleError as circle:
@@ -123,7 +135,8 @@ def _sorted(plan: Sequence[PlanStep]) -> TopologicalSorter[str]:
     return order
 
 
-def _needs(step: PlanStep) -> set[str]:
+def needs(step: PlanStep) -> set[str]:
+    """The steps that one waits for: those it names, and those whose results it takes."""
     return set(step.after) | {name.split(".", 1)[0] for name in _references(step.input)}
 
 
@@ -221,7 +234,7 @@ class _PlanRun:
         if name in self._items:
             return name
         async with self._room:
-            if any(self._items[other].status != "success" for other in _needs(step)) or (self._failed and self._stop):
+            if any(self._items[other].status != "success" for other in needs(step)) or (self._failed and self._stop):
                 self._items[name] = Item(name, "skipped")
             else:
                 self._items[name] = await self._kept(step)

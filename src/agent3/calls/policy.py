@@ -16,7 +16,7 @@ from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outco
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, Limiter
 
-__all__ = ["RECOVERY", "authorize", "limit", "resolve", "toll", "unknown", "validate"]
+__all__ = ["RECOVERY", "authorize", "limit", "resolve", "toll", "understood", "unknown", "validate"]
 
 RECOVERY = "recovery"
 """The door of calls that were let in by an earlier process."""
@@ -59,7 +59,7 @@ def limit(limiter: Limiter, ceiling: Ceiling) -> Step:
                 return await inner(call)
             if not call.live.charged and (refusal := await toll(limiter, call)) is not None:
                 return refusal
-            if not ceiling.enter(call.agent):
+            if not (ceiling.enter(call.agent) or await ceiling.admit(call.agent)):
                 return failed_by(_too_many(call))
             try:
                 return await inner(call)
@@ -100,14 +100,19 @@ def resolve() -> Step:
             if call.input is not None or call.entry == "cancel":
                 return inner(call)
             try:
-                given = _from_message(call, call.live.capability)
+                given = understood(call)
             except Agent3Error as wrong:
                 return at_once(failed_by(wrong))
-            return inner(replace(call, input=given))
+            return inner(given)
 
         return resolved
 
     return step
+
+
+def understood(call: Call) -> Call:
+    """The call with its message as structured input, if it has no other; ValidationError for what is not as it says."""
+    return call if call.input is not None else replace(call, input=_from_message(call, call.live.capability))
 
 
 def _from_message(call: Call, capability: Capability) -> Any:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from agent3 import failpoints
 from agent3.calls.outcomes import failed_by, failed_by_any
 from agent3.calls.timeouts import Timeout, Timeouts
+from agent3.calls.wakefulness import Wakefulness
 from agent3.env import Env
 from agent3.errors import CallTimeout, CircuitOpen, StorageError, Unavailable
 from agent3.model import Call, Failed, Handler, Outcome, Route, Step, Working
@@ -187,6 +188,7 @@ class Breakers:
         self._metrics = metrics
         self._most = most
         self._circuits: dict[str, _Circuit] = {}
+        self._awake = Wakefulness(env)
 
     def state(self, key: str) -> str:
         """``closed``, ``open`` or ``half-open``."""
@@ -197,10 +199,12 @@ class Breakers:
 
     def untroubled(self, key: str) -> bool:
         """Whether nothing is held against a route."""
+        self._awake.watch()
         return key not in self._circuits
 
     def refuse(self, key: str, call: str = "") -> float | None:
         """Seconds to wait when the circuit takes no call now, else None; in half-open it takes one as its probe."""
+        self._awake.watch()
         circuit = self._circuits.get(key)
         if circuit is None or circuit.failures < self._settings.breaker_failures:
             return None
@@ -234,6 +238,15 @@ class Breakers:
         if circuit is not None and circuit.probe == call:
             circuit.probe = None
 
+    def missed(self, key: str, call: Call) -> None:
+        """A call failed by what may be its target's silence: the target's failure, unless we were away meanwhile."""
+        whole = call.timeout if call.timeout is not None else self._settings.timeout
+        began = self._env.monotonic() if call.live.expires is None else call.live.expires - whole
+        if self._awake.woke >= began:
+            self.abandoned(key, call.id)
+        else:
+            self.failed(key)
+
     def is_late(self, call: Call) -> bool:
         """Whether the time of the whole call is over."""
         expires = call.live.expires
@@ -262,10 +275,10 @@ def breaker(circuits: Breakers) -> Step:
                 outcome = await inner(call)
             except asyncio.CancelledError:
                 # A caller that goes away says nothing of the target; a deadline that it let pass does.
-                circuits.failed(key) if circuits.is_late(call) else circuits.abandoned(key, call.id)
+                circuits.missed(key, call) if circuits.is_late(call) else circuits.abandoned(key, call.id)
                 raise
             if isinstance(outcome, Failed) and outcome.code in _BREAKS:
-                circuits.failed(key)
+                circuits.missed(key, call)
             else:
                 circuits.succeeded(key)
             return outcome

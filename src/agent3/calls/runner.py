@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,9 @@ from msgspec.structs import replace
 from agent3.calls.jobs import LEASE, Job, Jobs
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import RECOVERY
+from agent3.calls.turning import Bounds, Listener, Turn, noticed
 from agent3.env import Env
-from agent3.errors import Agent3Error, Canceled, Conflict, Interrupted, NotFound, StorageError, TooLarge, TurnTaken
+from agent3.errors import Agent3Error, Canceled, Conflict, Interrupted, NotFound, StorageError, TurnTaken
 from agent3.model import (
     Agent,
     Answer,
@@ -35,7 +35,6 @@ from agent3.model import (
     Part,
     Principal,
     Working,
-    encode,
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
@@ -46,7 +45,6 @@ __all__ = ["Charge", "Listener", "Runner", "Sweep", "Target", "converse"]
 
 log = logger("jobs")
 
-Listener = Callable[[Event], None]
 Target = tuple[Agent, Capability]
 Lookup = Callable[[str, str], Awaitable[Target]]
 Charge = Callable[[Call], Awaitable[Outcome | None]]
@@ -54,13 +52,10 @@ Charge = Callable[[Call], Awaitable[Outcome | None]]
 Sweep = Callable[[], Awaitable[Mapping[str, int]]]
 """Removes what is past its time; how many of each kind."""
 
-_FLUSH = 0.01
-_PENDING = 1_000
 _PATIENCE = 30.0
 """Seconds that a cancelled turn gets to clean up before its cancelling stops waiting for it."""
 _FORSAKEN = 3_600.0
 """Seconds after which a job is failed that no process took over, since none has its agent."""
-_FLOOD = "more than a turn may tell"
 _SWEEP = 600.0
 """Seconds between two rounds that remove what is past its time."""
 _COUNT = 30.0
@@ -74,153 +69,6 @@ _HANDING = 2.0
 _HAND_LOOK = 0.02
 _LATEST = 10.0
 """Longest pause between two tries to write down how a turn ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """What one turn may tell, and where it is counted when it tells more."""
-
-    events: int
-    size: int
-    metrics: Metrics
-
-    def dropped(self, reason: str, events: int = 1) -> None:
-        """Count events that nobody will see."""
-        if events:
-            self.metrics.events_dropped.inc((reason,), events)
-
-
-class _Turn:
-    """One running turn: gives its events their numbers and writes them in batches, if it is a job's."""
-
-    # What most turns never change stands here once, instead of in each of them.
-    task: asyncio.Task[Any] | None = None
-    called_off = False
-    flooded = False
-    seq = 0
-    _told = 0
-    _weight = 0
-    _opening: asyncio.Lock | None = None
-    _pending: list[Event]
-    _writer: asyncio.Task[None] | None = None
-    _writing = False
-
-    def __init__(
-        self,
-        jobs: Jobs,
-        job: Job | None,
-        live: Live,
-        listener: Listener | None,
-        call: Call,
-        bounds: _Bounds,
-        opened: Callable[[_Turn], None] | None = None,
-    ):
-        self.job = job
-        self._bounds = bounds
-        self._jobs = jobs
-        self._listener = listener
-        self.call = call
-        self._live = live
-        self._opened = opened
-        self._pending = []
-        live.listener = self.hear
-        live.keep = self.keep
-        if job is not None:
-            self.seq = job.seq
-            if job.kept:
-                live.kept = dict(job.kept)
-
-    def hear(self, event: Event) -> None:
-        """Take an event: write it down if this is a job, and tell the caller that is there.
-
-        An event beyond the bounds of a turn is dropped and ends the turn.
-        """
-        if (reason := self._refusal(event)) is not None:
-            self._bounds.dropped(reason)
-            return
-        if self.job is not None:
-            self.seq += 1
-            event = replace(event, seq=self.seq, turn=self.job.turn)
-            self._pending.append(event)
-            if self._writer is None or self._writer.done():
-                self._writer = asyncio.get_running_loop().create_task(self._write())
-        if self._listener is not None and event.kind != "state":
-            self._tell(self._listener, event)
-
-    def calm(self) -> Failed:
-        """Undo the cancellation that a flood brought on; what the turn ends with instead."""
-        if self.task is not None and self.task.uncancel() > 0:
-            raise asyncio.CancelledError
-        text = (
-            f"{self.call.agent}/{self.call.capability} told more than {self._bounds.events} events or "
-            f"{self._bounds.size} bytes in one turn. Let it tell less, or raise calls.events and calls.event_bytes."
-        )
-        return replace(failed_by(TooLarge(text)), asked=True)
-
-    async def keep(self, name: str, value: Any) -> None:
-        """Remember durably that something was done; an inline turn becomes a job by it."""
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
-            if self.job is None:
-                self.job, _ = await self._jobs.open(self.call)
-                if self._opened is not None:
-                    self._opened(self)
-        self._live.kept[name] = value
-        await self._jobs.keep(self.job, self._live.kept)
-
-    async def settle(self) -> list[Event]:
-        """Hear no more; what is still to be written goes with the end of the turn."""
-        self._live.listener = None
-        if self._writer is not None:
-            if not self._writing:
-                self._writer.cancel()
-            await asyncio.wait([self._writer])
-        pending, self._pending = self._pending, []
-        return pending
-
-    def _refusal(self, event: Event) -> str | None:
-        """Why an event is not taken: it cannot be kept, or the turn has told too much, which cancels it."""
-        if self.flooded:
-            return _FLOOD
-        weight = _weight(event)
-        if weight is None and self.job is not None:
-            return "not JSON"
-        self._told += 1
-        self._weight += weight or 0
-        if self._told <= self._bounds.events and self._weight <= self._bounds.size:
-            return None
-        self.flooded = True
-        if self.task is not None:
-            self.task.cancel()
-        return _FLOOD
-
-    def _tell(self, listener: Listener, event: Event) -> None:
-        try:
-            listener(event)
-        except Exception:
-            # Whoever listens is not part of the call: it loses its events, and the call goes on.
-            log.exception("%s/%s: its listener failed and hears no more", self.call.agent, self.call.capability)
-            self._listener = None
-
-    async def _write(self) -> None:
-        while self._pending:
-            await asyncio.sleep(_FLUSH)
-            batch, self._pending = self._pending[:_PENDING], self._pending[_PENDING:]
-            assert self.job is not None
-            self._writing = True
-            try:
-                await self._jobs.append(self.job, batch)
-            except StorageError as wrong:
-                log.warning("job %s: %d events are written later: %s", self.job.id, len(batch), wrong)
-                self._pending = batch + self._pending
-                return
-            except Agent3Error as wrong:
-                log.warning("job %s: %d events not written: %s", self.job.id, len(batch), wrong)
-                self._bounds.dropped("not written", len(batch))
-                return
-            finally:
-                self._writing = False
 
 
 class Runner:
@@ -246,7 +94,7 @@ class Runner:
         self._lookup = lookup
         self._env = env
         self._metrics = metrics
-        self._bounds = _Bounds(how.events, how.event_bytes, metrics)
+        self._bounds = Bounds(how.events, how.event_bytes, metrics)
         self._charge = charge
         self._sweep = sweep
         self._leases = leases
@@ -254,7 +102,7 @@ class Runner:
         self._heeding: dict[str, asyncio.Task[None]] = {}
         self._trusting = float("-inf")
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
-        self._inlined: dict[str, _Turn] = {}
+        self._inlined: dict[str, Turn] = {}
         self._lost: set[str] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -279,6 +127,21 @@ class Runner:
             return self._inline(call, target, listener, door)
         return self._start(call, target, listener, door, detach)
 
+    def first(
+        self,
+        call: Call,
+        target: Target,
+        *,
+        opened: Callable[[Job], None],
+        listener: Listener | None = None,
+        door: str = "library",
+    ) -> Coroutine[Any, Any, Outcome]:
+        """The first turn, inline also with a key: for who has looked for the key, and itself keeps what ends at once.
+
+        As soon as it has to wait for anything it is a job, of which ``opened`` hears. Cancelling the caller cancels it.
+        """
+        return self._inline(call, target, listener, door, opened)
+
     async def _start(self, call: Call, target: Target, listener: Listener | None, door: str, detach: bool) -> Outcome:
         """The first turn of a call that is a job from the beginning."""
         if (known := await self._jobs.known(call)) is not None:
@@ -301,13 +164,15 @@ class Runner:
         *,
         turn: int | None = None,
         reply: tuple[Part, ...] = (),
+        said: tuple[Event, ...] = (),
         listener: Listener | None = None,
         door: str = "library",
         detach: bool = False,
     ) -> Outcome:
         """The turn that brings answers. Of two at once one wins; the other is told so by TurnTaken.
 
-        Only what was asked can be answered: answers to anything else are left out.
+        Only what was asked can be answered: answers to anything else are left out. ``said`` is written to the log in
+        the same commit that takes the turn.
         """
         job = await self._jobs.get(principal.id, job_id)
         if turn is not None and turn != job.turn:
@@ -317,7 +182,7 @@ class Runner:
         target = await self._lookup(job.call.agent, job.call.capability)
         asked = {one.id: answers[one.id] for one in job.questions if one.id in answers}
         holder = await self._holder(job, target[1]) if not reply else None
-        claimed = await self._jobs.claim(job, {**job.answers, **asked}, hand_to=holder)
+        claimed = await self._jobs.claim(job, {**job.answers, **asked}, hand_to=holder, said=said)
         if holder is not None and (claimed := await self._handed_over(claimed)).node == holder:
             return Working(job=job.id, turn=claimed.turn) if detach else await self._listened(claimed, listener)
         if job.node != self._jobs.node:
@@ -327,6 +192,10 @@ class Runner:
         if detach:
             return Working(job=job.id, turn=claimed.turn)
         return await self._attached(task)
+
+    async def target(self, agent: str, capability: str) -> Target:
+        """What a call of these names reaches; NotFound where that is nothing."""
+        return await self._lookup(agent, capability)
 
     async def wait(self, principal: Principal, job_id: str, seconds: float) -> Outcome:
         """How the job stands when it pauses or ends, or ``Working`` when the time is over."""
@@ -433,12 +302,20 @@ class Runner:
             return None
         return await self._charge(replace(call, live=Live(*target, door=door)))
 
-    async def _inline(self, call: Call, target: Target, listener: Listener | None, door: str) -> Outcome:
+    async def _inline(
+        self,
+        call: Call,
+        target: Target,
+        listener: Listener | None,
+        door: str,
+        opened: Callable[[Job], None] | None = None,
+    ) -> Outcome:
         live = Live(*target, door=door)
-        turn = _Turn(self._jobs, None, live, listener, call, self._bounds, self._enlist)
+        turn = Turn(self._jobs, None, live, listener, call, self._bounds, partial(self._enlist, opened=opened))
         turn.task = asyncio.current_task()
         try:
-            outcome = await self._handler(replace(call, live=live, routes=call.routes or target[1].routes))
+            running = self._handler(replace(call, live=live, routes=call.routes or target[1].routes))
+            outcome = await (running if opened is None else noticed(running, turn))
             if turn.flooded:
                 outcome = await self._calmed(turn)
         except asyncio.CancelledError:
@@ -460,7 +337,7 @@ class Runner:
             return outcome
         return await self._become_job(turn, live, outcome)
 
-    async def _calmed(self, turn: _Turn) -> Failed:
+    async def _calmed(self, turn: Turn) -> Failed:
         """What a turn ends with that told too much; its cancellation may have been swallowed, or not have come yet."""
         try:
             await asyncio.sleep(0)
@@ -468,7 +345,7 @@ class Runner:
             return turn.calm()
         return turn.calm()
 
-    async def _called_off(self, turn: _Turn, live: Live) -> bool:
+    async def _called_off(self, turn: Turn, live: Live) -> bool:
         """Whether it was the job of an inline turn that was cancelled, and not its caller; a caller's job ends here."""
         if turn.job is None or self._closing:
             return False
@@ -478,17 +355,19 @@ class Runner:
         await self._end(turn, live, _called_off())
         return False
 
-    def _enlist(self, turn: _Turn) -> None:
+    def _enlist(self, turn: Turn, opened: Callable[[Job], None] | None = None) -> None:
         """Know an inline turn that became a job, so that its lease is renewed and it can be cancelled."""
         assert turn.job is not None
         self._inlined[turn.job.id] = turn
+        if opened is not None:
+            opened(turn.job)
 
-    async def _become_job(self, turn: _Turn, live: Live, outcome: Outcome) -> Outcome:
+    async def _become_job(self, turn: Turn, live: Live, outcome: Outcome) -> Outcome:
         if turn.job is not None:
             job = await self._end(turn, live, outcome)
         else:
             assert isinstance(outcome, (Needs, Working))
-            job = await self._jobs.adopt(turn.call, outcome, live.route)
+            job = await self._jobs.adopt(turn.call, outcome, live.route, turn.early())
         return self._go_on(job, live)
 
     def _go_on(self, job: Job, live: Live) -> Outcome:
@@ -534,7 +413,7 @@ class Runner:
     ) -> asyncio.Task[Outcome]:
         live = Live(*target, door=door)
         live.charged = charged
-        turn = _Turn(self._jobs, job, live, listener, call, self._bounds)
+        turn = Turn(self._jobs, job, live, listener, call, self._bounds)
         running = replace(call, live=live, routes=call.routes or target[1].routes, job=job.id)
         return self._watch(job.id, self._run(running, live, turn))
 
@@ -559,10 +438,10 @@ class Runner:
             await asyncio.wait([task])
             raise
 
-    async def _run(self, call: Call, live: Live, turn: _Turn) -> Outcome:
+    async def _run(self, call: Call, live: Live, turn: Turn) -> Outcome:
         return self._go_on(await self._to_its_end(call, live, turn), live)
 
-    async def _to_its_end(self, call: Call, live: Live, turn: _Turn) -> Job:
+    async def _to_its_end(self, call: Call, live: Live, turn: Turn) -> Job:
         """Run a turn of a job until its end is on disk. Closing leaves it as it is, for the next process."""
         try:
             outcome = await self._handled(call, turn)
@@ -574,7 +453,7 @@ class Runner:
             outcome = _called_off(outcome)
         return await self._end(turn, live, outcome)
 
-    async def _handled(self, call: Call, turn: _Turn) -> Outcome:
+    async def _handled(self, call: Call, turn: Turn) -> Outcome:
         """What the chain answers. A turn that told too much ends so, whatever its target makes of being cancelled."""
         turn.task = asyncio.current_task()
         try:
@@ -589,7 +468,7 @@ class Runner:
                 raise
             return _broken(turn.job, wrong)
 
-    async def _end(self, turn: _Turn, live: Live, outcome: Outcome) -> Job:
+    async def _end(self, turn: Turn, live: Live, outcome: Outcome) -> Job:
         """Write down how a turn ended; of a job that another process has taken, nothing is written."""
         job = turn.job
         assert job is not None
@@ -656,7 +535,7 @@ class Runner:
         if taken is None:
             return None
         live = Live(*target, door=door)
-        turn = _Turn(self._jobs, taken, live, None, taken.call, self._bounds)
+        turn = Turn(self._jobs, taken, live, None, taken.call, self._bounds)
         call = replace(self._next(taken, taken.call.principal, "attach"), live=live)
         return await self._to_its_end(call, live, turn)
 
@@ -845,14 +724,6 @@ class Runner:
             return
         if removed := {name: count for name, count in (await sweep()).items() if count}:
             log.info("past their time and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
-
-
-def _weight(event: Event) -> int | None:
-    """The bytes that an event takes; None when it is not JSON and so cannot be kept."""
-    try:
-        return len(encode(event))
-    except (TypeError, ValueError, RecursionError):
-        return None
 
 
 def _target_of(live: Live) -> Target:

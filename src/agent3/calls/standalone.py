@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from agent3.env import REAL
 from agent3.errors import Agent3Error, Conflict, StorageError
 from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
+from agent3.observe.traces import Tracer
 from agent3.settings import Calls, Settings, data_folder
 from agent3.storage import Blobs, Database, Transaction, open_database
 
@@ -50,7 +51,9 @@ class Standalone:
     Safe from any thread. Agents with jobs to take up must be hosted before the first call.
     """
 
-    def __init__(self, settings: Settings | None = None):
+    def __init__(self, settings: Settings | None = None, *, tracer: Tracer | None = None):
+        self._tracer = tracer
+        self._leaving: list[Callable[[], Awaitable[None]]] = []
         self._settings = settings or Settings(calls=Calls(ledger="batched", job_days=_DAYS))
         self._connector = LocalConnector()
         self._connectors: dict[str, Connector] = {"local": self._connector}
@@ -58,6 +61,15 @@ class Standalone:
         self._opening: asyncio.Future[House] | None = None
         self._numbers = itertools.count(1)
         self._untidied = 0
+
+    @property
+    def durable(self) -> bool:
+        """Whether what it is given outlives the process."""
+        return bool(self._settings.storage.url)
+
+    def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
+        """Have something done in the bridge's loop before the core is closed, once; for what works on its database."""
+        self._leaving.append(leave)
 
     def host(self, agent: LocalAgent) -> None:
         """Make an agent callable, under an id of its own: two servers in one script may bear one name.
@@ -186,6 +198,9 @@ class Standalone:
 
     async def aclose(self) -> None:
         """Close the core; it opens anew when it is used again."""
+        leaving, self._leaving = self._leaving, []
+        for leave in leaving:
+            await leave()
         opening, self._opening = self._opening, None
         if opening is not None:
             await asyncio.wait([opening])
@@ -226,11 +241,15 @@ class Standalone:
     async def _moved_in(self, database: Database, url: str) -> House:
         """The core on a database, with the jobs that an earlier process left there."""
         blobs = Blobs(blob_folder(self._settings, url)) if url else None
-        house = House.build(self._settings, database, self._connectors, self._lookup, blobs=blobs)
+        house = House.build(self._settings, database, self._connectors, self._lookup, blobs=blobs, tracer=self._tracer)
         if url and (taken := await house.runner.recover()):
             log.info("%d jobs of an earlier process were taken over", taken)
         house.runner.keep_house()
         return house
+
+    async def tidy(self) -> None:
+        """Count a call that was made past this face, so that the rows in memory stay few. Inside the bridge's loop."""
+        await self._tidy(await self.house())
 
     async def _tidy(self, house: House) -> None:
         """Now and then, on the way out of a call: by the clock alone a busy script would outrun it."""

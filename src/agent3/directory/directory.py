@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from agent3.directory.words import Index
 from agent3.env import Env
-from agent3.errors import AgentNotFound
+from agent3.errors import AgentNotFound, Corrupt
 from agent3.model import Agent, encode
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.checksums import summed, whole
 from agent3.storage.news import News
 
 __all__ = ["Directory", "Hit"]
@@ -73,7 +74,7 @@ class Directory:
                 "INSERT INTO agents (id, body, added, updated) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET body = excluded.body, updated = excluded.updated",
                 agent.id,
-                encode(agent),
+                summed(encode(agent)),
                 now,
                 now,
             )
@@ -81,6 +82,23 @@ class Directory:
 
         await self._database.write(work)
         self._changed()
+
+    async def renew(self, before: Agent, now: Agent) -> bool:
+        """Store a new state of an agent, if it still is as it was: what anybody changed or removed since stays so."""
+        at = self._env.now()
+
+        async def work(tx: Transaction) -> bool:
+            row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
+            if row is None or self._read(row) != before:
+                return False
+            body = summed(encode(now))
+            await tx.run("UPDATE agents SET body = ?, updated = ? WHERE id = ?", body, at, before.id)
+            await _next_version(tx)
+            return True
+
+        if renewed := await self._database.write(work):
+            self._changed()
+        return renewed
 
     async def remove(self, agent_id: str) -> None:
         """Forget a stored agent; AgentNotFound when there is none."""
@@ -157,8 +175,11 @@ class Directory:
 
     def _read(self, row: Row) -> Agent | None:
         try:
-            return _decoder.decode(bytes(row["body"]))
-        except (msgspec.MsgspecError, ValueError, TypeError) as wrong:
+            agent = _decoder.decode(whole(bytes(row["body"]), "It"))
+            if agent.id != row["id"]:
+                raise Corrupt(f"It is the card of {agent.id!r}.")
+            return agent
+        except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as wrong:
             log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], wrong)
             self._metrics.events_dropped.inc(("undecodable row",))
             return None

@@ -6,7 +6,7 @@ caller may not call it does not see either, here as in every list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -97,6 +97,8 @@ class Gateway:
         limits = house.settings.limits
         self.on_use: OnUse | None = None
         """Hears of every agent that was looked at or called, with how the call ended."""
+        self.sign_in: Callable[[Agent], Awaitable[dict[str, Any] | None]] | None = None
+        """Tells how somebody is signed in for an agent, where the agent asks for that."""
         more = _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=house.env)
 
@@ -114,6 +116,7 @@ class Gateway:
         agent = await self.directory.get(agent_id, self._visible(caller.principal))
         self._used(agent)
         rating = await self.reputation.of(agent.id)
+        signed = None if self.sign_in is None else await self.sign_in(agent)
         return {
             "id": agent.id,
             "name": agent.name,
@@ -124,6 +127,7 @@ class Gateway:
             "tags": list(agent.tags),
             "rating": msgspec.to_builtins(rating),
             "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
+            **({} if signed is None else {"signIn": signed}),
         }
 
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:

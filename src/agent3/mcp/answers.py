@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from agent3.errors import (
     Agent3Error,
     CapabilityNotFound,
+    Declined,
     MalformedResponse,
     RateLimited,
     TargetError,
@@ -29,12 +30,14 @@ from agent3.mcp.questions import REQUEST
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Working, text_of
 
 __all__ = [
+    "asked_of",
     "block_of",
     "error_of",
     "event_of",
     "needs_of",
     "outcome_of",
     "question_of",
+    "reply_of",
     "response_of",
     "responses_of",
     "task_of",
@@ -208,12 +211,13 @@ def needs_of(result: Mapping[str, Any], call: Call, state: dict[str, Any]) -> Ne
     for key, request in requests.items():
         name = key if key not in call.answers else f"{key}-{call.turn}"
         keys[name] = key
-        questions.append(_asked(name, request, call))
+        questions.append(asked_of(name, request, call))
     raw = [one.id for one in questions if REQUEST in (one.schema or {})]
     return Needs(tuple(questions), state={"mcp": "input", "keys": keys, "raw": raw, **state})
 
 
-def _asked(name: str, request: Any, call: Call) -> Question:
+def asked_of(name: str, request: Any, call: Call) -> Question:
+    """The question in a request of a server: for the person, or for the client's own model or folders."""
     method = request.get("method") if isinstance(request, dict) else None
     if method in ("sampling/createMessage", "roots/list") and PASSED in call.meta:
         return Question(name, f"{call.agent} asks for {method}", {"type": "object", REQUEST: request})
@@ -244,12 +248,16 @@ def responses_of(call: Call) -> dict[str, Any]:
     """The inputResponses of a turn that brings answers."""
     keys = call.state.get("keys") or {}
     raw = call.state.get("raw") or ()
-    return {key: _response(call.answers.get(name), name in raw) for name, key in keys.items()}
+    return {key: reply_of(call.answers.get(name), name in raw) for name, key in keys.items()}
 
 
-def _response(answer: Answer | None, raw: bool) -> Any:
-    """An ElicitResult, or what the client's own model or folders gave."""
-    return answer.data if raw and answer is not None else response_of(answer)
+def reply_of(answer: Answer | None, raw: bool) -> Any:
+    """An ElicitResult, or what the client's own model or folders gave; Declined for a no, which they cannot say."""
+    if not raw:
+        return response_of(answer)
+    if answer is None or answer.action != "accept":
+        raise Declined("The client declined what the server asked of its model or folders.")
+    return answer.data
 
 
 def url_needs(refused: Refused) -> Needs | None:

@@ -9,7 +9,7 @@ neither eras nor tools: who negotiates what is the upstream's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -30,9 +30,11 @@ from agent3.errors import (
 )
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Stream
+from agent3.security.secrets import Secret
 
 __all__ = [
     "Authorization",
+    "Changing",
     "Channel",
     "Exchange",
     "HTTPChannel",
@@ -59,6 +61,8 @@ _EOF = 0.02
 """Seconds that a stream gets to end after its answer; then the connection is closed instead of kept."""
 
 Asked = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""How much a log line matters, the least first."""
 
 
 class Refused(Exception):
@@ -76,8 +80,9 @@ class Exchange:
     """One request on its way: who hears what it tells, who answers what it asks, and how long it may be silent.
 
     Every message of the server starts the ``idle`` clock anew, up to ``ceiling`` seconds in all. While a person is
-    asked no clock runs. ``standing`` says that it only listens. Use as ``async with``; CallTimeout when the time is
-    over.
+    asked no clock runs. ``standing`` says that it only listens. ``powers`` is what the caller can do besides answering
+    forms, ``sampling`` and ``roots``; ``level`` is the least of log lines that it wants. Use as ``async with``;
+    CallTimeout when the time is over.
     """
 
     def __init__(
@@ -88,8 +93,12 @@ class Exchange:
         idle: float = 20.0,
         ceiling: float = 300.0,
         standing: bool = False,
+        powers: frozenset[str] = frozenset(),
+        level: str | None = None,
     ):
         self.standing = standing
+        self.powers = powers
+        self.level = level
         self._hear = hear
         self._ask = ask
         self._idle = idle
@@ -180,6 +189,29 @@ class Authorization(Protocol):
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
         """Get a better one after a request with these headers was refused; True if it is worth another try."""
         ...
+
+
+class Changing(Secret):
+    """A secret that its keeper renews, known by a name: ``authorization`` gives what requests carry.
+
+    ``recent`` gives the last ones, so that none of them comes back from a server that repeats what it was sent.
+    """
+
+    __slots__ = ("_recent", "authorization")
+
+    def __init__(self, name: str, authorization: Authorization, recent: Callable[[], Sequence[Secret]]):
+        super().__init__(name)
+        self.authorization = authorization
+        self._recent = recent
+
+    def reveal(self) -> str:
+        """The one that is good now; nothing before there is one."""
+        known = self._recent()
+        return known[-1].reveal() if known else ""
+
+    def forms(self) -> tuple[str, ...]:
+        """The spellings of the last ones."""
+        return tuple(form for one in self._recent() for form in one.forms())
 
 
 def read(body: bytes, place: str) -> dict[str, Any]:
@@ -489,7 +521,9 @@ def _refusal(answer: Stream, place: str) -> Agent3Error | None:
     error: Agent3Error
     if status in (401, 403):
         what = "wants a credential, or a better one" if status == 401 else "does not allow this to our credential"
-        error = TargetRefused(f"{place} {what} (HTTP {status}). Give it with agent3 add --credential env:NAME.")
+        error = TargetRefused(
+            f"{place} {what} (HTTP {status}). Give it with agent3 add --credential env:NAME.", data={"status": status}
+        )
     elif status == 429:
         error = RateLimited(f"{place} takes no more calls at the moment.", retry_after=_retry_after(answer))
     elif status < 400:

@@ -20,10 +20,10 @@ from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, Interrupted, ValidationError
 from agent3.mcp.answers import (
+    asked_of,
     error_of,
     event_of,
     outcome_of,
-    question_of,
     response_of,
     responses_of,
     task_of,
@@ -38,7 +38,7 @@ from agent3.observe.logs import get as logger
 from agent3.security.network import Policy
 from agent3.security.secrets import Secret
 
-__all__ = ["Heard", "MCPConnector", "client_meta", "passing"]
+__all__ = ["Heard", "MCPConnector", "client_meta", "passing", "power_of", "said_to"]
 
 log = logger("mcp")
 
@@ -48,6 +48,10 @@ KEY_META = "io.agent3/idempotency-key"
 Heard = Callable[[str, dict[str, Any]], None]
 """Takes the method and the parameters of something that a server told."""
 
+_POWERS = frozenset({"sampling", "roots"})
+_ASKABLE = ("form", "url", *_POWERS)
+_REJECTED = -1
+"""The code for a person's no to sampling."""
 _MOST_EVENTS = 10_000
 """What one call may tell on its way; further words only show that it is alive."""
 
@@ -247,7 +251,15 @@ class MCPConnector:
                 call.emit(event)
 
         idle = max(self._idle, 0.9 * (call.timeout or 0.0))
-        return Exchange(hear, _Asking(call) if _can_ask(call) else None, idle=idle, ceiling=max(self._ceiling, idle))
+        able = _can_ask(call)
+        return Exchange(
+            hear,
+            _Asking(call) if able else None,
+            idle=idle,
+            ceiling=max(self._ceiling, idle),
+            powers=_POWERS.intersection(call.meta[PASSED]["can"]) if able and PASSED in call.meta else frozenset(),
+            level=_level(call),
+        )
 
     def _param_headers(self, call: Call, route: Route, arguments: Mapping[str, Any]) -> dict[str, str] | None:
         """The arguments that the tool's schema wants to see in headers too."""
@@ -269,22 +281,39 @@ class _Asking:
         self._count = 0
 
     async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if method != "elicitation/create" or not _may_ask(self._call, str(params.get("mode") or "form")):
-            raise Refused(-32601, f"{method} is not offered here")
+        if not _may_ask(self._call, power_of(method, params)):
+            raise Refused(-32601, f"The client does not offer {method}")
         self._count += 1
-        question = question_of(f"q{self._count}", params)
-        answer: Answer | None = self._call.answers.get(question.id)
-        return response_of(answer or await self._call.live.ask(question))
+        question = asked_of(f"q{self._count}", {"method": method, "params": params}, self._call)
+        answer: Answer | None = self._call.answers.get(question.id) or await self._call.live.ask(question)
+        return said_to(method, answer)
+
+
+def power_of(method: str, params: Mapping[str, Any]) -> str:
+    """What a client must be able to do to answer a request of a legacy server; nothing that any can, where unknown."""
+    if method == "elicitation/create":
+        return str(params.get("mode") or "form")
+    return {"sampling/createMessage": "sampling", "roots/list": "roots"}.get(method, "")
+
+
+def said_to(method: str, answer: Answer | None) -> dict[str, Any]:
+    """What a legacy server is told that asked something; Refused for a no, where the protocol has no other word."""
+    if method == "elicitation/create":
+        return response_of(answer)
+    if answer is None or answer.action != "accept" or not isinstance(answer.data, dict):
+        told = answer.data if answer is not None and isinstance(answer.data, dict) else {}
+        raise Refused(told.get("code", _REJECTED), str(told.get("message") or f"The client declined {method}"))
+    return answer.data
 
 
 def _can_ask(call: Call) -> bool:
-    return call.live is not None and call.live.ask is not None and (_may_ask(call, "form") or _may_ask(call, "url"))
+    return call.live is not None and call.live.ask is not None and any(_may_ask(call, one) for one in _ASKABLE)
 
 
 def _may_ask(call: Call, power: str) -> bool:
-    """Whether the client can be asked so, where it said what it can do."""
+    """Whether the client can be asked so: what it said that it can do, or else what a person can."""
     passed = call.meta.get(PASSED)
-    return passed is None or power in passed["can"]
+    return power in (passed["can"] if passed is not None else ("form", "url"))
 
 
 def passing(caller: Caller) -> dict[str, Any]:
@@ -324,9 +353,17 @@ def _meta(call: Call) -> dict[str, Any]:
         found["traceparent"] = call.traceparent
     if call.key is not None:
         found[KEY_META] = call.key
-    if passed is None and call.live is not None and call.live.listener is not None:
-        found["io.modelcontextprotocol/logLevel"] = "info"
+    if passed is None and (level := _level(call)):
+        found["io.modelcontextprotocol/logLevel"] = level
     return found
+
+
+def _level(call: Call) -> str | None:
+    """The least of log lines that somebody wants to see; None where nobody looks."""
+    if (passed := call.meta.get(PASSED)) is not None:
+        level: str | None = passed.get("level")
+        return level
+    return "info" if call.live is not None and call.live.listener is not None else None
 
 
 # Describing

@@ -130,11 +130,13 @@ class Exchange(Generic[T]):
         answers: dict[str, Answer] = {}
         for question in questions:
             try:
-                reply = await self._ask(question)
+                answers[question.id] = answer_of(question, await self._ask(question))
             except (MCPError, WireError) as error:
-                logger.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
-                return None
-            answers[question.id] = answer_of(question, reply)
+                if power_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
+                    logger.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
+                    return None
+                # These have no other word for a no; it is for whoever asked to make the best of it.
+                answers[question.id] = Answer("decline", {"code": error.code, "message": error.message})
             if answers[question.id].action != "accept":
                 break
         return {question.id: answers.get(question.id, Answer("cancel")) for question in questions}

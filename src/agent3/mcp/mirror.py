@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, TooLarge, Unavailable
-from agent3.mcp.answers import block_of, needs_of, responses_of
-from agent3.mcp.connector import Heard, MCPConnector, client_meta, passing
+from agent3.mcp.answers import asked_of, block_of, needs_of, responses_of
+from agent3.mcp.channels import Refused
+from agent3.mcp.connector import Heard, MCPConnector, client_meta, passing, power_of, said_to
 from agent3.mcp.offers import (
     PASSED,
     URI,
@@ -32,7 +33,7 @@ from agent3.mcp.offers import (
     Resource,
     Template,
 )
-from agent3.model import Call, Done, Needs, Part, Route
+from agent3.model import Call, Done, Needs, Part, Question, Route
 from agent3.observe.logs import get as logger
 from agent3.security.sanitize import clean_outcome, clean_text, rewrite_value
 from agent3.security.secrets import Secret, redact, redact_outcome
@@ -55,6 +56,8 @@ _PATIENCE = 10.0
 _LATEST = 60.0
 """Longest pause before a lost stream of news is opened again."""
 _OWN_META = "io.modelcontextprotocol/"
+_POWERS = frozenset({"sampling", "roots"})
+_ASKABLE = _POWERS | {"form", "url"}
 
 
 class Keys(NamedTuple):
@@ -212,7 +215,9 @@ class Mirror:
         sent = {**params, "_meta": client_meta(said[PASSED])}
         asking = Call(id="", principal=caller.principal, agent="The server", capability=method, meta=said)
         for _ in range(ROUNDS):
-            result = await self._request(method, sent, keys)
+            result = await self._answered(method, sent, asking, caller, keys)
+            if isinstance(result, Needs):
+                return _redacted(result, keys.hidden)
             if result.get("resultType", "complete") != "input_required":
                 return result
             needs = needs_of(result, asking, {"state": result.get("requestState")})
@@ -220,6 +225,34 @@ class Mirror:
                 return _redacted(replace(needs, state=None), keys.hidden)
             sent |= {"inputResponses": _responses(asking, needs, caller), "requestState": needs.state["state"]}
         raise TargetError(f"The server asked more than {ROUNDS} times before it answered {method}.")
+
+    async def _answered(
+        self, method: str, params: Mapping[str, Any], asking: Call, caller: Caller, keys: Keys
+    ) -> dict[str, Any] | Needs:
+        """The result, where a legacy server that asks meanwhile hears what the caller has answered before.
+
+        At the first question that is open the request is given up: it only reads, and comes again with the answer.
+        """
+        asked = _Asked(asking, caller)
+        request = asyncio.ensure_future(
+            self._connector.request(
+                self._route,
+                method,
+                params,
+                secret=keys.secret,
+                ask=asked if caller.can & _ASKABLE else None,
+                powers=caller.can & _POWERS,
+                level=caller.level,
+            )
+        )
+        try:
+            waiting: list[asyncio.Future[Any]] = [request, asked.open]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return await request if request.done() else Needs((asked.open.result(),))
+        finally:
+            request.cancel()
+            asked.open.cancel()
+            await asyncio.wait([request])
 
     # News
 
@@ -325,6 +358,27 @@ class Mirror:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+class _Asked:
+    """Answers what a legacy server asks from what the caller said before; ``open`` is the first that it did not."""
+
+    def __init__(self, asking: Call, caller: Caller):
+        self.open: asyncio.Future[Question] = asyncio.get_running_loop().create_future()
+        self._asking = asking
+        self._caller = caller
+        self._count = 0
+
+    async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if power_of(method, params) not in self._caller.can:
+            raise Refused(-32601, f"The client does not offer {method}")
+        self._count += 1
+        question = asked_of(f"q{self._count}", {"method": method, "params": params}, self._asking)
+        if question.id not in self._caller.answers:
+            if not self.open.done():
+                self.open.set_result(question)
+            await asyncio.Event().wait()  # until the request is given up
+        return said_to(method, self._caller.answers[question.id])
 
 
 def _responses(asking: Call, needs: Needs, caller: Caller) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -23,8 +23,16 @@ from mcp.client.auth.extensions.client_credentials import (
 )
 from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 from mcp.client.auth.utils import extract_scope_from_www_auth
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from pydantic import AnyUrl
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from msgspec import Struct
+from pydantic import AnyUrl, BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.env import REAL, Env
@@ -34,6 +42,7 @@ from agent3.security.network import Gate, Stream
 from agent3.security.secrets import Secret
 
 __all__ = [
+    "Grant",
     "Memory",
     "OAuth",
     "SignIn",
@@ -89,6 +98,22 @@ class Memory:
         self._client = client_info
 
 
+class Grant(Struct, frozen=True, omit_defaults=True):
+    """All that it takes to go on with a sign-in in another process. It holds secrets: keep it sealed or not at all."""
+
+    tokens: dict[str, Any]
+    until: float | None = None
+    """When the access token ends, in seconds of Unix; None where nobody said."""
+    client: dict[str, Any] | None = None
+    server: dict[str, Any] | None = None
+    resource: dict[str, Any] | None = None
+
+    @property
+    def renews(self) -> bool:
+        """Whether it outlasts its access token."""
+        return bool(self.tokens.get("refresh_token"))
+
+
 class OAuth:
     """The access token for one server. Requests that find it wanting at the same time get one new token together.
 
@@ -108,6 +133,63 @@ class OAuth:
 
     def __repr__(self) -> str:
         return f"OAuth({_place(self._address)!r})"
+
+    @property
+    def header(self) -> str | None:
+        """What the last request carried as ``Authorization``, if it carried anything."""
+        return self._header
+
+    @property
+    def due(self) -> bool:
+        """Whether the token is to be renewed before its next use."""
+        return self._env.now() >= self._until
+
+    def grant(self) -> Grant | None:
+        """What to keep of it; None where no token is known."""
+        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        if context is None or context.current_tokens is None:
+            return None
+        return Grant(
+            _dumped(context.current_tokens) or {},
+            context.token_expiry_time,
+            _dumped(context.client_info),
+            _dumped(context.oauth_metadata),
+            _dumped(context.protected_resource_metadata),
+        )
+
+    async def resume(self, grant: Grant) -> None:
+        """Go on with what was kept. Where tokens are renewed is taken from there too, and not asked for again."""
+        if not isinstance(self._provider, OAuthClientProvider):
+            raise TypeError("a token by an identity assertion is got anew, and not kept")
+        context = self._provider.context
+        async with self._lock:
+            context.current_tokens = OAuthToken.model_validate(grant.tokens)
+            context.token_expiry_time = grant.until
+            await context.storage.set_tokens(context.current_tokens)
+            if grant.client is not None:
+                context.client_info = OAuthClientInformationFull.model_validate(grant.client)
+                await context.storage.set_client_info(context.client_info)
+            if grant.server is not None:
+                context.oauth_metadata = OAuthMetadata.model_validate(grant.server)
+            if grant.resource is not None:
+                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(grant.resource)
+            self._remember(f"Bearer {context.current_tokens.access_token}")
+
+    async def refresh(self, gate: Gate) -> bool:
+        """Exchange the refresh token now; False where there is none or it is no longer taken."""
+        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        if context is None:
+            return False
+        async with self._lock:
+            if not context.can_refresh_token():
+                return False
+            ends, context.token_expiry_time = context.token_expiry_time, _PAST
+            try:
+                self._remember(await self._flow(gate))
+            except Agent3Error:
+                context.token_expiry_time = ends
+                raise
+        return self._header is not None
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What a request carries now; nothing where no token is known yet."""
@@ -198,6 +280,10 @@ class OAuth:
         error = TargetRefused(f"{_place(self._address)} could not be authorized: {what}")
         error.sent = False
         return error
+
+
+def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
 async def _send(gate: Gate, request: httpx2.Request) -> httpx2.Response:

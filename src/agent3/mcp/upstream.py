@@ -21,7 +21,17 @@ from agent3 import jsonrpc
 from agent3._version import __version__
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, Unavailable
-from agent3.mcp.channels import FOREVER, Authorization, Exchange, HTTPChannel, Refused, answer_to, params_of
+from agent3.mcp.channels import (
+    FOREVER,
+    LEVELS,
+    Authorization,
+    Changing,
+    Exchange,
+    HTTPChannel,
+    Refused,
+    answer_to,
+    params_of,
+)
 from agent3.mcp.processes import PREFIX, Command, PipeChannel, Restarts, Watchdog
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Policy, parse_url
@@ -32,10 +42,13 @@ __all__ = ["Session", "Upstream", "Upstreams", "place_of"]
 log = logger("mcp")
 
 Era = Literal["modern", "legacy"]
+Powers = frozenset[str]
+"""What a legacy session declares besides elicitation, for callers that can do it: ``sampling``, ``roots``."""
 OnChange = Callable[[str], None]
 OnNote = Callable[[str, str, dict[str, Any]], None]
 """Hears the address of a server, and the method and parameters of what it told unasked."""
 
+_NONE: Powers = frozenset()
 _INFO = {"name": "agent3", "version": __version__}
 _ASKING: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _CAPABILITIES = {**_ASKING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -65,6 +78,8 @@ class Session:
         self.channel = channel
         self.era = era
         self.version = version
+        self.level: str | None = None
+        """The least of log lines that a legacy server was asked for."""
         self.running: set[Exchange] = set()
         self.listening = asyncio.Event()
         """Set when the stream of what belongs to no request is open, or will not be."""
@@ -108,11 +123,20 @@ class Session:
     async def stray(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Take a message that came with no request: a question is answered if it is clear whose it is."""
         if "id" not in message:
-            return message
+            return None if self._overheard(message) else message
         able = [exchange for exchange in self.running if exchange.can_answer]
         body = await answer_to(message, able[0] if len(able) == 1 else None)
         await self.channel.tell(body, self._base)
         return None
+
+    def _overheard(self, message: dict[str, Any]) -> bool:
+        """Whether it is a log line of the one request that is under way; servers exist that do not say whose it is."""
+        if message.get("method") != "notifications/message":
+            return False
+        working = [exchange for exchange in self.running if not exchange.standing]
+        if len(working) == 1:
+            working[0].heard("notifications/message", params_of(message))
+        return True
 
     def headers(self) -> Mapping[str, str]:
         """Those of requests that carry no message."""
@@ -136,7 +160,8 @@ class Upstream:
     """One server with one credential.
 
     Any number of requests may be under way at once, on one connection. A connection that was lost is opened anew;
-    what was under way on it is repeated only where that is certain to be harmless.
+    what was under way on it is repeated only where that is certain to be harmless. A legacy server, which is told once
+    per session what can be asked of us, gets a session more for callers that can do more.
     """
 
     def __init__(
@@ -155,26 +180,27 @@ class Upstream:
         self._eras = eras
         self._on_change = on_change
         self._env = env
-        self._shared: Session | None = None
+        self._shared: dict[Powers, Session] = {}
         self._connecting = asyncio.Lock()
         self._apart = False
-        self._spare: list[Session] = []
+        self._spare: list[tuple[Powers, Session]] = []
         self._own = asyncio.Semaphore(_OWN)
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def session(self) -> Session:
-        """The connection that all share, opened if need be."""
-        found = self._shared
+    async def session(self, powers: Powers = _NONE) -> Session:
+        """The connection that all with these powers share, opened if need be."""
+        found = self._shared.get(powers)
         if found is not None and found.alive:
             return found
         async with self._connecting:
-            if self._shared is None or not self._shared.alive:
-                self._shared = await self._connect()
-                self._shared.watching = self._spawn(self._watch(self._shared))
-            return self._shared
+            found = self._shared.get(powers)
+            if found is None or not found.alive:
+                found = self._shared[powers] = await self._connect(powers)
+                found.watching = self._spawn(self._watch(found))
+            return found
 
     async def request(
         self,
@@ -194,7 +220,7 @@ class Upstream:
         self.busy += 1
         try:
             for last in (False, True):
-                session = await self.session()
+                session = await self._fitting(exchange)
                 try:
                     return await self._send(session, method, params, exchange(), name, headers)
                 except Refused as refused:
@@ -236,30 +262,30 @@ class Upstream:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        sessions = [one for one in (self._shared, *self._spare) if one is not None]
-        self._shared, self._spare = None, []
+        sessions = [*self._shared.values(), *(one for _, one in self._spare)]
+        self._shared, self._spare = {}, []
         await asyncio.gather(*map(_farewell, sessions), *self._leaving)
 
     # Opening
 
-    async def _connect(self) -> Session:
+    async def _connect(self, powers: Powers) -> Session:
         if self._closed:
             error = Unavailable("The gateway is stopping.")
             error.sent = False
             raise error
         known = self._eras.get(self.address)
         try:
-            return await self._agree(await self._open_channel(), known)
+            return await self._agree(await self._open_channel(), known, powers)
         except Unavailable:
             # Programs exist that end at a first message they do not know.
             if known is not None or not self.address.startswith(PREFIX):
                 raise
-            return await self._agree(await self._open_channel(), "legacy")
+            return await self._agree(await self._open_channel(), "legacy", powers)
 
-    async def _agree(self, channel: HTTPChannel | PipeChannel, known: Era | None) -> Session:
+    async def _agree(self, channel: HTTPChannel | PipeChannel, known: Era | None, powers: Powers) -> Session:
         try:
             session = await self._discover(channel) if known != "legacy" else None
-            session = session or await self._initialize(channel)
+            session = session or await self._initialize(channel, powers)
         except Refused as refused:
             await channel.aclose()
             self._eras.pop(self.address, None)
@@ -293,10 +319,11 @@ class Upstream:
             return None
         return Session(channel, "modern", LATEST_MODERN_VERSION, hello)
 
-    async def _initialize(self, channel: HTTPChannel | PipeChannel) -> Session:
+    async def _initialize(self, channel: HTTPChannel | PipeChannel, powers: Powers) -> Session:
         if isinstance(channel, HTTPChannel):
             channel.legacy = True
-        offer = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": _ASKING, "clientInfo": _INFO}
+        able = {**_ASKING, **{one: {} for one in sorted(powers)}}
+        offer = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": able, "clientInfo": _INFO}
         opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {})
         hello = await opening.request("initialize", offer, Exchange(idle=_PROBE * 3))
         version = hello.get("protocolVersion")
@@ -307,6 +334,12 @@ class Upstream:
         return session
 
     # Using
+
+    async def _fitting(self, exchange: Callable[[], Exchange]) -> Session:
+        """The session on which such an exchange can be asked all that its caller can do."""
+        session = await self.session()
+        powers = exchange().powers if session.era == "legacy" else _NONE
+        return await self.session(powers) if powers else session
 
     async def _send(
         self,
@@ -319,17 +352,22 @@ class Upstream:
     ) -> dict[str, Any]:
         if session.era == "legacy" and exchange.can_answer:
             if self._apart:
-                async with self._own_line() as own:
+                async with self._own_line(exchange.powers) as own:
                     await _all_ears(own)
+                    await _turn_up(own, exchange.level)
                     return await own.request(method, params, exchange, name=name, headers=headers)
             await _all_ears(session)
+        await _turn_up(session, exchange.level)
         return await session.request(method, params, exchange, name=name, headers=headers)
 
     @asynccontextmanager
-    async def _own_line(self) -> AsyncIterator[Session]:
+    async def _own_line(self, powers: Powers) -> AsyncIterator[Session]:
         """A session for one conversation alone; kept for the next one, unless something was wrong with it."""
         async with self._own:
-            own = self._spare.pop() if self._spare else await self._connect()
+            spare = next((one for one in self._spare if one[0] == powers), None)
+            if spare is not None:
+                self._spare.remove(spare)
+            own = spare[1] if spare is not None else await self._connect(powers)
             if own.watching is None:
                 own.watching = self._spawn(self._watch(own))
             good = False
@@ -338,7 +376,7 @@ class Upstream:
                 good = True
             finally:
                 if good and own.alive and not self._closed:
-                    self._spare.append(own)
+                    self._spare.append((powers, own))
                 else:
                     _keep(self._leaving, _farewell(own))
 
@@ -347,8 +385,7 @@ class Upstream:
         why = _stale(session, refused)
         if why is None:
             raise refused
-        if self._shared is session:
-            self._shared = None
+        self._shared = {powers: one for powers, one in self._shared.items() if one is not session}
         self._lists.clear()
         if why == "era":
             self._eras.pop(self.address, None)
@@ -369,7 +406,7 @@ class Upstream:
             except (Agent3Error, Refused) as wrong:
                 log.debug("%s: a stray message went nowhere: %s", session.channel.place, wrong)
                 return
-            if told is not None and self._shared is session:
+            if told is not None and self._shared.get(_NONE) is session:
                 self._noted(told)
 
         return heard if isinstance(channel, HTTPChannel) else self._noted
@@ -399,7 +436,7 @@ class Upstream:
         given = page.get("ttlMs")
         if isinstance(given, int | float) and not isinstance(given, bool):
             return min(float(given) / 1000, FOREVER)
-        return _LEGACY_TTL if self._shared is not None and self._shared.era == "legacy" else 0.0
+        return _LEGACY_TTL if self._eras.get(self.address) == "legacy" else 0.0
 
     # Listening
 
@@ -462,6 +499,19 @@ async def _all_ears(session: Session) -> None:
             async with asyncio.timeout(_EARS):
                 await session.listening.wait()
         session.listening.set()
+
+
+async def _turn_up(session: Session, level: str | None) -> None:
+    """Have a legacy server tell as much as anybody wants to hear; whoever wants less is spared the rest at the door."""
+    if session.era != "legacy" or level not in LEVELS or "logging" not in session.capabilities:
+        return
+    if session.level is not None and LEVELS.index(session.level) <= LEVELS.index(level):
+        return
+    session.level = level
+    try:
+        await session.request("logging/setLevel", {"level": level}, Exchange(idle=_EARS))
+    except (Refused, Agent3Error) as wrong:
+        log.debug("%s did not take the level %s: %s", session.channel.place, level, wrong)
 
 
 async def _greeting(probe: Session) -> dict[str, Any]:
@@ -592,11 +642,15 @@ class Upstreams:
             opener, gate = self._program(address, secret, how), None
         else:
             gate = Gate(self._opened_for(address) if how.get("registered") else self._policy)
-            changing = self._authorizations.get(address) if secret is None else None
-            opener = _site(gate, address, _credential(secret, how), changing)
+            opener = _site(gate, address, _credential(secret, how), self._changing(address, secret))
         upstream = Upstream(address, opener, self._eras, self._on_change, self._env)
         upstream.on_note = self.on_note
         return upstream, gate
+
+    def _changing(self, address: str, secret: Secret | None) -> Authorization | None:
+        if secret is None:
+            return self._authorizations.get(address)
+        return secret.authorization if isinstance(secret, Changing) else None
 
     def _program(
         self, address: str, secret: Secret | None, how: Mapping[str, Any]
@@ -645,7 +699,7 @@ def place_of(address: str) -> str:
 
 
 def _credential(secret: Secret | None, how: Mapping[str, Any]) -> dict[str, str]:
-    if secret is None:
+    if secret is None or isinstance(secret, Changing):
         return {}
     header = how.get("secret_header")
     return {str(header): secret.reveal()} if header else {"Authorization": f"Bearer {secret.reveal()}"}

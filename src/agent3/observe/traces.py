@@ -19,7 +19,7 @@ from agent3.env import Env
 from agent3.errors import MissingExtra
 from agent3.observe import logs
 
-__all__ = ["NO_TRACER", "Attributes", "NoTracer", "Span", "TraceContext", "Tracer", "new", "otel", "parse"]
+__all__ = ["NO_TRACER", "Attributes", "NoTracer", "Span", "TraceContext", "Tracer", "here", "new", "otel", "parse"]
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
@@ -87,6 +87,10 @@ def parse(traceparent: str | None, tracestate: str | None = None) -> TraceContex
         return None
     known = _KNOWN_FLAGS if version == "00" else _SAMPLED
     return TraceContext(trace_id, span_id, int(flags, 16) & known, _state(tracestate))
+
+
+here: ContextVar[TraceContext | None] = ContextVar("agent3_span", default=None)
+"""The span inside which this code runs, for whoever sends something on; None where no tracer is at work."""
 
 
 def _span_id(env: Env) -> str:

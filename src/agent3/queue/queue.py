@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from agent3 import failpoints
 from agent3.env import REAL, Env
 from agent3.errors import ValidationError
 from agent3.observe.logs import get as logger
@@ -142,14 +143,14 @@ class Queue:
 
         ``done`` replays from the archive, which ``Rules.keep_done`` keeps. QueueFull, and none, if not all find room.
         """
-        count = await self.database.write(lambda tx: self._shelf.replay(tx, ids, state))
+        count = await self.database.write(lambda tx: self._shelf.replay(tx, ids, state), calm=True)
         self._bells.ring()
         return count
 
     async def drop(self, ids: Sequence[str]) -> int:
         """Delete dead letters; how many there were."""
         packed = msgspec.json.encode(list(ids)).decode()
-        return await self.database.write(lambda tx: tx.run(self._shelf.sql("drop"), self.name, packed))
+        return await self.database.write(lambda tx: tx.run(self._shelf.sql("drop"), self.name, packed), frees=True)
 
     async def depth(self) -> Depth:
         """How many messages are in which state now."""
@@ -181,18 +182,18 @@ class Queue:
         tidy = 2 * self._untidied if self._untidied >= TIDY_EVERY else 0
 
         async def work(tx: Transaction) -> Turn:
-            await self._alone(tx)
-            return await self._shelf.turn(tx, operations, word=self._self, tidy=tidy)
+            turn = await self._shelf.turn(tx, operations, word=self._self, tidy=tidy)
+            if failpoints.armed is not None:
+                failpoints.hit("queue.commit")
+            return turn
 
-        turn = await self.database.write(work)
+        # Serializable, two of these would collide on the queue's row; its lock and fresh snapshots are enough.
+        frees = not any(isinstance(one, Put) for one in operations)
+        turn = await self.database.write(work, frees=frees, calm=True)
+        await failpoints.reach("queue.committed")
         self._untidied = len(operations) + (0 if tidy else self._untidied)
         self._note(turn)
         return [turn.answers[number] for number in range(len(operations))]
-
-    async def _alone(self, tx: Transaction) -> None:
-        """Serializable, two of these would collide on the queue's row; its lock and fresh snapshots are enough."""
-        if self.database.dialect == "postgres":
-            await tx.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def _note(self, turn: Turn) -> None:
         if turn.depth is not None:

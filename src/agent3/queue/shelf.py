@@ -195,7 +195,10 @@ class _Work:
     async def _expire(self, rows: Sequence[Row]) -> None:
         reason = "its lease ended without a word from the consumer"
         gone = [row for row in rows if row["attempts"] >= self._rules.attempts]
-        await self._fail([(row, reason, 0.0) for row in rows if row["attempts"] < self._rules.attempts])
+        back = [(self._told(row, reason), row["seq"]) for row in rows if row["attempts"] < self._rules.attempts]
+        if back:
+            await self._tx.many(self._sql("take_back"), back)
+            self.turn.rings = True
         await self._bury([(row, reason) for row in gone])
         await self._promote(gone)
 

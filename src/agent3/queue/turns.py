@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from agent3.errors import Agent3Error, Conflict, StorageError
+from agent3.errors import Agent3Error, Conflict, StorageError, StorageFull
 from agent3.queue.operations import Answer, Claim, Operation, Put, Release
 
 __all__ = ["Turns"]
@@ -78,8 +78,8 @@ class Turns:
             if error.retryable:
                 _tell(group, error)
                 return
-            for one in group:  # one of them is at fault: the others must not fail for it
-                await self._alone(one)
+            for some in _apart(group, error):  # one of them is at fault: the others must not fail for it
+                await (self._together(some) if len(some) > 1 else self._alone(some[0]))
 
     async def _alone(self, one: _Waiting) -> None:
         """A key may have been taken by a caller's transaction at the same moment: the second look sees it."""
@@ -106,6 +106,17 @@ class Turns:
         if isinstance(operation, Claim):
             for lease in answer.value or ():
                 self._waiting.append((Release(lease), asyncio.get_running_loop().create_future()))
+
+
+def _apart(group: Sequence[_Waiting], error: Agent3Error) -> list[Sequence[_Waiting]]:
+    """The group in parts. Where there is no room it is the puts that want some: what ends messages is done without
+    them, and they hear of it together.
+    """
+    puts = [one for one in group if isinstance(one[0], Put)]
+    others = [one for one in group if not isinstance(one[0], Put)]
+    if isinstance(error, StorageFull) and puts and others:
+        return [others, puts]
+    return [[one] for one in group]
 
 
 def _tell(group: Sequence[_Waiting], error: Agent3Error) -> None:

@@ -15,12 +15,14 @@ _WORDS: dict[Dialect, dict[str, str]] = {
     "sqlite": {
         "{now}": "((julianday('now') - 2440587.5) * 86400.0)",
         "{skip locked}": "",
+        "{locked}": "",
         "{numbers}": "SELECT value FROM json_each(?)",
         "{texts}": "SELECT value AS item FROM json_each(?)",
     },
     "postgres": {
         "{now}": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)",
         "{skip locked}": "FOR UPDATE SKIP LOCKED",
+        "{locked}": "FOR UPDATE",
         "{numbers}": "SELECT CAST(json_array_elements_text(CAST(CAST(? AS TEXT) AS json)) AS BIGINT)",
         "{texts}": "SELECT json_array_elements_text(CAST(CAST(? AS TEXT) AS json)) AS item",
     },
@@ -131,21 +133,28 @@ _STATEMENTS = {
         WHERE queue = ? AND state = 'leased' AND due > {now} + CAST(? AS DOUBLE PRECISION)
         """,
     # The end of a lease
+    # Whoever's lease is over still holds the message until somebody takes it, which raises its token; whoever gave it
+    # back does not, since that raises it too. Held ones are locked: nobody may take them in between.
     "held": """
         SELECT seq, token, attempts, history, context FROM queue_messages
-        WHERE seq IN ({numbers}) AND queue = ? AND state = 'leased'
+        WHERE seq IN ({numbers}) AND queue = ? AND state IN ('leased', 'ready')
+        {locked}
         """,
     "extend": """
-        UPDATE queue_messages SET due = {now} + CAST(? AS DOUBLE PRECISION) WHERE seq = ? AND state = 'leased'
+        UPDATE queue_messages SET state = 'leased', due = {now} + CAST(? AS DOUBLE PRECISION) WHERE seq = ?
         """,
     "delete": "DELETE FROM queue_messages WHERE seq IN ({numbers})",
     "finish": """
         UPDATE queue_messages SET state = 'done', due = {now} + CAST(? AS DOUBLE PRECISION) WHERE seq IN ({numbers})
         """,
-    "release": "UPDATE queue_messages SET state = 'ready', attempts = attempts - 1 WHERE seq IN ({numbers})",
-    "retry": """
-        UPDATE queue_messages SET state = ?, due = {now} + CAST(? AS DOUBLE PRECISION), history = ? WHERE seq = ?
+    "release": """
+        UPDATE queue_messages SET state = 'ready', attempts = attempts - 1, token = token + 1 WHERE seq IN ({numbers})
         """,
+    "retry": """
+        UPDATE queue_messages
+        SET state = ?, due = {now} + CAST(? AS DOUBLE PRECISION), history = ?, token = token + 1 WHERE seq = ?
+        """,
+    "take_back": "UPDATE queue_messages SET state = 'ready', due = {now}, history = ? WHERE seq = ?",
     "promote": """
         UPDATE queue_messages SET state = CASE WHEN due > {now} AND due > put THEN 'delayed' ELSE 'ready' END
         WHERE seq IN (
@@ -161,7 +170,7 @@ _STATEMENTS = {
         WHERE queue = ? AND state = 'dead' AND seq > ? ORDER BY seq LIMIT ?
         """,
     "replay": """
-        UPDATE queue_messages SET state = 'new', attempts = 0, due = put
+        UPDATE queue_messages SET state = 'new', attempts = 0, due = put, token = token + 1
         WHERE queue = ? AND state = ? AND id IN ({texts})
         """,
     "drop": "DELETE FROM queue_messages WHERE queue = ? AND state = 'dead' AND id IN ({texts})",

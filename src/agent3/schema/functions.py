@@ -193,7 +193,9 @@ class _Reader:
                 f"{self.function}: parameter '{parameter.name}' has a type without JSON form ({error}); "
                 "annotate it with a JSON type, a dataclass, an Enum, a pydantic model or a msgspec Struct"
             ) from error
-        if not _plain(hint):
+        if hint is int:
+            self.converters[parameter.name] = _whole
+        elif not _plain(hint) or _holds_int(hint):
             self.converters[parameter.name] = described.convert
         schema = _hoist(described.schema(), self.definitions)
         if about:
@@ -231,6 +233,15 @@ def _plain(hint: Any) -> bool:
     if origin in (list, dict, Union, types.UnionType):
         return all(_plain(one) for one in inner)
     return any(hint is one for one in _PLAIN)
+
+
+def _holds_int(hint: Any) -> bool:
+    """Whether an ``int`` is inside: to JSON Schema 2.0 is an integer too, to a function it is none."""
+    return hint is int or (typing.get_origin(hint) is not Literal and any(map(_holds_int, typing.get_args(hint))))
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 # Two libraries that describe and convert types, behind one face.

@@ -1,7 +1,8 @@
 """How often and how much at once: a token bucket for each caller, a ceiling for each agent.
 
 ``RateLimiter`` and ``Ceiling`` count in this process only; ``SharedLimiter`` is one bucket for all processes on a
-database. A refusal says when to come back, and nobody is ever locked out for a burst.
+database, and ``ceilings.SharedCeiling`` one ceiling. A refusal says when to come back, and nobody is ever locked out
+for a burst.
 """
 
 from __future__ import annotations
@@ -168,8 +169,6 @@ class SharedLimiter:
         """Whole tokens out of the bucket, as many as there are of those that are wanted; and when there is one more."""
 
         async def work(tx: Transaction) -> tuple[float, float]:
-            if self._database.dialect == "postgres":  # the row's lock is enough, and serializable would collide on it
-                await tx.run("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             row = await tx.one(_BUCKET.replace("{now}", NOW[self._database.dialect]), key, self._burst)
             assert row is not None
             tokens = min(self._burst, row["tokens"] + max(row["now"] - row["at"], 0.0) * self._rate)
@@ -178,7 +177,7 @@ class SharedLimiter:
             await tx.run(_SPEND, left, row["now"], key)
             return granted, max(1.0 - left, 0.001) / self._rate
 
-        return await self._database.write(work)
+        return await self._database.write(work, calm=True)  # the row's lock is enough, serializable would collide on it
 
     def _complain(self, wrong: StorageError) -> None:
         """Say once in a while that the limits are not shared."""
@@ -189,19 +188,23 @@ class SharedLimiter:
 
 
 class Ceiling:
-    """How many may run at once under one key."""
+    """How many may run at once under one key, in this process."""
 
     def __init__(self, most: int):
         self._most = most
         self._running: dict[str, int] = {}
 
     def enter(self, key: str) -> bool:
-        """Whether there was room; each True is answered by one ``leave``."""
+        """Whether there was room at hand; each True is answered by one ``leave``."""
         running = self._running.get(key, 0)
         if running >= self._most:
             return False
         self._running[key] = running + 1
         return True
+
+    async def admit(self, key: str) -> bool:
+        """The same, also where room must be fetched."""
+        return self.enter(key)
 
     def leave(self, key: str) -> None:
         """Give the room back."""
@@ -210,3 +213,6 @@ class Ceiling:
             self._running[key] = left
         else:
             del self._running[key]
+
+    async def aclose(self) -> None:
+        """Nothing of it outlives the process."""

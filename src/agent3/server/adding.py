@@ -1,7 +1,8 @@
 """Adding agents from outside: finds out what it was given, asks it what it can do, and puts it into the directory.
 
 Takes the URL of an MCP server, a command that runs one, or a client's JSON file (``{"mcpServers": {…}}``). Nothing is
-stored that was not reached, and no secret is stored at all: a value that looks like one must be a reference.
+stored that was not reached, and no secret that was given: a value that looks like one must be a reference. The tokens
+of a sign-in are the exception: nobody else has them, so they are kept, sealed.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError
+from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError, TargetRefused
 from agent3.gateway.cards import shown
 from agent3.mcp.connector import agent_id
 from agent3.mcp.processes import PREFIX, Command
+from agent3.mcp.upstream import place_of
 from agent3.model import Agent, Route
-from agent3.security.secrets import EnvironmentVault, Vault
+from agent3.security.secrets import Vault
 from agent3.server.build import Server, build
+from agent3.server.landing import Guide, Landing
 from agent3.server.references import check_query, check_words, holds_secret, names_secret, variable
 from agent3.server.renewing import describe
+from agent3.server.signins import Plan, Way, references_of
 from agent3.settings import Settings
 
-__all__ = ["Added", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
+__all__ = ["Added", "SigningIn", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
@@ -45,6 +49,21 @@ class Added:
 
 
 @dataclass(frozen=True)
+class SigningIn:
+    """The wish to sign in to what is added: a person by their browser, or a machine by its secret.
+
+    ``secret`` is a reference. A person has so many ``seconds`` to agree.
+    """
+
+    way: Way
+    guide: Guide
+    client_id: str | None = None
+    secret: str | None = None
+    issuer: str | None = None
+    seconds: float = 300.0
+
+
+@dataclass(frozen=True)
 class _Found:
     """One server to be added: how it is reached, and what the operator calls it."""
 
@@ -53,7 +72,13 @@ class _Found:
 
 
 async def add(
-    server: Server, what: str, name: str | None = None, credential: str | None = None, *, vault: Vault | None = None
+    server: Server,
+    what: str,
+    name: str | None = None,
+    credential: str | None = None,
+    *,
+    vault: Vault | None = None,
+    signing_in: SigningIn | None = None,
 ) -> Agent:
     """Add one agent and give it as it was stored; adding it again brings it up to date.
 
@@ -65,34 +90,51 @@ async def add(
         names = ", ".join(sorted(one.name or "" for one in found))
         where = "The JSON that was given" if what.lstrip().startswith("{") else what
         raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
-    return await _add(server, found[0], vault or EnvironmentVault())
+    return await _add(server, found[0], vault or server.sign_ins, signing_in)
 
 
 async def add_all(
-    server: Server, what: str, name: str | None = None, credential: str | None = None, *, vault: Vault | None = None
+    server: Server,
+    what: str,
+    name: str | None = None,
+    credential: str | None = None,
+    *,
+    vault: Vault | None = None,
+    signing_in: SigningIn | None = None,
 ) -> list[Added]:
     """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
     results = []
     for one in _read(what, name, credential):
         label = one.name or shown(one.route.address)
         try:
-            results.append(Added(label, agent=await _add(server, one, vault or EnvironmentVault())))
+            results.append(Added(label, agent=await _add(server, one, vault or server.sign_ins, signing_in)))
         except Agent3Error as wrong:
             results.append(Added(label, error=wrong))
     return results
 
 
 async def remove(server: Server, agent: str) -> None:
-    """Take a stored agent out of the directory; AgentNotFound when there is none."""
+    """Take a stored agent out of the directory, and its sign-in with it; AgentNotFound when there is none."""
+    try:
+        unused = references_of(await server.directory.get(agent))
+    except AgentNotFound:
+        unused = set()
     await server.directory.remove(agent)
+    await _forget(server, unused)
 
 
-def add_here(settings: Settings, what: str, name: str | None = None, credential: str | None = None) -> list[Added]:
+def add_here(
+    settings: Settings,
+    what: str,
+    name: str | None = None,
+    credential: str | None = None,
+    signing_in: SigningIn | None = None,
+) -> list[Added]:
     """``add_all`` for the command line, on the database of the settings; a running gateway sees it at once."""
 
     async def work() -> list[Added]:
         async with build(settings, take_over=False) as server:
-            return await add_all(server, what, name, credential)
+            return await add_all(server, what, name, credential, signing_in=signing_in)
 
     return asyncio.run(work())
 
@@ -115,22 +157,35 @@ async def renew(server: Server, address: str, *, vault: Vault | None = None) -> 
     return await server.renewals.renew(address, vault)
 
 
-async def _add(server: Server, found: _Found, vault: Vault) -> Agent:
-    agent = await _first_that_answers(server, found.route, vault)
-    if found.name is not None:
-        agent = replace(agent, id=agent_id(found.name), name=found.name)
-    await _check_free(server, agent)
+async def _add(server: Server, found: _Found, vault: Vault, signing_in: SigningIn | None = None) -> Agent:
+    if signing_in is not None:
+        return await _add_signed_in(server, found, vault, signing_in)
+    try:
+        agent = await _first_that_answers(server, found.route, vault)
+    except TargetRefused as wrong:
+        raise _how_to_sign_in(wrong, found) from None
+    return await _stored(server, agent, found.name)
+
+
+async def _stored(server: Server, agent: Agent, name: str | None) -> Agent:
+    if name is not None:
+        agent = replace(agent, id=agent_id(name), name=name)
+    before = await _check_free(server, agent)
     await server.directory.add(agent)
+    if before is not None:
+        await _forget(server, references_of(before))
     return agent
 
 
-async def _check_free(server: Server, agent: Agent) -> None:
+async def _check_free(server: Server, agent: Agent) -> Agent | None:
+    """The agent that is to be replaced, if there is one."""
     try:
         there = await server.directory.get(agent.id)
     except AgentNotFound:
-        return
+        return None
     if there.source != agent.source:
         raise Conflict(f"There is an agent {agent.id!r} already, from {there.source or 'here'}. Give another --name.")
+    return there
 
 
 async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Agent:
@@ -140,8 +195,14 @@ async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Age
     except TargetError as wrong:
         if route.address.startswith(PREFIX) or urlsplit(route.address).path not in ("", "/"):
             raise
+        endpoint = _endpoint(route.address)
         try:
-            return await _describe(server, replace(route, address=_endpoint(route.address)), vault)
+            return await _describe(server, replace(route, address=endpoint), vault)
+        except TargetRefused as refused:
+            if refused.data.get("status") != 401:
+                raise wrong from None
+            refused.data["address"] = endpoint
+            raise
         except TargetError:
             raise wrong from None
 
@@ -153,6 +214,70 @@ def _endpoint(site: str) -> str:
 
 async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
     return await describe(server.house.connectors.get("mcp"), route, vault)
+
+
+# Signing in
+
+
+async def _add_signed_in(server: Server, found: _Found, vault: Vault, wish: SigningIn) -> Agent:
+    """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
+    _check_wish(found.route)
+    address = await _that_asks(server, found.route, vault)
+    plan = Plan(address, wish.way, wish.client_id, wish.secret or "", wish.issuer, name=found.name)
+    async with Landing(wish.guide, wish.seconds) as landing:
+        reference = await server.sign_ins.begin(replace(plan, redirect=landing.redirect), landing.send)
+        try:
+            agent = await _describe(server, replace(found.route, address=address, credential=reference), vault)
+            if not server.sign_ins.ended(reference):
+                raise _asks_for_none(address)
+            return await _stored(server, agent, found.name)
+        except BaseException:
+            await server.sign_ins.forget(reference)
+            raise
+
+
+def _check_wish(route: Route) -> None:
+    if route.address.startswith(PREFIX):
+        raise SetupError("A program is not signed in to. Give its secret by --credential NAME=env:NAME.")
+    if route.credential is not None:
+        raise SetupError("--sign-in gets a credential, --credential gives one. Say one or the other.")
+    if "env:" in route.address or "${" in route.address:
+        raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
+
+
+async def _that_asks(server: Server, route: Route, vault: Vault) -> str:
+    """The address that wants a sign-in: the one that was given, or its endpoint."""
+    try:
+        await _first_that_answers(server, route, vault)
+    except TargetRefused as wrong:
+        if wrong.data.get("status") != 401:
+            raise
+        return str(wrong.data.get("address", route.address))
+    raise _asks_for_none(route.address)
+
+
+def _asks_for_none(address: str) -> SetupError:
+    return SetupError(f"{shown(address)} does not ask for a sign-in. Add it without --sign-in.")
+
+
+def _how_to_sign_in(wrong: TargetRefused, found: _Found) -> TargetRefused:
+    """A refusal for want of a credential, with what to type."""
+    if wrong.data.get("status") != 401 or found.route.credential is not None:
+        return wrong
+    named = f" --name {shlex.quote(found.name)}" if found.name is not None else ""
+    again = f"agent3 add {shlex.quote(found.route.address)}{named}"
+    return TargetRefused(
+        f"{place_of(found.route.address)} wants to know who you are (HTTP 401). To sign in, type: {again} --sign-in\n"
+        f"With a key that it gave you in an environment variable: {again} --credential env:NAME",
+        data=wrong.data,
+    )
+
+
+async def _forget(server: Server, references: set[str]) -> None:
+    """Delete sign-ins that no agent uses any more."""
+    used = {one for agent in await server.directory.everything() for one in references_of(agent)} if references else ()
+    for one in references.difference(used):
+        await server.sign_ins.forget(one)
 
 
 # What was given

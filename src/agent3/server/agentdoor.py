@@ -25,7 +25,7 @@ from agent3.mcp.protocol import MCPDoor
 from agent3.model import Agent, Principal, Route, encode
 from agent3.observe.logs import get as logger
 from agent3.security.limits import RateLimiter
-from agent3.security.secrets import EnvironmentVault, Vault
+from agent3.security.secrets import Vault
 from agent3.server.agenttools import AgentTools, callable_by, how_to_answer, offers
 from agent3.server.build import Server
 from agent3.server.references import ReferringConnector
@@ -94,7 +94,7 @@ class AgentDoors:
         self._make = make
         self._most = most
         self._idle = idle
-        self._vault = vault or EnvironmentVault()
+        self._vault = vault or server.sign_ins
         self._open: OrderedDict[str, _Door] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False

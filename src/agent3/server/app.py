@@ -23,6 +23,7 @@ from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
 from agent3.server import oauth
+from agent3.server.a2a import A2ADoors, place_of
 from agent3.server.agentdoor import AgentDoors, agent_in
 from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
 from agent3.server.build import Server
@@ -65,15 +66,17 @@ def door(
 
 
 def app(server: Server) -> Doors:
-    """The doors of a gateway: MCP, REST, health, metrics. Its lifespan must be run."""
+    """The doors of a gateway: MCP, A2A, REST, health, metrics. Its lifespan must be run."""
     doorkeeper = Doorkeeper(server.settings, server.metrics)
     tools = GatewayTools(server.gateway, server.env)
     mcp = door(server, tools, doorkeeper)
     agents = AgentDoors(server, doorkeeper, mcp, partial(door, server))
+    a2a = A2ADoors(server, doorkeeper)
     house = [
         Route("/", _home, methods=["GET"]),
         Route("/mcp", mcp.asgi(), methods=_METHODS),
         Route("/agents/{agent}/mcp", agents, methods=_METHODS),
+        *a2a.routes(),
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _ready(server), methods=["GET"]),
         Route("/metrics", _metrics(server), methods=["GET"]),
@@ -92,12 +95,13 @@ def app(server: Server) -> Doors:
     )
     lane: ASGIApp = FastLane(mcp, env=server.env)
     others: ASGIApp = agents
+    tasks: ASGIApp = a2a
     if doorkeeper.judges:
-        lane, others = (
+        lane, others, tasks = (
             SignedRequests(one, doorkeeper, server.database, server.settings.server, server.env)
-            for one in (lane, others)
+            for one in (lane, others, tasks)
         )
-    return Doors(_for_pages(inner, server.settings.server.allowed_origins), lane, others, server)
+    return Doors(_for_pages(inner, server.settings.server.allowed_origins), lane, others, tasks, server)
 
 
 def _signed(server: Server, doorkeeper: Doorkeeper) -> list[Middleware]:
@@ -116,7 +120,7 @@ def _for_pages(inner: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id"],
+        expose_headers=["Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id", "A2A-Extensions", "ETag"],
     )
 
 
@@ -126,8 +130,9 @@ class Doors:
     MCP judges hosts and origins by itself, and goes straight to its lane unless a page calls, which needs CORS.
     """
 
-    def __init__(self, inner: ASGIApp, lane: ASGIApp, agents: ASGIApp, server: Server):
+    def __init__(self, inner: ASGIApp, lane: ASGIApp, agents: ASGIApp, a2a: ASGIApp, server: Server):
         self._inner = inner
+        self._a2a = a2a
         self._lane = lane
         self._agents = agents
         # Where requests are judged before they reach a lane, none is answered without that.
@@ -147,6 +152,9 @@ class Doors:
                     return
             elif refusal := self._refusal(scope):
                 await error_response(refusal)(scope, receive, send)
+                return
+            elif place_of(scope["path"]) is not None and not any(name == b"origin" for name, _ in scope["headers"]):
+                await _caught(self._a2a, scope, receive, send)
                 return
         await self._inner(scope, receive, send)
 
@@ -189,6 +197,7 @@ async def _home(request: Request) -> Response:
         f"agent3 {__version__}: any agent, any tool, any website, one call.",
         "",
         f"MCP endpoint   {base}/mcp, and {base}/agents/ID/mcp for one agent alone",
+        f"A2A endpoint   {base}/a2a, and {base}/agents/ID/a2a for one agent alone",
         f"REST           {base}/openapi.json",
         f"Health         {base}/healthz, {base}/readyz",
         f"Metrics        {base}/metrics",

@@ -65,6 +65,7 @@ class Doorkeeper:
         self._metrics = metrics
         self._everybody_is_local = not known
         self.tokens = Tokens(settings) if settings.oauth.issuers else None
+        self._how = _HOW if self.tokens is None else _how_with_tokens(settings.oauth.issuers, self.tokens.resource)
         self._clients = [(_digest(one, environment), _principal(one)) for one in settings.clients if one.key]
         self._must_sign = {one.id for one in settings.clients if one.require_signature}
         self.signing = [
@@ -98,7 +99,7 @@ class Doorkeeper:
         key = _key(scope.get("headers", ()))
         found = self._match(hashlib.sha256(key).digest()) if key else None
         if found is None:
-            raise self._refusal(scope, Unauthenticated(f"{'Unknown key' if key else 'No key'}. {_HOW}"))
+            raise self._refusal(scope, Unauthenticated(f"{'Unknown key' if key else 'No key'}. {self._how}"))
         if found.id in self._must_sign:
             why = f"Client {found.id} must sign its requests, its key alone is not enough: docs/reference/signing.md."
             raise self._refusal(scope, Unauthenticated(why))
@@ -117,6 +118,13 @@ class Doorkeeper:
             if hmac.compare_digest(known, digest):
                 found = principal
         return found
+
+
+def _how_with_tokens(issuers: Iterable[str], resource: str) -> str:
+    return (
+        'Send a key or an access token as "Authorization: Bearer ..." (keys also as "X-API-Key: KEY"). '
+        f"Tokens come from {', '.join(issuers)}, for {resource}."
+    )
 
 
 def _key(headers: Any) -> bytes | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from agent3.a2a.push import Pushes
 from agent3.calls import House, LocalAgent, LocalConnector
 from agent3.calls.callbacks import Callbacks
 from agent3.calls.outbox import Outbox
@@ -25,6 +26,7 @@ from agent3.security.secrets import EnvironmentVault
 from agent3.server.readiness import Readiness
 from agent3.server.references import ReferringConnector
 from agent3.server.renewing import Renewals
+from agent3.server.signins import Seals, SignIns
 from agent3.settings import Outbound, Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
 from agent3.storage.news import News
@@ -47,6 +49,9 @@ class Server:
     env: Env
     renewals: Renewals
     readiness: Readiness
+    sign_ins: SignIns
+    pushes: Pushes | None = None
+    """What tells of A2A tasks; None where there is no secret to sign deliveries with."""
     ready: bool = False
 
     def stop(self) -> None:
@@ -81,6 +86,16 @@ async def _take_over(house: House) -> None:
         house.callbacks.start()
 
 
+def _vault(settings: Settings, database: Database, url: str, env: Env) -> SignIns:
+    plain = EnvironmentVault()
+    return SignIns(database, plain, Seals(settings.storage.seal, url, plain), env)
+
+
+def _tells(settings: Settings) -> bool:
+    """Whether somebody has a secret by which it knows that what it is told is from us."""
+    return bool(settings.callbacks.secret or any(one.callback_secret for one in settings.clients))
+
+
 def outbound_policy(out: Outbound) -> Policy:
     """What the settings let out of the house."""
     return Policy(
@@ -106,7 +121,8 @@ async def build(
     url = database_url(settings)
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
-        local, vault = LocalConnector(), EnvironmentVault()
+        local = LocalConnector()
+        vault = _vault(settings, database, url, env)
 
         def changed(address: str) -> None:
             if take_over:
@@ -130,6 +146,7 @@ async def build(
         async def lookup(agent_id: str, capability: str) -> Target:
             return await gateway.lookup(agent_id, capability)
 
+        outbox = Outbox(settings, database, vault, env, metrics)
         house = House.build(
             settings,
             database,
@@ -141,9 +158,11 @@ async def build(
             env=env,
             metrics=metrics,
             news=news,
-            callbacks=Callbacks(Outbox(settings, database, vault, env, metrics), env),
+            callbacks=Callbacks(outbox, env),
         )
+        pushes = Pushes(outbox, house.jobs, database, env) if _tells(settings) else None
         gateway = Gateway(house, directory, reputation)
+        gateway.sign_in = vault.about
         renewals = Renewals(
             directory,
             mcp,
@@ -153,7 +172,9 @@ async def build(
             metrics=metrics,
             duty=house.leases.take,
         )
-        server = Server(settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env))
+        server = Server(
+            settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env), vault, pushes
+        )
         try:
             if take_over:
                 gateway.on_use = renewals.used

@@ -38,10 +38,11 @@ class Gateway(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-def announce(url: str, settings: Settings, folder: Path | None = None) -> Path:
+def announce(url: str, settings: Settings, home: Path | None = None) -> Path:
     """Leave word where this gateway runs, for commands to find it. Each has a note of its own, by its process."""
-    file = (folder or data_folder()) / _FOLDER / f"{os.getpid()}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = (home or data_folder()) / _FOLDER / f"{os.getpid()}.json"
+    for folder in (file.parent.parent, file.parent):  # with parents=True the outer one would be open to all
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.write_text(json.dumps({"url": url, "pid": os.getpid(), "database": _database(settings)}))
     return file
 

@@ -1,7 +1,7 @@
 """``agent3 doctor``: whether this installation can do its work, and what to do where it cannot.
 
 Each check is ``ok``, ``warn`` (it works, but somebody should look) or ``fail``. Looking changes nothing, except that a
-database that is not there yet is made, as the first command would.
+database that is not there yet is made, and an older one brought to the shape of this version, as by any command.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agent3.calls.jobs import LEASE
+from agent3.calls.webhooks import keys_of
 from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
@@ -49,6 +50,7 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
     return [
         _python(),
         _settings(settings),
+        *asyncio.run(_callbacks(settings)),
         *asyncio.run(_stored(settings, env)),
         *_disks(settings),
         *_permissions(settings),
@@ -80,6 +82,19 @@ def _settings(settings: Settings) -> Check:
         return _check("settings", "warn", strange[0], "Correct its name, or unset it.")
     clients, rules = len(settings.clients), len(settings.rules)
     return _check("settings", "ok", f"{clients} clients, {rules} rules")
+
+
+async def _callbacks(settings: Settings) -> list[Check]:
+    """Whether the secrets that sign callbacks are set and have their form; without them, callers hear of it first."""
+    named = {f"callback_secret of client {one.id!r}": one.callback_secret for one in settings.clients}
+    wanted = {name: given for name, given in {"callbacks.secret": settings.callbacks.secret, **named}.items() if given}
+    vault = EnvironmentVault()
+    for name, reference in wanted.items():
+        try:
+            keys_of((await vault.get(reference)).reveal())
+        except Agent3Error as wrong:
+            return [_check("callbacks", "fail", f"{name}: {wrong.message}", "See docs/how-to/callbacks.md.")]
+    return [_check("callbacks", "ok", f"{len(wanted)} secrets")] if wanted else []
 
 
 # In the database
@@ -182,15 +197,17 @@ async def _letters(database: Database, env: Env) -> Check:
 
 
 async def _credentials(database: Database) -> Check:
-    """Whether the secrets that the added agents refer to are there. Their values are not looked at."""
+    """Whether the secrets and sign-ins that the added agents refer to are there. Their values are not looked at."""
     agents = await Directory(database, REAL, Metrics()).everything()
     wanted = {route.credential for agent in agents for one in agent.capabilities for route in one.routes}
     vault = EnvironmentVault()
-    missing = [name for name in sorted(filter(None, wanted)) if not await _resolves(vault, name)]
+    signed_in = {row["id"] for row in await database.all("SELECT id FROM sign_ins")}
+    missing = [name for name in sorted(filter(None, wanted - signed_in)) if not await _resolves(vault, name)]
     if not missing:
         return _check("credentials", "ok", f"{len(wanted - {None})} references")
     text = f"not set here: {', '.join(missing[:10])}"
-    return _check("credentials", "warn", text, "Set them in the environment of the gateway.")
+    remedy = "Set them in the environment of the gateway; what begins with oauth: comes back by agent3 add --sign-in."
+    return _check("credentials", "warn", text, remedy)
 
 
 async def _resolves(vault: EnvironmentVault, reference: str) -> bool:

@@ -12,21 +12,24 @@ from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from agent3.calls.jobs import Job
 from agent3.calls.keeping import DeadLetter, DeadLetters
 from agent3.calls.outcomes import error_of, is_refusal
+from agent3.calls.runner import Target
 from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict, NotFound, ValidationError
-from agent3.model import Call, Failed, Needs, Outcome, Working
+from agent3.model import Call, Capability, Failed, Needs, Outcome, Working
 from agent3.observe.logs import tidy
 from agent3.observe.metrics import Metrics
-from agent3.queue import Letter, Queue
+from agent3.queue import Attempt, Letter, Queue, Rules
 from agent3.server.build import Server
-from agent3.storage import Database
+from agent3.storage import Database, Row
 
 __all__ = ["Letters", "Replayed", "Wanted", "measure", "replay"]
 
-_AT_ONCE = 500
+_NO_BOUND = 2**53
 MOST = 1_000
 
 
@@ -82,9 +85,9 @@ class Letters:
         return dict(tidy(_of_call(kept) | more))
 
     async def drop(self, letters: Sequence[str]) -> int:
-        """Delete letters for ever; how many there were."""
+        """Delete letters for ever; how many there were. An id that is none spoils it before anything is deleted."""
         dropped = 0
-        for kind, name, number in map(_place, letters):
+        for kind, name, number in [_place(one) for one in letters]:
             dropped += await (self._queue(name).drop([number]) if kind == "queue" else self.calls.drop([number]))
         return dropped
 
@@ -99,7 +102,8 @@ class Letters:
             raise _gone(_in(name, number))
 
     def _queue(self, name: str) -> Queue:
-        return Queue(self._database, name, env=self._env, metrics=Metrics())
+        """A queue in the operator's hands. Its bound is for those who put: what was in it before finds its place."""
+        return Queue(self._database, name, Rules(bound=_NO_BOUND), env=self._env, metrics=Metrics())
 
     async def _of_calls(self, wanted: Wanted) -> list[DeadLetter]:
         return await self.calls.latest(
@@ -111,42 +115,53 @@ class Letters:
         return [(name, one) for name in names for one in await self._all_in(name) if _died(one) >= (wanted.since or 0)]
 
     async def _all_in(self, name: str) -> list[Letter]:
-        """Every letter of a queue: it gives them by age, and the latest are wanted."""
-        found: list[Letter] = []
-        queue = self._queue(name)
-        while some := await queue.dead(after=found[-1].seq if found else 0, limit=_AT_ONCE):
-            found = [*found, *some][-MOST:]
-        return found
+        """The latest letters of a queue, without their bodies: each may be large, and a list shows none."""
+        rows = await self._database.all(
+            f"SELECT {_ENVELOPE} FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC LIMIT ?",
+            name,
+            MOST,
+        )
+        return [_letter(row, b"") for row in rows]
 
     async def _in_queue(self, name: str, number: str) -> Letter:
-        queue = self._queue(name)
-        after = 0
-        while some := await queue.dead(after=after, limit=_AT_ONCE):
-            for one in some:
-                if one.id == number:
-                    return one
-            after = some[-1].seq
-        raise _gone(_in(name, number))
+        row = await self._database.one(
+            f"SELECT {_ENVELOPE}, body FROM queue_messages WHERE queue = ? AND state = 'dead' AND id = ?", name, number
+        )
+        if row is None:
+            raise _gone(_in(name, number))
+        return _letter(row, bytes(row["body"]))
 
 
-async def replay(server: Server, letter: str, *, again: bool = False) -> Replayed:
-    """Send one letter again, as the caller that sent it first, under a key that makes doing so twice harmless.
+_ENVELOPE = "seq, id, context, priority, attempts, put, history"
+
+
+def _letter(row: Row, body: bytes) -> Letter:
+    history = msgspec.json.decode(row["history"], type=list[tuple[float, int, str]]) if row["history"] else []
+    told = {name: row[name] for name in ("id", "context", "priority", "attempts", "seq", "put")}
+    return Letter(**told, body=body, history=tuple(Attempt(*one) for one in history))
+
+
+async def replay(server: Server, letter: str, *, again: bool = False, twice: bool = False) -> Replayed:
+    """Send one letter again, as the caller that sent it first and under its key, so that nothing is done twice.
 
     A call goes through all steps of this gateway, from the start of its conversation; a message goes back to its queue.
     It is marked when it was sent: if it failed for the same kind of reason, it has left a new letter. Refused before it
     was sent (a rule, a limit, an agent that is gone) it stays as it was. Conflict when it was replayed before, unless
-    ``again``.
+    ``again``, and when it may have run already and its target could not tell, unless it may run ``twice``.
     """
     letters = Letters(server.database, server.env)
     kind, name, number = _place(letter)
     if kind == "queue":
         await letters.line_up(name, number)
         return Replayed(letter, "queued")
-    kept, call, _ = await letters.calls.get(number)
+    kept, call, failed = await letters.calls.get(number)
     if kept.replayed is not None and not again:
         raise Conflict(f"Dead letter {letter} was sent again already. Give --again to send it once more.")
     try:
-        outcome = await _sent_again(server, kept, call)
+        target = await server.gateway.lookup(call.agent, call.capability)
+        if failed.sent and not twice and not _told_apart(target[1], call):
+            raise Conflict(f"Dead letter {letter} may have run already: it was sent, and then {_TWICE}")
+        outcome = await _sent_again(server, target, kept, call)
     except Agent3Error as wrong:
         return Replayed(letter, "refused", code=wrong.code, message=wrong.message)
     if not _refused(outcome):
@@ -154,25 +169,61 @@ async def replay(server: Server, letter: str, *, again: bool = False) -> Replaye
     return _told(letter, outcome)
 
 
-async def _sent_again(server: Server, kept: DeadLetter, call: Call) -> Outcome:
-    agent, capability = await server.gateway.lookup(call.agent, call.capability)
-    key = f"dlq:{kept.id}" if kept.replayed is None else f"dlq:{kept.id}:{kept.replayed:.3f}"
+_TWICE = (
+    "no answer came. Ask its target. If it was not done, or may be done twice, send it with --may-run-twice;"
+    " else drop it: agent3 dlq drop."
+)
+
+
+def _told_apart(capability: Capability, call: Call) -> bool:
+    """Whether doing it again cannot do it twice: by its nature, or since its target had a key and honours it."""
+    hints = capability.hints
+    honoured = bool(capability.routes) and all(route.meta.get("keys") for route in capability.routes)
+    return hints.idempotent or hints.read_only or (call.key is not None and honoured)
+
+
+async def _sent_again(server: Server, target: Target, kept: DeadLetter, call: Call) -> Outcome:
+    """Run it under the key that it had, which then stands for this run: for its target, and for a caller who repeats.
+
+    Whoever was first under that key, another operator or the caller itself, has done it, and that is the outcome. A
+    call without a key gets one of its letter.
+    """
+    job = await _job_of(server, call)
+    came = call if job is None else job.call
+    if came.key is None:
+        came = replace(came, key=_key_of(kept))
+    else:
+        holder = await server.house.jobs.known(came)
+        if holder is not None and holder.ended and (holder.id == call.job or holder.created <= (kept.replayed or 0.0)):
+            await server.house.jobs.free_key(holder)
     first = Call(
         id=server.env.id(),
-        principal=call.principal,
-        agent=call.agent,
-        capability=call.capability,
-        input=call.input,
-        parts=call.parts,
-        input_mode=call.input_mode,
-        context=call.context,
-        key=key,
-        timeout=call.timeout,
-        retries=call.retries,
-        routes=capability.routes,
-        meta=call.meta,
+        principal=came.principal,
+        agent=came.agent,
+        capability=came.capability,
+        input=came.input,
+        parts=came.parts,
+        input_mode=came.input_mode,
+        context=came.context,
+        key=came.key,
+        timeout=came.timeout,
+        retries=came.retries,
+        routes=target[1].routes,
+        meta=came.meta,
     )
-    return await server.house.runner.start(first, (agent, capability), door="dlq")
+    return await server.house.runner.start(first, target, door="dlq")
+
+
+async def _job_of(server: Server, call: Call) -> Job | None:
+    """The job that the call was: it has the call as it came, by which its key is known again."""
+    try:
+        return None if call.job is None else await server.house.jobs.get(call.principal.id, call.job)
+    except NotFound:
+        return None
+
+
+def _key_of(kept: DeadLetter) -> str:
+    return f"dlq:{kept.id}" if kept.replayed is None else f"dlq:{kept.id}:{kept.replayed:.3f}"
 
 
 def _refused(outcome: Outcome) -> bool:

@@ -35,7 +35,7 @@ __all__ = ["Tokens", "routes"]
 log = logger("auth")
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-_DOOR = re.compile(r"/mcp|/agents/[^/\\\s\"\x00-\x1f\x7f]+/mcp")
+_DOOR = re.compile(r"(?:/agents/[^/\\\s\"\x00-\x1f\x7f]+)?/(?:mcp\Z|a2a(?=/|\Z))")
 """With whatever an agent's id may hold; never what could end a header or a word in it."""
 _PLAIN = "/:@+,;="
 """What may stand in a path as it is."""
@@ -367,11 +367,12 @@ def _door(path: str) -> str:
 
     The path is a stranger's word, unescaped: without being escaped again it would be in the header as it came.
     """
-    return quote(path, safe=_PLAIN, errors="replace") if _DOOR.fullmatch(path) else ""
+    door = _DOOR.match(path)
+    return quote(door[0], safe=_PLAIN, errors="replace") if door is not None else ""
 
 
 def routes(server: Server) -> list[Route]:
-    """The metadata of the gateway and of its MCP doors; nothing where no issuer is configured."""
+    """The metadata of the gateway and of its doors; nothing where no issuer is configured."""
     if not server.settings.oauth.issuers:
         return []
     tokens = Tokens(server.settings, server.env)

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from agent3.env import REAL
-from agent3.errors import SetupError, ValidationError
-from agent3.server.build import blob_folder, build, database_url
+from agent3.errors import Agent3Error, SetupError, ValidationError
+from agent3.server.build import Server, blob_folder, build, database_url
 from agent3.server.demo import agents
 from agent3.server.letters import Letters, Replayed, Wanted, replay
 from agent3.settings import Settings
@@ -54,12 +54,23 @@ def drop_letters(settings: Settings, names: Sequence[str]) -> int:
     return _on(settings, lambda database: Letters(database, REAL).drop(names))
 
 
-def replay_letters(settings: Settings, names: Sequence[str], *, again: bool, demo: bool) -> list[dict[str, Any]]:
-    """Send dead letters again, one after another, from this process; what became of each."""
+def replay_letters(
+    settings: Settings, names: Sequence[str], *, again: bool, twice: bool, demo: bool
+) -> list[dict[str, Any]]:
+    """Send dead letters again, one after another, from this process; what became of each.
+
+    One that cannot be sent is told as refused, and the others are sent all the same.
+    """
 
     async def work() -> list[Replayed]:
         async with build(settings, agents() if demo else (), take_over=False) as server:
-            return [await replay(server, one, again=again) for one in names]
+            return [await one_of(server, one) for one in dict.fromkeys(names)]
+
+    async def one_of(server: Server, name: str) -> Replayed:
+        try:
+            return await replay(server, name, again=again, twice=twice)
+        except Agent3Error as wrong:
+            return Replayed(name, "refused", code=wrong.code, message=wrong.message)
 
     return [_without_nothing(one) for one in asyncio.run(work())]
 
@@ -80,14 +91,17 @@ def restore_here(settings: Settings, archive: Path) -> dict[str, Any]:
 
 
 def moment(text: str, now: float) -> float:
-    """A moment as people write it: ``2h`` ago (s, m, h, d), or a date, with a time where it matters, in UTC."""
+    """A moment as people write it: ``2h`` ago (s, m, h, d), or a date, with a time where it matters.
+
+    Without an offset it is local time, as the lists show it.
+    """
     if ago := _AGO.fullmatch(text):
         return now - float(ago[1]) * _SECONDS[ago[2]]
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ValidationError(f"--since {text!r} is no time. Write 2h, 7d, or a date such as 2026-01-31.") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    return found.timestamp()
 
 
 def _file(url: str, archive: Path) -> Path:

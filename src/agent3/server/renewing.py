@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agent3.directory import Directory
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, AgentNotFound, SetupError, TargetError
+from agent3.errors import Agent3Error, SetupError, TargetError
 from agent3.gateway.gateway import UNREACHABLE
 from agent3.mcp.connector import MCPConnector
 from agent3.mcp.upstream import place_of
@@ -202,14 +202,8 @@ class Renewals:
         return replace(agent, meta={**agent.meta, UNREACHABLE: mark})
 
     async def _stored(self, before: Agent, now: Agent) -> Agent | None:
-        if now == before:
-            return None
-        try:
-            if await self._directory.get(before.id) != before:
-                return None  # somebody has added it anew meanwhile, and knows better
-        except AgentNotFound:
-            return None  # it was removed meanwhile, and stays so
-        await self._directory.add(now)
+        if now == before or not await self._directory.renew(before, now):
+            return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
         log.info("%s is renewed: it has %d capabilities", now.id, len(now.capabilities))
         return now
 

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from agent3 import jsonrpc
 from agent3.calls.responses import shown
+from agent3.calls.sharing import Sharing
 from agent3.errors import Agent3Error, RequestError, ValidationError
 from agent3.gateway import Caller, response
 from agent3.model import Done, Event, Failed, Outcome, encode, value_of
@@ -181,11 +182,18 @@ class Rest:
         return json_response(shown(await self._server.house.runner.get(principal, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
-        principal = self._caller(request).principal
-        found = await self._server.house.artifacts.get(principal.id, request.path_params["artifact_id"])
+        found = await self._server.house.artifacts.get(await self._reader(request), request.path_params["artifact_id"])
         # What an agent made is never shown as a page of ours.
         headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
         return Response(found.body, 200, headers, found.media_type)
+
+    async def _reader(self, request: Request) -> str:
+        """As whom an artifact is read: as its owner by a link that he signed, else as whoever asks."""
+        if "signature" not in request.query_params:
+            return self._caller(request).principal.id
+        expires = _whole(request, "expires", 0, 0, 2**53)
+        sharing = Sharing(self._server.house.database, self._server.env)
+        return await sharing.owner(request.path_params["artifact_id"], expires, request.query_params["signature"])
 
 
 def routes(server: Server, tools: GatewayTools, doorkeeper: Doorkeeper) -> list[Route]:

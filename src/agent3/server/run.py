@@ -22,6 +22,7 @@ from typing import Any
 
 import uvicorn
 
+from agent3.a2a.authoring import agent_of, can_be_agent
 from agent3.calls import LocalAgent
 from agent3.errors import SetupError
 from agent3.observe import logs
@@ -201,7 +202,10 @@ def _agents(reference: str | None, demo: bool) -> list[LocalAgent]:
 
 
 def _import(reference: str) -> list[LocalAgent]:
-    """The agent, or the list of agents, that MODULE:NAME names; the current folder is searched first."""
+    """The agent, or the list of agents, that MODULE:NAME names; the current folder is searched first.
+
+    An agent is a LocalAgent, an AgentExecutor, a function, or a class with public methods.
+    """
     module, _, name = reference.partition(":")
     if not name or not module or module.endswith(".py") or "/" in module:
         raise SetupError(f"{reference!r} must be MODULE:NAME, such as travel:agent for agent in travel.py.")
@@ -212,10 +216,13 @@ def _import(reference: str) -> list[LocalAgent]:
         raise SetupError(_not_loaded(reference, module, wrong)) from wrong
     value = getattr(loaded, name, None)
     many: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
-    if not many or not all(isinstance(one, LocalAgent) for one in many):
+    if not many or not all(can_be_agent(one) for one in many):
         what = f"is a {type(value).__name__}" if hasattr(loaded, name) else "is not there"
-        raise SetupError(f"{reference}: {name!r} in {module!r} {what}. It must be a LocalAgent, or a list of them.")
-    return many
+        raise SetupError(
+            f"{reference}: {name!r} in {module!r} {what}. It must be an agent, or a list of them: a LocalAgent, an "
+            "AgentExecutor, a function, or a class with methods."
+        )
+    return [agent_of(one) for one in many]
 
 
 def _not_loaded(reference: str, module: str, wrong: Exception) -> str:
@@ -237,6 +244,7 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
+        f"  A2A      {url}/a2a",
         f"  REST     {url}/openapi.json",
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
         f"  State    {without_password(database_url(settings))}",

@@ -60,7 +60,7 @@ class GatewayTools:
         return "five"
 
     async def call(self, name: str, arguments: dict[str, Any], caller: MCPCaller) -> Outcome:
-        """Run one of the five for a caller at the MCP door. A refused agent3_call has the form of a failed one."""
+        """Run one of the five for a caller at the MCP door. What is refused has the form of a failed agent3_call."""
         started = self._env.monotonic()
         status = "error"
         try:
@@ -68,7 +68,7 @@ class GatewayTools:
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         except Agent3Error as refusal:
-            if name != "agent3_call":
+            if name not in self._verbs:
                 raise
             return self._told(failed_by(refusal), started)
         finally:

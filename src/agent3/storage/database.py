@@ -63,12 +63,16 @@ class Database(Protocol):
     dialect: Dialect
     url: str
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
         """Run ``work`` in one serializable transaction; durable when this returns.
 
         An exception in ``work`` undoes only that work, and is raised here. ``work`` may run on another thread and
         more than once, so it has no side effects and awaits nothing but its transaction. A cancelled caller's work
         happens whole or not at all.
+
+        ``frees`` says that it takes no more room than it gives back: when there is none left it may use what is kept
+        back for that, where others get StorageFull. ``calm`` says that the locks of the rows it changes are all that
+        it needs: PostgreSQL then lets it see what others commit meanwhile, instead of letting it collide with them.
         """
 
     async def all(self, sql: str, *params: object) -> list[Row]:

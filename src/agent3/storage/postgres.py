@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
+from agent3 import failpoints
 from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict, Corrupt, RequestError, SetupError, StorageError, StorageFull
 from agent3.storage.database import Dialect, Row, Work
@@ -35,6 +36,7 @@ COMMAND_SECONDS = 30.0
 _MIGRATION_LOCK = 0x6167656E743300  # "agent3" in ASCII
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, UnicodeError)
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
+_BEGIN_CALM = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class _Again(Exception):
@@ -237,8 +239,9 @@ class _Room:
         """Take the room for the running loop."""
         await anext(self._stay)
 
-    async def write(self, work: Work[T]) -> T:
-        result, error = await self._until_done(lambda: self._attempt(work))
+    async def write(self, work: Work[T], *, calm: bool) -> T:
+        begin = _BEGIN_CALM if calm else "BEGIN"
+        result, error = await self._until_done(lambda: self._attempt(work, begin))
         if error is not None:
             raise error
         return cast("T", result)
@@ -294,10 +297,10 @@ class _Room:
                     await asyncio.sleep(self._env.jitter(min(0.002 * 2**number, 0.2)))
         raise StorageError(f"Other writers were in the way {TRIES} times in a row. Try again.", retry_after=1.0)
 
-    async def _attempt(self, work: Work[T]) -> tuple[T | None, Exception | None]:
+    async def _attempt(self, work: Work[T], begin: str) -> tuple[T | None, Exception | None]:
         """The work's value or its own exception, which is not ours to translate. Raises when the database failed."""
         async with self._writers.lend() as connection:
-            await _begin(connection)
+            await _begin(connection, begin)
             tx = _Statements(connection)
             try:
                 result = await work(tx)
@@ -314,7 +317,9 @@ class _Room:
         async def append() -> None:
             async with self._writers.lend() as connection:
                 try:
+                    await failpoints.reach("postgres.commit")
                     await connection.executemany(numbered(sql), rows)  # one implicit transaction
+                    await failpoints.reach("postgres.committed")
                 except asyncpg.PostgresError as error:
                     if error.sqlstate in _AGAIN:
                         raise _Again from error
@@ -347,8 +352,8 @@ class PostgresDatabase:
         await database._migrate()
         return database
 
-    async def write(self, work: Work[T]) -> T:
-        return await (await self._room()).write(work)
+    async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
+        return await (await self._room()).write(work, calm=calm)
 
     async def all(self, sql: str, *params: object) -> list[Row]:
         return await (await self._room()).all(sql, params)
@@ -482,10 +487,10 @@ async def _ours(attempt: Callable[[], Awaitable[T]]) -> T:
         raise translated(error) from error
 
 
-async def _begin(connection: Any) -> None:
+async def _begin(connection: Any, statement: str) -> None:
     """Begin; a connection that died while idle shows it here, where nothing has been done yet."""
     try:
-        await connection.execute("BEGIN")
+        await connection.execute(statement)
     except _FAILURES as error:
         connection.terminate()
         if _is_loss(error) and not isinstance(error, TimeoutError):
@@ -494,8 +499,10 @@ async def _begin(connection: Any) -> None:
 
 
 async def _commit(connection: Any) -> None:
+    await failpoints.reach("postgres.commit")
     try:
         await connection.execute("COMMIT")
+        await failpoints.reach("postgres.committed")
     except _FAILURES as error:
         await _roll_back(connection)
         if getattr(error, "sqlstate", None) in _AGAIN:

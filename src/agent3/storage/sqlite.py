@@ -21,6 +21,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, RequestError, SetupError, StorageError
 from agent3.storage.database import Dialect, Row, Transaction, Work
 from agent3.storage.migration import apply_next, shipped
+from agent3.storage.room import Room
 from agent3.storage.writer import BUSY_SECONDS, Statements, Writer, patiently, primary, translated
 
 __all__ = ["SqliteDatabase"]
@@ -42,6 +43,7 @@ class SqliteDatabase:
         self._path = path
         self._env = env
         self._max_bytes = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
+        self._room = Room(path, self._max_bytes)
         self._integrity = ""
         self._checked = 0.0
 
@@ -58,8 +60,8 @@ class SqliteDatabase:
             raise
         return database
 
-    async def write(self, work: Work[T]) -> T:
-        return await self._writer.write(work)
+    async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
+        return await self._writer.write(work, frees=frees)
 
     async def all(self, sql: str, *params: object) -> list[Row]:
         if self._readers is not None:
@@ -120,13 +122,15 @@ class SqliteDatabase:
 
     def _start(self) -> None:
         connection = self._opened()
-        self._writer = Writer(self._connect, connection, reopens=self._path is not None)
+        self._room.keep_back()
+        self._writer = Writer(self._connect, connection, self._room, reopens=self._path is not None)
         self._readers = None if self._path is None else _Readers(self._path)
 
     def _stop(self) -> None:
-        self._writer.stop()
+        # The last to close puts the log into the file and removes it, which one that only reads cannot.
         if self._readers is not None:
             self._readers.stop()
+        self._writer.stop()
 
     def _opened(self) -> sqlite3.Connection:
         try:
@@ -161,8 +165,7 @@ class SqliteDatabase:
             f"journal_size_limit = {64 * 1024**2}",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        page = patiently(lambda: connection.execute("PRAGMA page_size").fetchone()[0])
-        patiently(lambda: connection.execute(f"PRAGMA max_page_count = {max(1, self._max_bytes // page)}").fetchone())
+        self._room.prepare(connection, patiently)
 
 
 def _appending(table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[str, list[object]]:

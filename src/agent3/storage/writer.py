@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from agent3 import failpoints
 from agent3.errors import Agent3Error, Conflict, Corrupt, RequestError, StorageError, StorageFull
 from agent3.storage.database import Row, Work
+from agent3.storage.room import Room
 
 __all__ = ["BUSY_SECONDS", "Statements", "Writer", "patiently", "primary", "translated"]
 
@@ -39,7 +40,7 @@ def primary(error: BaseException) -> int:
 def translated(error: Exception) -> Agent3Error:
     """Our error for one of SQLite's."""
     code = primary(error)
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StorageFull("The database is full. Delete old data, free disk space, or raise its size limit.")
     # SQLite quotes the damaged bytes in its message, which Python then cannot read.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
@@ -121,6 +122,7 @@ class _Waiting:
     work: Work[Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
+    frees: bool = False
 
 
 @dataclass(slots=True)
@@ -139,9 +141,12 @@ class _Undone(Exception):
 class Writer:
     """Runs works on one connection in one thread; ``connect`` makes another one when the disk has failed under it."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], connection: sqlite3.Connection, *, reopens: bool):
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], connection: sqlite3.Connection, room: Room, *, reopens: bool
+    ):
         self._connect = connect
         self._connection = connection
+        self._room = room
         self._reopens = reopens
         self._suspect = False
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
@@ -150,14 +155,14 @@ class Writer:
         self._thread = threading.Thread(target=self._live, name="agent3-writer", daemon=True)
         self._thread.start()
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, frees: bool = False) -> T:
         """Hand the work to the thread and wait until it is committed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._door:  # nothing may be queued behind the last word
             if self._closing:
                 raise StorageError("The database is closed. Open it again to use it.")
-            self._queue.put(_Waiting(work, loop, future))
+            self._queue.put(_Waiting(work, loop, future, frees))
         return await future
 
     def stop(self) -> None:
@@ -191,14 +196,27 @@ class Writer:
 
     def _serve(self, group: Sequence[_Waiting]) -> None:
         wanted = [one for one in group if not one.future.cancelled()]
-        if not wanted:
-            return
+        if wanted and self._room.is_short():
+            _settle(away := [one for one in wanted if not one.frees], [_Answer(error=_no_room()) for _ in away])
+            wanted = [one for one in wanted if one.frees]
+        if wanted:
+            _settle(wanted, self._with_all_room(wanted, self._done(wanted)))
+
+    def _done(self, group: Sequence[_Waiting]) -> list[_Answer]:
         try:
-            answers = self._together(wanted)
+            return self._together(group)
         except _Undone:
             # The innocent must not fail for their neighbour. Works may be run again, so each gets its own transaction.
-            answers = [self._together([one])[0] for one in wanted]
-        _settle(wanted, answers)
+            return [self._together([one])[0] for one in group]
+
+    def _with_all_room(self, group: Sequence[_Waiting], answers: list[_Answer]) -> list[_Answer]:
+        """The answers, after what frees room and found none was done again with what is kept back for it."""
+        full = [one.frees and isinstance(answer.error, StorageFull) for one, answer in zip(group, answers, strict=True)]
+        if not any(full):
+            return answers
+        with self._room.all_of_it(self._connection):
+            again = iter(self._done([one for one, wants in zip(group, full, strict=True) if wants]))
+        return [next(again) if wants else answer for answer, wants in zip(answers, full, strict=True)]
 
     def _together(self, group: Sequence[_Waiting]) -> list[_Answer]:
         """Run the group in one transaction. Either it is committed, or every answer is an error."""
@@ -263,6 +281,13 @@ class Writer:
         old, self._connection = self._connection, self._connect()
         self._suspect = False
         _close(old)
+
+
+def _no_room() -> StorageFull:
+    return StorageFull(
+        "The disk is full, and the little room that is left is for deleting. Free disk space; no restart is needed.",
+        retry_after=1.0,
+    )
 
 
 def _close(connection: sqlite3.Connection) -> None:

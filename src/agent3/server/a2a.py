@@ -1,0 +1,270 @@
+"""A2A at the gateway: ``/a2a`` is the gateway itself, ``/agents/{id}/a2a`` each registered agent natively.
+
+Whatever an agent speaks itself, here it speaks A2A in every generation: an MCP tool is a skill, and a website's action
+too. A tenant of ``/a2a`` is an agent. A message that names none goes to the agent that fits its words best.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from agent3 import jsonrpc
+from agent3._version import __version__
+from agent3.a2a.aiming import Wish, aim, wish
+from agent3.a2a.authoring import card_of, skill_of
+from agent3.a2a.door import FEATURES, A2AEndpoint
+from agent3.a2a.engine import Aim, Engine
+from agent3.a2a.exchange import Talk
+from agent3.a2a.shapes import Message
+from agent3.a2a.showing import CARD_PATHS
+from agent3.definitions import AgentCapability, AgentCard
+from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated, ValidationError
+from agent3.model import Agent, Call, Capability, Principal
+from agent3.security.limits import RateLimiter
+from agent3.server.build import Server
+from agent3.settings import Settings
+
+__all__ = ["A2ADoors", "GatewayHost", "Place", "place_of"]
+
+BASE: Final = "/a2a"
+_AGENTS: Final = "/agents/"
+_EARLIER: Final = "/agent/authenticatedExtendedCard"
+_METHODS = ["GET", "HEAD", "POST", "DELETE"]
+_OFTENER = 10
+"""How much oftener than call a client may ask for tasks and cards."""
+_MOST_SKILLS = 1_000
+"""Skills in the card of the gateway."""
+_ENGINES = 1_000
+ASK: Final = "ask"
+_ABOUT = (
+    "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
+    "or an agent as tenant; a message that names none goes to the agent that fits its words best."
+)
+
+
+class Place(NamedTuple):
+    """Where a request came to: the path of the address, and the agent whose it is; None for the gateway itself."""
+
+    base: str
+    tenant: str | None = None
+
+
+def place_of(path: str) -> Place | None:
+    """The A2A address that a path belongs to; None for any other path."""
+    if path.startswith(_AGENTS):
+        name, found, _ = path[len(_AGENTS) :].partition("/a2a")
+        base = f"{_AGENTS}{name}/a2a"
+        whole = found and name and "/" not in name and (path == base or path.startswith(f"{base}/"))
+        return Place(base, name) if whole else None
+    if path in (BASE, _EARLIER) or path.startswith(f"{BASE}/") or path in CARD_PATHS:
+        return Place(BASE)
+    return None
+
+
+class A2ADoors:
+    """All A2A doors of a gateway, as one ASGI app."""
+
+    def __init__(self, server: Server, doorkeeper: Callable[[Any], Principal]):
+        settings = server.settings
+        limits = settings.limits
+        self._server = server
+        self._doorkeeper = doorkeeper
+        self._meter = RateLimiter(limits.per_minute * _OFTENER, limits.burst * _OFTENER, env=server.env)
+        self._host = GatewayHost(server)
+        self._engines: OrderedDict[str | None, Engine] = OrderedDict()
+        self._endpoint = A2AEndpoint(
+            self._engine,
+            self._host,
+            principal=self._who,
+            features=FEATURES.model_copy(update={"push_notifications": server.pushes is not None}),
+            address=settings.oauth.resource.rstrip("/"),
+            limits=jsonrpc.Limits(body=settings.server.max_body),
+            body_seconds=settings.server.body_seconds,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        place = place_of(scope["path"])
+        assert place is not None, "only what place_of knows is sent here"
+        if scope["path"] in CARD_PATHS:
+            await self._endpoint.card(Talk(scope, receive, send, *place))
+        elif scope["path"] == _EARLIER:
+            await self._endpoint.serve({**scope, "path": BASE + _EARLIER}, receive, send, *place)
+        else:
+            await self._endpoint.serve(scope, receive, send, *place)
+
+    def routes(self) -> list[Route]:
+        """The same for requests that come by way of the app around, as those of web pages do."""
+        below = "/{path:path}"
+        places = [
+            BASE,
+            BASE + below,
+            "/agents/{agent}/a2a",
+            "/agents/{agent}/a2a" + below,
+            *sorted(CARD_PATHS),
+            _EARLIER,
+        ]
+        return [Route(one, self, methods=_METHODS) for one in places]
+
+    def _who(self, scope: Scope) -> Principal:
+        """Who calls, unless it does so too often: what is no call reads the database all the same."""
+        principal = self._doorkeeper(scope)
+        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
+            raise RateLimited(f"Client {principal.id} asks too often. Come back in {wait:.1f} s.", retry_after=wait)
+        return principal
+
+    def _engine(self, tenant: str | None) -> Engine:
+        """The engine of an agent, which knows the tasks of that agent alone; the gateway's own knows all."""
+        found = self._engines.get(tenant)
+        if found is None:
+            house = self._server.house
+            found = Engine(
+                house.runner,
+                house.jobs,
+                self._host,
+                house.env,
+                push=self._server.pushes,
+                metrics=house.metrics,
+                agent=tenant,
+                fetch=house.artifacts.get,
+            )
+            self._engines[tenant] = found
+            if len(self._engines) > _ENGINES:
+                self._engines.popitem(last=False)
+        return found
+
+
+class GatewayHost:
+    """What the gateway serves over A2A: every agent that the caller may call."""
+
+    def __init__(self, server: Server):
+        self._server = server
+        self._schemes = _schemes(server.settings)
+
+    async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
+        """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
+        wanted = wish(message)
+        try:
+            agent, wanted = await self._agent(principal, wanted, tenant, message.metadata or {})
+            if agent.status in ("suspended", "retired"):
+                raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
+            found = aim(agent, self._offered(agent, principal), wanted)
+        except Agent3Error as refusal:
+            await self._record(principal, tenant or "", wanted.name or "", refusal)
+            raise
+        if self._server.gateway.on_use is not None:
+            self._server.gateway.on_use(agent, None)
+        return found
+
+    async def card(
+        self, principal: Principal | None, tenant: str | None = None, extended: bool = False
+    ) -> AgentCard | None:
+        """The gateway's card with the skills that the caller may call; strangers see what it is, and how to come in.
+
+        The card of an agent is for those who may call it.
+        """
+        if tenant is None:
+            skills = await self._skills(principal) if principal is not None else []
+            return self._guarded(_gateway_card(skills))
+        if principal is None:
+            raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
+        agent = await self._server.directory.get(tenant, self._visible(principal))
+        return self._guarded(card_of(agent, self._offered(agent, principal)))
+
+    # Inside
+
+    async def _agent(
+        self, principal: Principal, wanted: Wish, tenant: str | None, metadata: dict[str, Any]
+    ) -> tuple[Agent, Wish]:
+        """The agent that is meant, and what is left of the wish for it."""
+        directory, visible = self._server.directory, self._visible(principal)
+        named = tenant or next(
+            (metadata[key] for key in ("agentId", "agent") if isinstance(metadata.get(key), str)), None
+        )
+        if named is not None:
+            return await directory.get(named, visible), wanted
+        if wanted.name is not None and wanted.name != ASK:
+            return await self._by_skill(principal, wanted)
+        hits = await directory.search(wanted.text, 1, lambda one: bool(self._offered(one, principal)))
+        if not hits:
+            raise AgentNotFound("No agent fits this message. Name one as tenant, or a skill as skillId: agent/skill.")
+        return hits[0].agent, wanted._replace(name=None)
+
+    async def _by_skill(self, principal: Principal, wanted: Wish) -> tuple[Agent, Wish]:
+        """The agent of a skill, which is named as in the card, or by itself where only one agent has it."""
+        assert wanted.name is not None
+        agent, found, skill = wanted.name.partition("/")
+        if found:
+            return await self._server.directory.get(agent, self._visible(principal)), wanted._replace(name=skill)
+        everybody = await self._server.directory.everything()
+        having = [one for one in everybody if any(each.name == agent for each in self._offered(one, principal))]
+        if len(having) == 1:
+            return having[0], wanted
+        if len(having) > 1:
+            names = ", ".join(f"{one.id}/{agent}" for one in having[:20])
+            raise ValidationError(f"Several agents have a skill {agent[:100]!r}. Name one of them as skillId: {names}")
+        return await self._server.directory.get(agent, self._visible(principal)), wanted._replace(name=None)
+
+    async def _skills(self, principal: Principal) -> list[AgentCapability]:
+        found: list[AgentCapability] = []
+        for agent in await self._server.directory.everything():
+            if agent.status in ("suspended", "retired"):
+                continue
+            found.extend(_skill(agent, one) for one in self._offered(agent, principal))
+            if len(found) >= _MOST_SKILLS:
+                break
+        return found[:_MOST_SKILLS]
+
+    def _offered(self, agent: Agent, principal: Principal) -> list[Capability]:
+        narrow = self._server.house.access.narrow
+        return [one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes)]
+
+    def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
+        return lambda agent: bool(self._offered(agent, principal))
+
+    def _guarded(self, card: AgentCard) -> AgentCard:
+        if not self._schemes:
+            return card
+        return card.model_copy(
+            update={"security_schemes": self._schemes, "security": [{name: []} for name in self._schemes]}
+        )
+
+    async def _record(self, principal: Principal, agent: str, capability: str, refusal: Agent3Error) -> None:
+        house = self._server.house
+        call = Call(id=house.env.id(), principal=principal, agent=agent[:200], capability=capability[:200])
+        await house.refuse(call, refusal, "a2a")
+
+
+def _gateway_card(skills: list[AgentCapability]) -> AgentCard:
+    ask = AgentCapability(
+        id=ASK,
+        name="Ask for anything",
+        description="Say what you need in plain words; the agent that fits best is found and called.",
+        tags=["routing", "search"],
+        examples=["I want a pepperoni pizza"],
+    )
+    return AgentCard(
+        agent_id="agent3", name="agent3 gateway", description=_ABOUT, version=__version__, capabilities=[ask, *skills]
+    )
+
+
+def _skill(agent: Agent, one: Capability) -> AgentCapability:
+    skill = skill_of(one)
+    tags = [*skill.tags, agent.id] if agent.id not in skill.tags else skill.tags
+    return skill.model_copy(
+        update={"id": f"{agent.id}/{one.name}", "name": f"{agent.name}: {skill.name}", "tags": tags}
+    )
+
+
+def _schemes(settings: Settings) -> dict[str, Any]:
+    """How callers show who they are; nothing where everybody is the local person."""
+    schemes: dict[str, Any] = {}
+    if settings.clients or settings.oauth.issuers:
+        schemes["bearer"] = {"type": "http", "scheme": "bearer", "description": "A key of a client, or an access token"}
+    if settings.clients:
+        schemes["apiKey"] = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    return schemes

@@ -1,0 +1,362 @@
+"""Sign-ins: the tokens of servers that somebody signed in to, sealed in the database and renewed when they are used.
+
+A route names its sign-in by reference, ``oauth:ID``. ``SignIns`` is the vault that knows these, and passes every other
+reference on. How a person is sent to a page and comes back is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any, Literal, NoReturn
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agent3.env import REAL, Env
+from agent3.errors import SetupError, StorageError, TargetRefused, Unavailable
+from agent3.mcp.channels import Changing
+from agent3.mcp.oauth import Grant, OAuth, SignIn, authorization_code, client_credentials
+from agent3.mcp.upstream import place_of
+from agent3.model import Agent
+from agent3.observe.logs import get as logger
+from agent3.security.network import Gate, Stream
+from agent3.security.sealed import seal, unseal
+from agent3.security.secrets import Secret, Vault
+from agent3.storage import Database, Row, Transaction
+from agent3.storage.leases import Leases
+from agent3.storage.opening import sqlite_path
+
+__all__ = ["SCHEME", "Plan", "Seals", "SignIns", "Way", "references_of"]
+
+log = logger("server")
+
+SCHEME = "oauth:"
+Way = Literal["person", "machine"]
+_RECENT = 3
+"""Tokens of one sign-in that are looked for in what comes back."""
+_DUTY = 15.0
+"""Seconds for which one process of several renews a token, and the others wait for it."""
+_LEAST_SEAL = 16
+_NEW = (
+    "INSERT INTO sign_ins (until, renews, updated, sealed, id, address, way, version) VALUES (?, ?, ?, ?, ?, ?, ?, 1)"
+)
+_NEWER = (
+    "UPDATE sign_ins SET until = ?, renews = ?, updated = ?, sealed = ?, version = version + 1 WHERE id = ? "
+    "RETURNING version"
+)
+
+
+class Plan(Struct, frozen=True, omit_defaults=True):
+    """How somebody signs in to the server at an address. ``secret`` is the reference of the client's own secret."""
+
+    address: str
+    way: Way
+    client_id: str | None = None
+    secret: str = ""
+    issuer: str | None = None
+    redirect: str = ""
+    name: str | None = None
+    """What the operator calls the agent."""
+
+
+class _Kept(Struct, frozen=True):
+    plan: Plan
+    grant: Grant
+
+
+class Seals:
+    """The keys that seal what is kept: those of a setting, else of a file beside the embedded database."""
+
+    def __init__(self, reference: str, database: str, vault: Vault):
+        self._reference = reference
+        self._url = database
+        self._vault = vault
+        self._found: list[bytes] = []
+
+    async def keys(self) -> list[bytes]:
+        """The newest first; SetupError where there are none and no place to make one."""
+        if not self._found:
+            self._found = await self._named() if self._reference else [self._of_file()]
+        return self._found
+
+    async def _named(self) -> list[bytes]:
+        keys = [one.encode() for one in (await self._vault.get(self._reference)).reveal().split()]
+        if not keys or min(map(len, keys)) < _LEAST_SEAL:
+            raise SetupError(f"The secret of storage.seal is too short. Take one of {_LEAST_SEAL} characters or more.")
+        return keys
+
+    def _of_file(self) -> bytes:
+        if not self._url.startswith(("sqlite:", ":memory:")):
+            raise SetupError(
+                "Tokens are kept sealed, and gateways on PostgreSQL need one secret for that. Set AGENT3_STORAGE_SEAL "
+                "to env:NAME on each of them, with the same secret in NAME."
+            )
+        path = None if self._url == ":memory:" else sqlite_path(self._url)
+        return secrets.token_bytes(32) if path is None else _key_in(path.with_name(f"{path.name}.seal"))
+
+
+def _key_in(file: Path) -> bytes:
+    """The key in a file, which is made where there is none; of two who make it at once one wins."""
+    try:
+        if not file.exists():
+            _make(file)
+        return bytes.fromhex(file.read_text(encoding="ascii"))
+    except (OSError, ValueError) as wrong:
+        raise SetupError(f"The key that seals tokens cannot be read from {file}: {wrong}.") from None
+
+
+def _make(file: Path) -> None:
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as new:
+        new.write(secrets.token_hex(32))
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass  # somebody else was first, and theirs counts
+    finally:
+        draft.unlink()
+
+
+class SignIns:
+    """All sign-ins of a database, as a vault. It belongs to the event loop it is used in."""
+
+    def __init__(self, database: Database, vault: Vault, seals: Seals, env: Env = REAL):
+        self._database = database
+        self._vault = vault
+        self._seals = seals
+        self._env = env
+        self._leases = Leases(database, env.id())
+        self._tokens: dict[str, _Token] = {}
+
+    async def get(self, reference: str) -> Secret:
+        """The secret of a reference; of a sign-in one that is renewed by itself."""
+        if not reference.startswith(SCHEME):
+            return await self._vault.get(reference)
+        token = self._tokens.get(reference)
+        if token is None:
+            token = await self._load(reference)
+        return token.secret
+
+    async def begin(self, plan: Plan, person: SignIn | None = None) -> str:
+        """The reference of a new sign-in. It happens when a server asks for it; only then it is stored."""
+        await self._seals.keys()  # before anybody is sent anywhere
+        reference = f"{SCHEME}{self._env.id()}"
+        self._tokens[reference] = await self._made(reference, plan, person)
+        return reference
+
+    def ended(self, reference: str) -> bool:
+        """The person of ``begin`` is there no longer; whether they signed in."""
+        token = self._tokens[reference]
+        token.person = None
+        return token.version > 0
+
+    async def forget(self, reference: str) -> None:
+        """Delete a sign-in; one that is not there is no matter."""
+        self._tokens.pop(reference, None)
+        await self._database.write(lambda tx: tx.run("DELETE FROM sign_ins WHERE id = ?", reference))
+
+    async def about(self, agent: Agent) -> dict[str, Any] | None:
+        """How somebody is signed in for an agent, for people; None where nobody is, and nothing secret."""
+        for reference in sorted(references_of(agent)):
+            row = await self._database.one("SELECT address, way, until, renews FROM sign_ins WHERE id = ?", reference)
+            if row is not None:
+                return _told(row, self._env.now())
+        return None
+
+    # Inside
+
+    async def _load(self, reference: str) -> _Token:
+        row = await self.row(reference)
+        if row is None:
+            raise SetupError(
+                "The sign-in of this server is not here any more. Add it again: agent3 add ADDRESS --sign-in"
+            )
+        kept = await self._opened(reference, row)
+        token = await self._made(reference, kept.plan, None)
+        await token.resume(kept.grant, row["version"])
+        return self._tokens.setdefault(reference, token)
+
+    async def _made(self, reference: str, plan: Plan, person: SignIn | None) -> _Token:
+        secret = await self._vault.get(plan.secret) if plan.secret else None
+        return _Token(self, reference, plan, secret, person)
+
+    async def row(self, reference: str) -> Row | None:
+        """What is stored."""
+        return await self._database.one("SELECT version, sealed FROM sign_ins WHERE id = ?", reference)
+
+    async def grant(self, reference: str, row: Row) -> Grant:
+        """What is sealed in a row."""
+        return (await self._opened(reference, row)).grant
+
+    async def _opened(self, reference: str, row: Row) -> _Kept:
+        text = unseal(await self._seals.keys(), row["sealed"], reference)
+        return msgspec.json.decode(text, type=_Kept)
+
+    async def keep(self, reference: str, plan: Plan, grant: Grant, version: int) -> int:
+        """Store what is new of a sign-in and give its version; one that was forgotten meanwhile stays so."""
+        text = msgspec.json.encode(_Kept(plan, grant)).decode()
+        sealed = seal((await self._seals.keys())[0], text, reference, self._env)
+        fields = grant.until, int(grant.renews), self._env.now(), sealed
+
+        async def work(tx: Transaction) -> int:
+            if version == 0:
+                await tx.run(_NEW, *fields, reference, plan.address, plan.way)
+                return 1
+            row = await tx.one(_NEWER, *fields, reference)
+            return version if row is None else int(row["version"])
+
+        return await self._database.write(work)
+
+    async def duty(self, reference: str) -> bool:
+        """Whether this process is the one of several that renews a token now."""
+        return await self._leases.take(f"sign-in {reference}", _DUTY)
+
+
+class _Token:
+    """One sign-in in this process: an ``Authorization`` whose token all processes on the database share."""
+
+    def __init__(self, house: SignIns, reference: str, plan: Plan, client_secret: Secret | None, person: SignIn | None):
+        self.version = 0
+        self.secret = Changing(reference, self, lambda: self._recent)
+        self._house = house
+        self._reference = reference
+        self._plan = plan
+        self.person = person
+        self._oauth = _oauth(plan, client_secret, self._send)
+        self._client_secret = client_secret
+        self._recent: list[Secret] = []
+        self._lock = asyncio.Lock()
+
+    async def headers(self, gate: Gate) -> Mapping[str, str]:
+        """What the next request carries, renewed where its time is nearly over."""
+        if self._oauth.header is not None and self._oauth.due:
+            async with self._lock:
+                if self._oauth.due:
+                    await self._renewed_in_time(gate)
+        return await self._oauth.headers(gate)
+
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+        """Get a better one after a refusal: what another process has got, by refreshing, or from the start."""
+        async with self._lock:
+            if sent.get("Authorization") != self._oauth.header:
+                return True
+            if refused.status == 401 and self._oauth.header is not None:
+                if not await self._my_turn() or await self._oauth.refresh(gate):
+                    await self._keep()
+                    return True
+                # A refresh token that was not taken is gone, and what it was for with it.
+                sent = sent if self._oauth.header else _without(sent)
+            again = await self._oauth.renew(gate, sent, refused)
+            await self._keep()
+            return again
+
+    async def resume(self, grant: Grant, version: int) -> None:
+        """Go on with what is stored."""
+        if self._client_secret is not None and grant.client is not None:
+            grant = replace(grant, client={**grant.client, "client_secret": self._client_secret.reveal()})
+        await self._oauth.resume(grant)
+        self.version = version
+        self._noticed()
+
+    # Inside
+
+    async def _send(self, url: str) -> str:
+        """Send the person out, where there is one: at a gateway nobody can be sent anywhere."""
+        if self.person is None:
+            _over(self._plan, "does not hold, or not for this")
+        return await self.person(url)
+
+    async def _renewed_in_time(self, gate: Gate) -> None:
+        while self._oauth.due:
+            if not await self._my_turn():
+                continue  # what another process got may have ended since
+            found = await self._oauth.headers(gate)
+            if not found and self._plan.way == "person":
+                _over(self._plan, "is over")
+            await self._keep()
+            return
+
+    async def _my_turn(self) -> bool:
+        """True when it is ours to renew the token; False when another process has done so, and we have theirs."""
+        if self.version == 0:
+            return True
+        try:
+            async with asyncio.timeout(_DUTY + 1):
+                while True:
+                    row = await self._house.row(self._reference)
+                    if row is None:
+                        _over(self._plan, "was taken back")
+                    if row["version"] != self.version:
+                        await self.resume(await self._house.grant(self._reference, row), row["version"])
+                        return False
+                    if await self._house.duty(self._reference):
+                        return True
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise Unavailable(f"Another gateway renews the sign-in to {place_of(self._plan.address)}.") from None
+
+    async def _keep(self) -> None:
+        """Store a token that is new. That it could not be stored is no reason not to use it."""
+        grant = self._oauth.grant()
+        if grant is None or not self._noticed():
+            return
+        if self._plan.secret and grant.client is not None:
+            grant = replace(grant, client={key: one for key, one in grant.client.items() if key != "client_secret"})
+        try:
+            self.version = await self._house.keep(self._reference, self._plan, grant, self.version)
+        except StorageError as wrong:
+            log.error("the new token for %s is not stored: %s", place_of(self._plan.address), wrong)
+
+    def _noticed(self) -> bool:
+        """Whether there is another token than before; it must not come back from now on."""
+        header = self._oauth.header
+        token = None if header is None else Secret(header.removeprefix("Bearer "))
+        if token is None or (self._recent and self._recent[-1] == token):
+            return False
+        self._recent = [*self._recent, token][-_RECENT:]
+        return True
+
+
+def references_of(agent: Agent) -> set[str]:
+    """The sign-ins by which an agent is reached."""
+    named = {route.credential for one in agent.capabilities for route in one.routes}
+    route = agent.meta.get("route")
+    if isinstance(route, dict):
+        named.add(route.get("credential"))
+    return {one for one in named if isinstance(one, str) and one.startswith(SCHEME)}
+
+
+def _oauth(plan: Plan, secret: Secret | None, person: SignIn) -> OAuth:
+    if plan.way == "person":
+        return authorization_code(
+            plan.address, person, redirect=plan.redirect, client_id=plan.client_id, secret=secret, issuer=plan.issuer
+        )
+    if plan.client_id is None or secret is None or plan.issuer is None:
+        raise SetupError(
+            "To sign in as a machine, say who it is and whose secret it has: --client-id ID --client-secret-ref "
+            "env:NAME --issuer https://…, the authorization server that gave them."
+        )
+    return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
+
+
+def _without(sent: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in sent.items() if name != "Authorization"}
+
+
+def _over(plan: Plan, what: str) -> NoReturn:
+    named = f" --name {quote(plan.name)}" if plan.name else ""
+    again = f"agent3 add {quote(plan.address)}{named} --sign-in"
+    error = TargetRefused(f"The sign-in to {place_of(plan.address)} {what}. Sign in again: {again}")
+    error.sent = False
+    raise error
+
+
+def _told(row: Row, now: float) -> dict[str, Any]:
+    told = {"way": row["way"], "until": row["until"], "renews": bool(row["renews"]) or row["way"] == "machine"}
+    return told | {"over": not told["renews"] and row["until"] is not None and row["until"] <= now}
