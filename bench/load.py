@@ -12,6 +12,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from array import array
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Load", "Request", "apply_load", "percentile", "with_asyncio", "with_wrk"]
+__all__ = ["Load", "Request", "apply_load", "percentile", "with_asyncio", "with_count", "with_wrk"]
 
 HOST = "127.0.0.1"
 ANSWER_SECONDS = 10.0
@@ -166,6 +167,7 @@ def _quoted(raw: bytes) -> str:
 @dataclass(slots=True)
 class _Tally:
     sent: int = 0
+    last: int = sys.maxsize
     good: int = 0
     bad: int = 0
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -173,7 +175,17 @@ class _Tally:
 
 def with_asyncio(port: int, request: Request, *, seconds: float, connections: int) -> Load:
     """Load with a client of our own: HTTP/1.1, kept-alive connections, one request in flight on each."""
-    tally = _Tally(request.first())
+    return _loaded(port, request, seconds, connections, sys.maxsize)
+
+
+def with_count(port: int, request: Request, count: int, *, connections: int, seconds: float = 60.0) -> Load:
+    """Likewise, but a number of requests and no more, if there is time for them."""
+    return _loaded(port, request, seconds, connections, count)
+
+
+def _loaded(port: int, request: Request, seconds: float, connections: int, count: int) -> Load:
+    first = request.first()
+    tally = _Tally(first, first + count)
     began = time.perf_counter()
     asyncio.run(_drive(port, request, began + seconds, connections, tally))
     took = time.perf_counter() - began
@@ -188,7 +200,7 @@ async def _drive(port: int, request: Request, until: float, connections: int, ta
 
 
 async def _caller(port: int, request: Request, until: float, tally: _Tally) -> None:
-    while time.perf_counter() < until:
+    while time.perf_counter() < until and tally.sent < tally.last:
         try:
             await _connection(port, request, until, tally)
         except (OSError, EOFError, ValueError, TimeoutError):
@@ -200,7 +212,7 @@ async def _connection(port: int, request: Request, until: float, tally: _Tally) 
     reader, writer = await asyncio.open_connection(HOST, port)
     expect = request.expect.encode()
     try:
-        while (began := time.perf_counter()) < until:
+        while (began := time.perf_counter()) < until and tally.sent < tally.last:
             tally.sent += 1
             writer.write(_on_the_wire(port, request, tally.sent))
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -30,6 +30,8 @@ from faults.registry import Result, fault
 
 JOBS = 6
 CALLERS = 16
+PAUSE = 22.0
+"""Seconds, longer than the 20 that an attempt has."""
 AGENT = '''
 import asyncio, os
 from agent3 import Context, LocalAgent
@@ -224,11 +226,17 @@ async def stopped(pair: _Pair, chance: random.Random) -> Result:
             kind: [await pair.start(first, kind, f"{kind}{number}", 2.0) for number in range(JOBS)] for kind in kinds
         }
         await asyncio.sleep(chance.uniform(0.3, 1.0))
+        asleep = [
+            asyncio.create_task(ask(pair.session, first.url, "quick", {"name": "x", "seconds": 8})) for _ in range(JOBS)
+        ]
+        await asyncio.sleep(0.3)
         first.process.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         before = {job: await pair.get(second, job, 50) for kind in kinds for job in jobs[kind]}
         took = time.monotonic() - began
+        await asyncio.sleep(max(0.0, PAUSE - took))
         first.process.send_signal(signal.SIGCONT)
+        await asyncio.gather(*asleep)  # too late for their callers, which is not their agent's fault
         woken = [await ask(pair.session, first.url, "quick", {"name": "x", "seconds": 0}) for _ in range(JOBS)]
         pair.expect(
             all(told.status == 200 for told in woken), "the one that woke up blames its agent for its own sleep"

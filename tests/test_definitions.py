@@ -23,6 +23,7 @@ from agent3.definitions import (
     ToolDefinition,
     ToolParameter,
 )
+from agent3.errors import ValidationError as Refused
 
 # Tools
 
@@ -173,15 +174,63 @@ def test_a_capability_states_its_input_in_any_way() -> None:
 
 
 def test_steps_that_cannot_work_are_refused_where_they_are_written() -> None:
+    alone = ("navigate", "extract", "wait", "scroll", "press", "screenshot", "dialog", "back", "close")
     for kind in ActionType:
-        needs_selector = kind not in ("navigate", "extract", "wait", "scroll", "press", "screenshot")
-        if needs_selector:
-            with pytest.raises(ValidationError, match=f"a {kind.value} step needs a selector"):
-                NLWebAction(action_type=kind)
-        else:
+        if kind in alone:
             NLWebAction(action_type=kind, value="https://example.com")
+        else:
+            needs = "steps" if kind in ("if", "repeat") else "a selector"
+            with pytest.raises(ValidationError, match=f"a {kind.value} step needs {needs}"):
+                NLWebAction(action_type=kind)
     with pytest.raises(ValidationError, match="needs a value"):
         NLWebAction(action_type=ActionType.NAVIGATE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"action_type": "if", "steps": [{"action_type": "back"}]}, "needs when"),
+        ({"action_type": "fill", "selector": "form"}, "needs fields"),
+        ({"action_type": "click", "selector": "a", "until": {"text": "x"}}, "until is for repeat and wait steps"),
+        ({"action_type": "click", "selector": "a", "steps": [{"action_type": "back"}]}, "steps is for if and repeat"),
+        ({"action_type": "type", "selector": "a", "next": ".next"}, "next is for extract steps"),
+        ({"action_type": "wait", "until": {}}, "must say what has to hold"),
+        ({"action_type": "wait", "until": {"at_least": 2}}, "must say what has to hold"),
+        ({"action_type": "wait", "until": {"count": "li"}}, "at_least or at_most"),
+        ({"action_type": "wait", "until": {"variable": "x"}}, "compares it"),
+        ({"action_type": "repeat", "steps": [{"action_type": "back"}], "times": 0}, "greater than or equal to 1"),
+        ({"action_type": "back", "save_as": "not a name"}, "match pattern"),
+    ],
+)
+def test_what_a_kind_of_step_cannot_use_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        NLWebAction.model_validate(fields)
+
+
+@pytest.mark.requirement("RF-013-41")
+def test_a_fault_of_an_interface_names_its_step() -> None:
+    steps = [
+        {"action_type": "navigate", "value": "/"},
+        {"action_type": "if", "when": {"visible": "#a"}, "steps": [{"action_type": "back"}, {"action_type": "type"}]},
+        {"action_type": "clik", "selector": "#a"},
+    ]
+    document = {"interface_id": "a", "name": "A", "base_url": "https://a.example", "actions": {"search": steps}}
+    with pytest.raises(Refused) as caught:
+        NLWebInterface.from_document(document)
+    assert "step 2.2 of 'search': a type step needs a selector" in caught.value.message
+    assert "step 3 of 'search' (action_type): Input should be" in caught.value.message
+    assert [one["path"] for one in caught.value.errors] == ["actions/search/1/steps/1", "actions/search/2/action_type"]
+    with pytest.raises(Refused, match=r"base_url: base_url 'ftp://x' must start"):
+        NLWebInterface.from_document({**document, "actions": {}, "base_url": "ftp://x"})
+
+
+def test_an_action_without_end_is_refused() -> None:
+    deep = NLWebAction(action_type=ActionType.BACK)
+    for _ in range(6):
+        deep = NLWebAction(action_type=ActionType.REPEAT, steps=[deep])
+    for steps in ([deep], [NLWebAction(action_type=ActionType.BACK)] * 501):
+        with pytest.raises(ValidationError, match="at most 500, 6 deep"):
+            NLWebInterface(interface_id="a", name="A", base_url="https://a.example", actions={"x": steps})
 
 
 def test_an_interface_survives_json_and_knows_its_actions() -> None:

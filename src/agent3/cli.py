@@ -113,6 +113,7 @@ def serve(
     *,
     host: str | None = None,
     port: int | None = None,
+    grpc: int | None = None,
     db: str | None = None,
     config: Path | None = None,
     demo: bool = False,
@@ -127,6 +128,8 @@ def serve(
         Address to listen on [default: 127.0.0.1].
     port:
         Port to listen on, 0 for a free one [default: 8333].
+    grpc:
+        Port at which to speak A2A over gRPC too, 0 for a free one.
     db:
         sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
     config:
@@ -136,7 +139,7 @@ def serve(
     """
     from agent3.server.run import serve_forever
 
-    serve_forever(_settings(config, db, host, port), agent, demo=demo)
+    serve_forever(_settings(config, db, host, port, grpc), agent, demo=demo)
 
 
 @app.command
@@ -469,8 +472,15 @@ def _failure(answer: Mapping[str, Any]) -> int:
     return _exit_code(kind.__new__(kind))
 
 
-def _settings(config: Path | None, db: str | None = None, host: str | None = None, port: int | None = None) -> Settings:
-    settings = load(config, overrides={"storage": {"url": db}, "server": {"host": host, "port": port}})
+def _settings(
+    config: Path | None,
+    db: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    grpc_port: int | None = None,
+) -> Settings:
+    doors = {"host": host, "port": port, "grpc_port": grpc_port}
+    settings = load(config, overrides={"storage": {"url": db}, "server": doors})
     for sentence in mistaken():
         print(f"agent3: {sentence}", file=sys.stderr)
     return settings

@@ -34,6 +34,7 @@ __all__ = [
     "AgentInterface",
     "AgentProvider",
     "AgentSkill",
+    "Condition",
     "ExtractField",
     "MessageType",
     "NLWebAction",
@@ -416,7 +417,7 @@ class AgentCard(_Definition):
 
 
 class ActionType(StrEnum):
-    """What one step on a page does."""
+    """What one step on a page does; ``if`` and ``repeat`` hold steps of their own."""
 
     NAVIGATE = "navigate"
     TYPE = "type"
@@ -431,6 +432,13 @@ class ActionType(StrEnum):
     HOVER = "hover"
     CHECK = "check"
     UNCHECK = "uncheck"
+    FILL = "fill"
+    SUBMIT = "submit"
+    DIALOG = "dialog"
+    BACK = "back"
+    CLOSE = "close"
+    IF = "if"
+    REPEAT = "repeat"
 
 
 _WITHOUT_SELECTOR = frozenset(
@@ -441,8 +449,16 @@ _WITHOUT_SELECTOR = frozenset(
         ActionType.SCROLL,
         ActionType.PRESS,
         ActionType.SCREENSHOT,
+        ActionType.DIALOG,
+        ActionType.BACK,
+        ActionType.CLOSE,
+        ActionType.IF,
+        ActionType.REPEAT,
     }
 )
+_MOST_STEPS = 500
+_DEEPEST = 6
+_NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 
 
 class ExtractField(_Definition):
@@ -456,8 +472,62 @@ class ExtractField(_Definition):
     required: bool = False
 
 
+class Condition(_Definition):
+    """Something that holds or not, on the page or among the values; all that is given must hold.
+
+    ``visible``, ``hidden``, ``present`` and ``absent`` are selectors; ``text`` is shown by the page, in any case of
+    letters; ``url`` is part of its address, or a pattern with ``*``. ``count`` is a selector with ``at_least`` and
+    ``at_most`` matches. ``given`` names a parameter or saved value that is there and not empty, ``variable`` one that
+    ``equals``, ``contains``, is ``above`` or ``below`` something.
+    """
+
+    visible: str | None = None
+    hidden: str | None = None
+    present: str | None = None
+    absent: str | None = None
+    text: str | None = None
+    url: str | None = None
+    count: str | None = None
+    at_least: int | None = Field(default=None, ge=0)
+    at_most: int | None = Field(default=None, ge=0)
+    given: str | None = None
+    variable: str | None = None
+    equals: str | bool | float | None = None
+    contains: str | None = None
+    above: float | None = None
+    below: float | None = None
+    negated: Condition | None = Field(default=None, alias="not")
+    any: list[Condition] = []
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        bounds = {"at_least", "at_most"}
+        comparisons = {"equals", "contains", "above", "below"}
+        said = {name for name, value in self if value not in (None, [])}
+        if not said - bounds - comparisons:
+            raise ValueError("a condition must say what has to hold, such as visible, text, url or variable")
+        if bool(said & bounds) != ("count" in said):
+            raise ValueError("a condition on count, a selector, says at_least or at_most how many it wants")
+        if bool(said & comparisons) != ("variable" in said):
+            raise ValueError("a condition on a variable compares it: equals, contains, above or below")
+        return self
+
+
 class NLWebAction(_Definition):
-    """One step on a page. Every field but the type may hold ``{parameter}`` placeholders."""
+    """One step on a page. Every text but the type, the names and the description may hold ``{parameter}`` placeholders.
+
+    Of any step, ``when`` says under which condition it is run at all, ``frame`` the iframe that it acts in, ``popup``
+    that it opens another page on which the following steps go on, ``save_as`` under which name its result is known to
+    the steps after it, and ``retries`` how often it is tried again where the kind's own number is not right.
+
+    An ``if`` runs its ``steps`` or ``otherwise``. A ``repeat`` runs its ``steps`` for each ``{item}`` of the saved list
+    ``over``, or ``until`` a condition holds, and at most so many ``times``. A ``wait`` may wait ``until`` a condition
+    holds, an ``extract`` goes on over ``next``, the selector of the way to the next page, and a ``fill`` fills the
+    ``fields`` of a form by their names or labels.
+    """
+
+    # In YAML a number needs no quotes, and what is typed into a page is text all the same.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     action_type: ActionType
     selector: str | None = None
@@ -467,15 +537,61 @@ class NLWebAction(_Definition):
     extract_schema: dict[str, str | ExtractField] | None = None
     optional: bool = False
     description: str = ""
+    when: Condition | None = None
+    until: Condition | None = None
+    steps: list[NLWebAction] = []
+    otherwise: list[NLWebAction] = []
+    times: int | None = Field(default=None, ge=1, le=1000)
+    over: str | None = Field(default=None, pattern=_NAME)
+    save_as: str | None = Field(default=None, pattern=_NAME)
+    frame: str | None = None
+    popup: bool = False
+    next: str | None = None
+    fields: dict[str, str] | None = None
+    retries: int | None = Field(default=None, ge=0, le=10)
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        kind = self.action_type
-        if kind not in _WITHOUT_SELECTOR and not self.selector:
-            raise ValueError(f"a {kind.value} step needs a selector: say which element of the page it acts on")
-        if kind is ActionType.NAVIGATE and not self.value:
-            raise ValueError("a navigate step needs a value: the address to go to")
+        if fault := _fault(self):
+            raise ValueError(fault)
         return self
+
+
+def _fault(step: NLWebAction) -> str | None:
+    """What the step lacks, or has that its kind cannot use; None if it can work."""
+    kind = step.action_type
+    if kind not in _WITHOUT_SELECTOR and not step.selector:
+        return f"a {kind.value} step needs a selector: say which element of the page it acts on"
+    if kind is ActionType.NAVIGATE and not step.value:
+        return "a navigate step needs a value: the address to go to"
+    if kind in (ActionType.IF, ActionType.REPEAT) and not step.steps:
+        return f"a {kind.value} step needs steps: say what it runs"
+    if kind is ActionType.IF and step.when is None:
+        return "a step of the kind if needs when: the condition under which its steps are run"
+    if kind is ActionType.FILL and not step.fields:
+        return "a fill step needs fields: the values by the names or labels of the form"
+    return _stray(step)
+
+
+def _stray(step: NLWebAction) -> str | None:
+    for name, kinds in _ONLY_FOR.items():
+        if getattr(step, name) not in (None, []) and step.action_type not in kinds:
+            return (
+                f"{name} is for {' and '.join(sorted(kinds))} steps; a {step.action_type.value} step has no use for it"
+            )
+    return None
+
+
+_ONLY_FOR: dict[str, set[ActionType]] = {
+    "steps": {ActionType.IF, ActionType.REPEAT},
+    "otherwise": {ActionType.IF},
+    "until": {ActionType.REPEAT, ActionType.WAIT},
+    "times": {ActionType.REPEAT, ActionType.EXTRACT, ActionType.SCROLL},
+    "over": {ActionType.REPEAT},
+    "next": {ActionType.EXTRACT},
+    "fields": {ActionType.FILL},
+    "extract_schema": {ActionType.EXTRACT},
+}
 
 
 class ActionHints(_Definition):
@@ -497,7 +613,11 @@ class NLWebActionInfo(_Definition):
 
 
 class NLWebInterface(_Definition):
-    """A website as an agent: named actions, each a list of steps. ``info`` describes them, by the same names."""
+    """A website as an agent: named actions, each a list of steps. ``info`` describes them, by the same names.
+
+    ``consent`` says what becomes of a banner that asks for cookies and stands in the way: it is declined, accepted, or
+    left alone.
+    """
 
     interface_id: str = Field(min_length=1, max_length=256)
     name: str
@@ -508,6 +628,7 @@ class NLWebInterface(_Definition):
     version: str = "1"
     allowed_hosts: list[str] = []
     allow_subdomains: bool = False
+    consent: Literal["decline", "accept", "leave"] = "decline"
     metadata: dict[str, Any] = {}
 
     @field_validator("base_url")
@@ -517,8 +638,54 @@ class NLWebInterface(_Definition):
             raise ValueError(f"base_url {url!r} must start with https:// or http://")
         return url
 
+    @field_validator("actions")
+    @classmethod
+    def _are_not_endless(cls, actions: dict[str, list[NLWebAction]]) -> dict[str, list[NLWebAction]]:
+        for name, steps in actions.items():
+            count, depth = _extent(steps)
+            if count > _MOST_STEPS or depth > _DEEPEST:
+                raise ValueError(
+                    f"action {name!r} has {count} steps, {depth} deep; there may be at most {_MOST_STEPS}, {_DEEPEST} deep"
+                )
+        return actions
+
     @model_validator(mode="after")
     def _info_speaks_of_actions(self) -> Self:
         if stray := sorted(set(self.info) - set(self.actions)):
             raise ValueError(f"info describes {stray[0]!r}, which is not among the actions")
         return self
+
+    @classmethod
+    def from_document(cls, document: Any) -> Self:
+        """The interface of a JSON or YAML document, already parsed.
+
+        Raises ``agent3.errors.ValidationError`` with every fault, each naming the step it is in, and nothing else.
+        """
+        try:
+            return cls.model_validate(document)
+        except ModelError as reason:
+            faults = [
+                {"path": "/".join(map(str, one["loc"])), "message": f"{_place(one['loc'])}{_said(one['msg'])}"}
+                for one in reason.errors()
+            ]
+            text = "; ".join(one["message"] for one in faults[:10])
+            raise ValidationError(f"The interface cannot be used: {text}", errors=faults) from None
+
+
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
+def _extent(steps: list[NLWebAction]) -> tuple[int, int]:
+    """How many steps there are in all, and how deep they stand in one another."""
+    within = [_extent([*one.steps, *one.otherwise]) for one in steps]
+    return len(steps) + sum(count for count, _ in within), 1 + max((depth for _, depth in within), default=-1)
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    """``step 3 of 'search' (selector): `` for the path of a fault, as people count."""
+    if path[:1] != ("actions",) or len(path) < 3:
+        return f"{'.'.join(map(str, path))}: " if path else ""
+    steps = [str(one + 1) for one in path[2:] if isinstance(one, int)]
+    field = ".".join(str(one) for one in path[3:] if not isinstance(one, int) and one not in ("steps", "otherwise"))
+    return f"step {'.'.join(steps)} of {path[1]!r}{f' ({field})' if field else ''}: "

@@ -325,6 +325,7 @@ class Live:
 
     __slots__ = (
         "agent",
+        "answered",
         "answers",
         "ask",
         "attempts",
@@ -360,6 +361,8 @@ class Live:
         """What every event passes on its way out, set by the steps that clean and redact."""
         self.forward: Live | None = None
         """The live part of a later turn, when the same frame goes on in it."""
+        self.answered = False
+        """The outcome is there; what is still waited for is only its row in the ledger."""
         self.attempts = 0
         self.hops = 0
         self.content = 0

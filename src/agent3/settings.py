@@ -45,6 +45,12 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """The address to listen on. Anything but loopback needs at least one client."""
     port: int = 8333
     """The port to listen on; 0 takes a free one."""
+    grpc_port: int | None = None
+    """The port at which A2A is spoken over gRPC, which needs the extra ``grpc``; 0 takes a free one."""
+    sign_cards: bool = True
+    """Whether agent cards are signed. The public keys are at ``/.well-known/jwks.json``."""
+    card_key: str = ""
+    """``env:NAME`` of the private key (PEM, Ed25519 or P-256) that signs cards; empty makes one at the first start."""
     allowed_hosts: tuple[str, ...] = ()
     """Further Host headers to accept, such as ``gateway.example.com``; those of the bound address always are."""
     allowed_origins: tuple[str, ...] = ()
@@ -67,7 +73,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     artifacts: str = ""
     """Folder of large results; empty takes ``artifacts`` beside the database."""
     seal: str = ""
-    """``env:NAME`` of the secret that seals the tokens of sign-ins; empty takes a file beside the embedded database."""
+    """``env:NAME`` of the secret that seals tokens and own keys; empty takes a file beside the embedded database."""
 
 
 class Calls(Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,10 +144,11 @@ class Outbound(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Callbacks: how callers are told of their jobs. Nothing without a secret."""
+    """Callbacks: how callers are told of their jobs."""
 
     secret: str = ""
-    """``env:NAME`` of the secret, ``whsec_…``, that signs deliveries to clients without one of their own."""
+    """``env:NAME`` of the secret, ``whsec_…``, that signs deliveries to clients without one of their own; without it
+    they are signed with a key whose public half is at ``/.well-known/jwks.json``."""
     schemes: tuple[str, ...] = ("https",)
     """Schemes that an address may have; ``http`` is for trying things out."""
     allow_hosts: tuple[str, ...] = ()

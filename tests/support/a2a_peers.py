@@ -11,7 +11,8 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from typing import Any
 
 import uvicorn
@@ -28,7 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["First", "Peer", "first", "official"]
+__all__ = ["First", "Peer", "first", "official", "over_grpc"]
 
 Middleware = Callable[[Scope], Response | None]
 
@@ -67,6 +68,7 @@ class _Watched:
 @contextmanager
 def _served(make: Callable[[str], ASGIApp]) -> Iterator[Peer]:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does it only for sockets of its own
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     watched = _Watched(make(url))
     watched.peer.url = url
@@ -184,6 +186,25 @@ def official(binding: str = "JSONRPC", version: str = "1.0", *, streaming: bool 
         yield peer
 
 
+@asynccontextmanager
+async def over_grpc() -> AsyncIterator[dict[str, Any]]:
+    """An agent of the SDK on gRPC alone, in the loop of the test; its card."""
+    from a2a.server.request_handlers import GrpcHandler
+
+    aio, stubs, as_json = map(import_module, ("grpc.aio", "a2a.types.a2a_pb2_grpc", "google.protobuf.json_format"))
+    server = aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    card = _card("127.0.0.1", [("GRPC", "1.0", f":{port}")], True)
+    handler = DefaultRequestHandler(agent_executor=_Executor(), task_store=InMemoryTaskStore(), agent_card=card)
+    stubs.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
+    await server.start()
+    try:
+        document: dict[str, Any] = as_json.MessageToDict(card)
+        yield document
+    finally:
+        await server.stop(0)
+
+
 # The first generation, which no SDK speaks any more
 
 
@@ -196,6 +217,8 @@ class First:
         self.tasks: dict[str, dict[str, Any]] = {}
         self.drop_after: int | None = None
         """Cut the next stream off after so many events."""
+        self.rude = False
+        """Cut it off without an end."""
 
     def app(self) -> ASGIApp:
         return Starlette(
@@ -282,6 +305,8 @@ class First:
             if drop is not None and number >= drop:
                 for _ in events:
                     pass
+                if self.rude:
+                    raise ConnectionResetError("on purpose")
                 return
             yield b"data: " + json.dumps({"jsonrpc": "2.0", "id": key, "result": event}).encode() + b"\n\n"
         if self.tasks[task]["status"]["state"] == "working":

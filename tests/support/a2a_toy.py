@@ -13,7 +13,7 @@ from agent3.errors import CallTimeout, TargetError
 from agent3.jsonrpc import Frame, SSEParser
 from tests.support.gateway import Door, Reply
 
-__all__ = ["V1", "frames", "message", "rpc", "toy", "unary"]
+__all__ = ["V1", "codes", "frames", "message", "rpc", "toy", "unary"]
 
 V1 = {"a2a_version": "1.0"}
 

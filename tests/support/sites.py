@@ -40,7 +40,10 @@ Page = str | Answer | Callable[[dict[str, str]], "str | Answer"]
 
 
 class Site:
-    """Pages by path, each a text, an answer, or a function of the query. Serves in the ``with`` block."""
+    """Pages by path, each a text, an answer, or a function of the query. Serves in the ``with`` block.
+
+    The cookies of a request stand in the query as ``cookie:``.
+    """
 
     def __init__(self, pages: Mapping[str, Page], tls: ssl.SSLContext | None = None):
         self.pages: dict[str, Page] = dict(pages)
@@ -81,7 +84,8 @@ def _server_for(site: Site) -> ThreadingHTTPServer:
             form = self.rfile.read(size).decode() if size else ""
             parts = urlsplit(self.path)
             site.requests.append((self.headers.get("Host", ""), self.path))
-            answer = site.answer(parts.path, dict(parse_qsl(parts.query) + parse_qsl(form)))
+            cookie = {"cookie:": self.headers["Cookie"]} if self.headers.get("Cookie") else {}
+            answer = site.answer(parts.path, dict(parse_qsl(parts.query) + parse_qsl(form)) | cookie)
             body = answer.body.encode()
             self.send_response(answer.status)
             for name, value in {"Content-Type": "text/html; charset=utf-8", **answer.headers}.items():

@@ -12,13 +12,12 @@ from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from agent3 import bridge
 from agent3.a2a import cards
 from agent3.a2a.credentials import Credential
 from agent3.a2a.extensions import SEARCH
-from agent3.a2a.lines import How, Place
+from agent3.a2a.lines import How, Place, grpc_url
 from agent3.a2a.peers import SPOKEN, Peer, opened_for
 from agent3.a2a.reaching import Found, find, signature_of
 from agent3.a2a.shapes import (
@@ -283,9 +282,10 @@ def _address(agent: AgentCard | Mapping[str, Any]) -> str:
     """Where the agent of a card is."""
     card = agent if isinstance(agent, AgentCard) else AgentCard.from_wire(agent)
     offered = cards.interfaces(card)
-    if not offered or not urlsplit(offered[0][0].url).netloc:
+    if not offered:
         raise SetupError(f"The card of {card.name!r} names no address to speak to.")
-    return offered[0][0].url
+    first = offered[0][0]
+    return grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
 
 
 def _request(

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from agent3.a2a.extensions import TRACEABILITY
 from agent3.a2a.faults import TaskNotCancelable
 from agent3.a2a.lines import How
-from agent3.a2a.peers import DEADLINE, INTERRUPTED, SCHEMAS, Peer, Peers
+from agent3.a2a.peers import DEADLINE, IDEMPOTENT, INTERRUPTED, SCHEMAS, Peer, Peers
 from agent3.a2a.reaching import Found, signature_of
 from agent3.a2a.shapes import TERMINAL, CancelTask, GetCard, GetTask, Message, Send, Sending, Subscribe, Task
 from agent3.a2a.translating import FREE, Fold, answer_message, checked, message_id, message_of, outcome_of
@@ -36,22 +36,25 @@ from agent3.errors import (
     Interrupted,
     JobNotFound,
     RequestError,
+    StorageError,
     TargetError,
     TargetRefused,
     TooLarge,
     ValidationError,
 )
-from agent3.model import Agent, Call, Capability, Event, Failed, Hints, Outcome, Price, Route
+from agent3.model import Agent, Call, Capability, Event, Failed, Hints, Live, Outcome, Price, Route
 from agent3.observe.logs import get as logger
 from agent3.security.network import Policy
 from agent3.security.secrets import Secret, redact, redact_outcome
 
-__all__ = ["DEADLINE_HEADER", "SIGNATURE", "A2AConnector", "agent_id", "described"]
+__all__ = ["DEADLINE_HEADER", "GIVEN", "SIGNATURE", "A2AConnector", "agent_id", "described"]
 
 log = logger("a2a.client")
 
 SIGNATURE: Final = "signature"
 """The key in an agent's ``meta`` under which stands whether its card is signed, and with which keys."""
+GIVEN: Final = "given"
+"""The key in a route's ``meta`` that says that the card was given by hand."""
 DEADLINE_HEADER: Final = "X-Agent3-Deadline"
 _MOST_EVENTS: Final = 10_000
 _REMEMBERED: Final = 10_000
@@ -62,6 +65,8 @@ _SHUTDOWN: Final = 0.5
 """Seconds before that word: a gateway that stops cancels its turns too, and their tasks are to go on without it."""
 _KEPT: Final = "a2a.task"
 """The name under which a job keeps the task that it began."""
+_MOMENT: Final = 0.2
+"""Seconds after which a task is worth remembering."""
 _PATIENCE: Final = 10.0
 """Seconds for which a caller that waits is spared to ask again, where an agent neither streams nor blocks."""
 
@@ -104,7 +109,15 @@ class A2AConnector:
         peer = await self.peers.get(address, secret, pattern.meta, fresh=True)
         signature = await signature_of(peer.gate, peer.found)
         found = await self._extended(peer) if secret is not None else peer.found
-        return described(found, replace(pattern, address=peer.found.url), signature, peer.dedupes, self._ceiling)
+        if pattern.address == address:  # else whoever asks knows it by another name, with references in it
+            pattern = replace(pattern, address=peer.found.url)
+        return described(found, pattern, signature, self._ceiling)
+
+    def describe_card(self, document: Mapping[str, Any], route: Route) -> Agent:
+        """Likewise for a card that was given and not found; it is not asked for again."""
+        found = Found(url=route.address, document=dict(document), card=AgentCard.from_wire(document))
+        given = replace(route, meta={**route.meta, "registered": True, GIVEN: True})
+        return described(found, given, {"status": "given"}, self._ceiling)
 
     async def call(self, call: Call) -> Outcome:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
@@ -195,7 +208,11 @@ class A2AConnector:
         request = Send(message=message, configuration=modes, metadata=self._metadata(call, peer), stream=peer.streams)
         if peer.streams:
             return await self._heard(call, peer, request, message.task_id)
-        reply = await peer.ask(request, self._how(call))
+        try:
+            reply = await peer.ask(request, self._how(call))
+        except asyncio.CancelledError:
+            self._left_alone(call, peer, _own_name(peer, message))
+            raise
         assert isinstance(reply, (Task, Message))
         if isinstance(reply, Message) or reply.status.state in TERMINAL | INTERRUPTED:
             return self._ended(call, reply)
@@ -203,7 +220,6 @@ class A2AConnector:
 
     async def _awaited(self, call: Call, peer: Peer, task: Task) -> Outcome:
         """How a task stands that goes on at an agent which does not block: read for a while, then left to the job."""
-        await _keep(call, task.id)
         patience = min(_PATIENCE, 0.5 * self._left(call))
         return await self._heard(call, peer, None, task.id, self._env.monotonic() + patience)
 
@@ -218,14 +234,14 @@ class A2AConnector:
         """Follow a conversation to its end, or ``until`` then: by its stream, or by reading the task now and then."""
         fold, room = Fold(), _Room(call)
         how = self._how(call)
-        source = peer.poll(task or "", how) if request is None else peer.follow(request, how)
+        every = min(1.0, max(0.05, 0.2 * (until - self._env.monotonic())))
+        source = peer.poll(task or "", how, every) if request is None else peer.follow(request, how)
         try:
-            async with aclosing(source) as items:
+            async with _Keeping(call) as keeping, aclosing(source) as items:
                 async for item in items:
-                    known = fold.task is not None
                     room.emit(fold.take(item))
-                    if not known and fold.task is not None and fold.task.status.state not in TERMINAL:
-                        await _keep(call, fold.task.id)
+                    if fold.task is not None:
+                        keeping.soon(fold.task.id)
                     if self._env.monotonic() >= until:
                         break
         except asyncio.CancelledError:
@@ -338,11 +354,44 @@ class A2AConnector:
                 live.filters = before
 
 
-async def _keep(call: Call, task: str) -> None:
-    """Have the job remember the task, so that another process finds it."""
-    live = call.live.now() if call.live is not None else None
-    if live is not None and live.keep is not None and live.kept.get(_KEPT) != task:
-        await live.keep(_KEPT, task)
+def _own_name(peer: Peer, message: Message) -> str | None:
+    """The task of a message that is not answered yet, where we named it ourselves: in the first generation."""
+    named = peer.place is not None and peer.place.generation == "0.1"
+    return message.task_id or (message.message_id if named else None)
+
+
+class _Keeping:
+    """Has the job remember its task, so that another process finds it; not for a task that ends within a moment."""
+
+    def __init__(self, call: Call):
+        self._live: Live | None = call.live.now() if call.live is not None else None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> _Keeping:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def soon(self, task: str) -> None:
+        """Remember it, if it is still going on by then. The first word counts: a task does not change its name."""
+        if self._timer is None and self._live is not None and self._live.kept.get(_KEPT) != task:
+            self._timer = asyncio.get_running_loop().call_later(_MOMENT, self._begin, task)
+
+    def _begin(self, task: str) -> None:
+        self._writing = asyncio.get_running_loop().create_task(self._write(task))
+
+    async def _write(self, task: str) -> None:
+        assert self._live is not None
+        try:
+            if self._live.keep is not None:
+                await self._live.keep(_KEPT, task)
+        except StorageError as wrong:
+            log.warning("a task is not remembered, and would be lost with this process: %s", wrong)
 
 
 def _redacted(event: Event, hidden: tuple[Secret, ...]) -> Event:
@@ -396,10 +445,10 @@ def _check_extensions(peer: Peer) -> None:
 # Describing
 
 
-def described(found: Found, pattern: Route, signature: dict[str, Any], dedupes: bool, ceiling: float) -> Agent:
+def described(found: Found, pattern: Route, signature: dict[str, Any], ceiling: float) -> Agent:
     """A card as an agent; every skill is a capability, and a card without skills takes messages all the same."""
     card = found.card
-    if dedupes:
+    if any(one.uri == IDEMPOTENT for one in card.features.extensions):
         pattern = replace(pattern, meta={**pattern.meta, "keys": True})
     skills = card.capabilities or [AgentCapability(name="message", description=card.description)]
     schemas = _schemas(card)

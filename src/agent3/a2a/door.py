@@ -7,6 +7,7 @@ errors too. Who calls is told by the ``principal`` that the endpoint was given; 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
@@ -20,9 +21,10 @@ from agent3.a2a.faults import Profile
 from agent3.a2a.rest import RestDoor
 from agent3.a2a.rpc import RpcDoor
 from agent3.a2a.shapes import Generation
-from agent3.a2a.showing import CARD_PATHS, CardDesk, Sign
+from agent3.a2a.showing import CARD_PATHS, KEYS_PATH, CardDesk, Keys
 from agent3.definitions import AgentFeatures
 from agent3.errors import Agent3Error
+from agent3.model import Principal
 
 __all__ = ["FEATURES", "A2AEndpoint", "Who", "mounted_at"]
 
@@ -41,8 +43,8 @@ class A2AEndpoint:
     ``engine`` may be a function that gives the engine of a tenant. ``public`` says whether strangers may read the card.
     ``card_format`` shows the card of one generation where a client asks for none in particular, instead of one for all.
     ``lenient`` takes the words of 1.0 also from clients that do not say ``A2A-Version: 1.0``, which the specification
-    reads as 0.3. ``profile`` is the table of statuses: 1.0.1 changed some of 1.0.0. ``desk`` is for the
-    door of gRPC, which stands beside this one.
+    reads as 0.3. ``keys`` sign its cards, and are shown at ``keys_at``. ``profile`` is the table of statuses: 1.0.1
+    changed some of 1.0.0. ``desk`` is for the door of gRPC, which stands beside this one.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class A2AEndpoint:
         public: bool = True,
         address: str = "",
         card_format: Generation | None = None,
-        sign: Sign | None = None,
+        keys: Keys | None = None,
+        keys_at: str | None = None,
         lenient: bool = False,
         profile: Profile = "1.0.1",
         limits: jsonrpc.Limits = jsonrpc.LIMITS,
@@ -65,7 +68,15 @@ class A2AEndpoint:
     ):
         spoken = extensions or Extensions()
         self._cards = CardDesk(
-            host, principal, features, spoken, public=public, address=address, written=card_format, sign=sign
+            host,
+            principal,
+            features,
+            spoken,
+            public=public,
+            address=address,
+            written=card_format,
+            keys=keys,
+            keys_at=keys_at,
         )
         self.profile = profile
         self.desk = desk = Desk(
@@ -103,9 +114,18 @@ class A2AEndpoint:
             await self._rpc.serve(talk)
         elif path in CARD_PATHS and scope["method"] in ("GET", "HEAD"):
             await self.card(talk)
+        elif path == KEYS_PATH and scope["method"] in ("GET", "HEAD"):
+            await self.show_keys(talk)
         else:
             below = _EARLIER.get(path) or _below(scope, base)
             await self._rest.serve(talk, below)
+
+    async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+        """The answer to a POST at the address itself without ASGI, of a caller that is known; None where that must be.
+
+        Who does not want it by that way gets the same by ``serve``, with the scope as this left it.
+        """
+        return await self._rpc.reply(talk, principal, body)
 
     def grpc_at(self, port: int) -> None:
         """Say in the cards that gRPC is spoken at this port of the same host."""
@@ -113,8 +133,15 @@ class A2AEndpoint:
 
     async def card(self, talk: Talk) -> None:
         """The card, for whoever asks at this address or at a well-known path of the house."""
+        await self._shown(talk, self._cards.serve)
+
+    async def show_keys(self, talk: Talk) -> None:
+        """The public keys of what is signed here."""
+        await self._shown(talk, self._cards.show_keys)
+
+    async def _shown(self, talk: Talk, show: Callable[[Talk], Awaitable[None]]) -> None:
         try:
-            await self._cards.serve(talk)
+            await show(talk)
         except Agent3Error as wrong:
             talk.words = "1.0"
             await self._rest.refuse(talk, wrong)

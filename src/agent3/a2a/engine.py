@@ -19,9 +19,20 @@ from msgspec.structs import replace
 from agent3.a2a.answers import answers_to
 from agent3.a2a.faults import ContentTypeNotSupported, InvalidTaskState, PushNotSupported, TaskNotCancelable
 from agent3.a2a.filling import Fetch, filled
+from agent3.a2a.flights import Flights, key_of
 from agent3.a2a.following import Follower, after_event, fold
 from agent3.a2a.pages import TASK, size_of, token_of, wanted
-from agent3.a2a.projecting import META, Link, Projection, answer_kind, first_message, is_message, message_of, parts_in
+from agent3.a2a.projecting import (
+    META,
+    Link,
+    Projection,
+    answer_kind,
+    finished,
+    first_message,
+    is_message,
+    message_of,
+    parts_in,
+)
 from agent3.a2a.shapes import (
     CancelTask,
     CreatePush,
@@ -46,6 +57,7 @@ from agent3.a2a.shapes import (
 )
 from agent3.a2a.shapes import Part as Shown
 from agent3.a2a.shelf import Shelf
+from agent3.calls.finished import may_repeat
 from agent3.calls.jobs import ALIAS, KIND, Job, Jobs, Line, Wanted
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.policy import resolve, validate
@@ -108,9 +120,11 @@ class Engine:
     """The tasks of one endpoint.
 
     Safe to use from many tasks of one loop. Cancelling whoever waits for an answer stops the waiting and nothing else:
-    a task that was begun goes on. (Where nothing outlives the process this holds from the first moment that the task
-    waits for anything, so a door does not cancel a send.) ``agent`` bounds it to the tasks of one agent. Of a large
-    part that lies in the store, ``link`` gives the address; without it ``fetch`` reads it, and it is sent.
+    a task that was begun goes on. (Where nothing outlives the process, and of what may be repeated, this holds from
+    the first moment that the task waits for anything, so a door does not cancel a send.) ``agent`` bounds it to the
+    tasks of one agent. Of a large part that lies in the store, ``link`` gives the address; without it ``fetch``
+    reads it, and it is sent. Not ``idempotent``, it takes every message for a new one, whatever its id: for clients
+    that use an id twice.
     """
 
     def __init__(
@@ -127,6 +141,7 @@ class Engine:
         link: Link | None = None,
         fetch: Fetch | None = None,
         patience: float = _PATIENCE,
+        idempotent: bool = True,
     ):
         self._runner = runner
         self._jobs = jobs
@@ -139,7 +154,9 @@ class Engine:
         self._link = link
         self._fetch = fetch if link is None else None
         self._patience = patience
+        self._idempotent = idempotent
         self._follower = Follower(jobs, link)
+        self._flights = Flights.of(jobs)
         self._shelf = Shelf.of(jobs) if jobs.volatile else None
         self._running: set[asyncio.Task[Outcome]] = set()
         self._check = resolve()(validate()(_fine))
@@ -305,7 +322,7 @@ class Engine:
     async def _find(self, caller: Caller, task: str) -> Job:
         job = await self._read(caller.principal.id, task)
         if job is None or (self._agent is not None and job.call.agent != self._agent):
-            raise JobNotFound(f"There is no task {task[:100]!r} of yours. It may have expired.")
+            raise JobNotFound(f"Task {task[:100]!r} was not found. It is not yours, or it has expired.")
         return job
 
     async def _read(self, owner: str, task: str) -> Job | None:
@@ -357,22 +374,31 @@ class Engine:
             parts=aim.parts,
             context=message.context_id or self._env.id(),
             routes=aim.capability.routes,
-            key=f"a2a:{aim.agent.id}:{request.task_alias or message.message_id}",
+            key=f"a2a:{aim.agent.id}:{self._told_apart(request)}",
             traceparent=caller.traceparent,
             meta=meta,
         )
 
+    def _told_apart(self, request: Send) -> str:
+        """What two messages have alike only if they are the same."""
+        return request.task_alias or (request.message.message_id if self._idempotent else self._env.id())
+
     async def _new(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
-        how, shelf = request.configuration, self._shelf
+        how = request.configuration
         if how.return_immediately and answer_kind(aim.capability) != "message":
             return await self._begin(caller, request, call, aim)
-        if shelf is None or how.push is not None or request.task_alias is not None or shelf.in_table(call):
+        if how.push is not None or request.task_alias is not None or not self._may_be_quick(call, aim.capability):
             return await self._run(caller, request, call, aim)
-        return await self._quickly(caller, call, aim, shelf)
+        return await self._quickly(caller, call, aim)
+
+    def _may_be_quick(self, call: Call, capability: Capability) -> bool:
+        """Whether a task may be kept only when it has ended. What may not be done twice is kept before it begins."""
+        return (self._shelf is not None or may_repeat(capability)) and not self._flights.in_table(key_of(call))
 
     async def _on_shelf(self, call: Call) -> Job | None:
         """The task of a message that was answered without a trace in the table of jobs."""
-        return await self._shelf.known(call) if self._shelf is not None else None
+        await self._flights.landed(key_of(call))
+        return self._shelf.known(call) if self._shelf is not None else None
 
     def _log(self, job: Job) -> Sequence[Line] | None:
         """The whole log of a task that is not in the table of jobs."""
@@ -386,18 +412,21 @@ class Engine:
         outcome = await self._outlast(running)
         return await self._settled(caller, call, outcome)
 
-    async def _quickly(self, caller: Caller, call: Call, aim: Aim, shelf: Shelf) -> Job:
-        """Likewise where nothing outlives the process: a task that ends without waiting is kept when it has ended.
+    async def _quickly(self, caller: Caller, call: Call, aim: Aim) -> Job:
+        """Likewise, but a task that ends without waiting is kept when it has ended, in one go.
 
         It is a job as soon as it waits for anything, so that others can see and stop it.
         """
         events: list[Event] = []
-        with shelf.flight(call) as flight:
+        with self._flights.flight(key_of(call)) as flight:
             outcome = await self._runner.first(
                 call, (aim.agent, aim.capability), opened=flight.opened, listener=events.append, door=self._door
             )
             if isinstance(outcome, (Done, Failed)) and not flight.is_job and not is_refusal(outcome):
-                return shelf.put(call, outcome, events, self._env.now())
+                if self._shelf is not None:
+                    return self._shelf.put(call, outcome, events, self._env.now())
+                flight.opened()
+                return await self._waited(caller, await self._jobs.finished.put(call, outcome, events))
             flight.opened()
         return await self._settled(caller, call, outcome)
 
@@ -449,8 +478,7 @@ class Engine:
 
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
         """Take the wish to be told before there is anything to tell."""
-        if self._shelf is not None:
-            self._shelf.remember(call)
+        self._flights.remember(key_of(call))
         if (push := request.configuration.push) is not None:
             job = Job(
                 id=call.id, owner=caller.principal.id, status="working", turn=1, call=call, created=self._env.now()
@@ -470,11 +498,12 @@ class Engine:
     async def _say(self, caller: Caller, request: Send, job: Job) -> None:
         """Give a message to a task that waits for one. One that it has heard already is heard once."""
         message = request.message
-        if message.context_id and message.context_id != (job.call.context or job.id):
+        known = job.call.context or job.id
+        if caller.generation == "1.0" and message.context_id and message.context_id != known:  # 3.4.3; before, no rule
             raise ValidationError(
                 f"Task {job.id} belongs to context {job.call.context!r}, not to {message.context_id[:100]!r}."
             )
-        repeatable = request.task_alias is None or job.turn == 1 or job.status != "needs"
+        repeatable = self._idempotent and (request.task_alias is None or job.turn == 1 or job.status != "needs")
         if repeatable and await self._heard(job, message):
             return  # 0.1 has no message ids: there the same words may well answer another question
         if job.status != "needs":
@@ -507,20 +536,15 @@ class Engine:
 
     async def _heard(self, job: Job, message: Message) -> bool:
         """Whether a task has heard this message; Conflict where it heard another under the same id."""
-        before = first_message(job.call)
-        if before.message_id != message.message_id or not message.message_id:
-            lines = await self._jobs.lines(job.id) if job.turn > 1 else []
-            events = (line.event for line in lines if line.event.kind == "message")
-            heard = (one for event in events if (one := message_of(event)) is not None)
-            found = next((one for one in heard if one.message_id == message.message_id), None)
-            if found is None:
-                return False
-            before = found
-        if before.parts != message.parts:
+        lines = await self._jobs.lines(job.id) if job.turn > 1 else []
+        events = (line.event for line in lines if line.event.kind == "message")
+        heard = [first_message(job.call), *(one for event in events if (one := message_of(event)) is not None)]
+        same = [one for one in heard if one.message_id == message.message_id and message.message_id]
+        if same and all(one.parts != message.parts for one in same):
             raise Conflict(
                 f"Message {message.message_id} was sent before with another content. Give it a new messageId."
             )
-        return True
+        return bool(same)
 
     # How it stands
 
@@ -533,6 +557,8 @@ class Engine:
         return both[:limit], total + others
 
     async def _reply(self, request: Send, job: Job) -> Reply:
+        if (quick := finished(job, self._link, request.configuration.history_length)) is not None:
+            return quick
         seen = await self._projected(job)
         if isinstance(job.outcome, Done) and job.turn == 1 and is_message(job.call, job.outcome):
             return seen.answer(job.outcome, job.seq)

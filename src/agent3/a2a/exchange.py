@@ -67,13 +67,15 @@ class Talk:
 
     __slots__ = ("active", "base", "heard", "key", "receive", "scope", "send", "tenant", "words")
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, base: str, tenant: str | None):
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, base: str, tenant: str | None, heard: Heard | None = None
+    ):
         self.scope = scope
         self.receive = receive
         self.send = send
         self.base = base
         self.tenant = tenant
-        self.heard = hear(scope)
+        self.heard = hear(scope) if heard is None else heard
         self.key: jsonrpc.Id = None
         self.active: frozenset[str] = _NOTHING
         # Where nothing else is known, as the specification says: no version is 0.3.

@@ -7,10 +7,12 @@ to do when one breaks off, is the peer's business.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from contextlib import aclosing, asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -18,17 +20,22 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from agent3 import jsonrpc
-from agent3.a2a import faults
+from agent3.a2a import faults, grpc
 from agent3.a2a.faults import ContentTypeNotSupported
 from agent3.a2a.shapes import Generation, Item, Request
 from agent3.a2a.wire import CODECS, RESTS, Value
-from agent3.errors import Agent3Error, MalformedResponse, ParseError, TargetRefused, TooLarge, Unavailable
+from agent3.errors import Agent3Error, MalformedResponse, MissingExtra, ParseError, TargetRefused, TooLarge, Unavailable
 from agent3.security.network import Gate, Stream
 
-__all__ = ["LINES", "How", "Line", "Place"]
+if TYPE_CHECKING:
+    from agent3.a2a.grpc.channel import GrpcChannel
+
+__all__ = ["LINES", "How", "Line", "Place", "grpc_url"]
 
 LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000)
 """What an agent may answer: more than a stranger may send, for the operator chose it."""
+_STREAM: Final = 256 << 20
+"""Bytes of a whole stream; each event of it is bounded like an answer."""
 _JSON: Final = "application/json"
 _A2A_JSON: Final = "application/a2a+json"
 _numbers = itertools.count(1)
@@ -58,6 +65,11 @@ class Line(Protocol):
 
     place: Place
 
+    @property
+    def origin(self) -> str:
+        """The address as a URL, whose scheme says whether what is sent there can be read on its way."""
+        ...
+
     async def ask(self, request: Request, how: How) -> Value:
         """What a request is answered with."""
         ...
@@ -66,6 +78,10 @@ class Line(Protocol):
         self, request: Request, how: How, last: str | None = None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
         """What is told, each item with the id of its event if it has one; ``last`` is the event that was seen last."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of what is its own."""
         ...
 
 
@@ -149,12 +165,19 @@ class RpcLine:
         self._gate = gate
         self._codec = CODECS[place.generation]
 
+    @property
+    def origin(self) -> str:
+        return self.place.url
+
+    async def aclose(self) -> None:
+        """The gate is the peer's."""
+
     async def ask(self, request: Request, how: How) -> Value:
         body = self._body(request)
         headers = _headers(self.place, how, _JSON)
         url = _url(self.place.url, how.query)
         answer = await self._gate.request(
-            "POST", url, headers=headers, body=body, timeout=how.seconds, max_bytes=LIMITS.body
+            "POST", url, headers=headers, body=body, timeout=how.seconds, max_bytes=LIMITS.body, follow=True
         )
         return self._codec.read(request, self._result(answer.status, answer.body, answer.headers))
 
@@ -167,7 +190,7 @@ class RpcLine:
             headers["Last-Event-ID"] = last
         url = _url(self.place.url, how.query)
         async with self._gate.stream(
-            "POST", url, headers=headers, body=body, idle=how.idle, max_bytes=LIMITS.body
+            "POST", url, headers=headers, body=body, idle=how.idle, max_bytes=_STREAM, follow=True
         ) as answer:
             if not _is_stream(answer):
                 yield None, self._codec.read_item(self._result(answer.status, await _whole(answer), answer.headers))
@@ -215,6 +238,13 @@ class RestLine:
         self._codec = RESTS[place.generation]
         self._kind = _JSON
 
+    @property
+    def origin(self) -> str:
+        return self.place.url
+
+    async def aclose(self) -> None:
+        """The gate is the peer's."""
+
     async def ask(self, request: Request, how: How) -> Value:
         async with self._sent(request, how, f"{_JSON}, {_A2A_JSON};q=0.9") as answer:
             body = await _whole(answer)
@@ -250,7 +280,14 @@ class RestLine:
         for last in (False, True):
             headers = _headers(self.place, how, accept, self._kind)
             async with self._gate.stream(
-                method, url, headers=headers, body=body, timeout=seconds, idle=how.idle, max_bytes=LIMITS.body
+                method,
+                url,
+                headers=headers,
+                body=body,
+                timeout=seconds,
+                idle=how.idle,
+                max_bytes=_STREAM if streams else LIMITS.body,
+                follow=True,
             ) as answer:
                 if answer.status != 415 or last or self.place.generation != "1.0":
                     yield answer
@@ -271,5 +308,70 @@ class RestLine:
         )
 
 
-LINES: dict[str, Callable[[Place, Gate], Line]] = {"JSONRPC": RpcLine, "HTTP+JSON": RestLine}
+# gRPC
+
+
+class GrpcLine:
+    """gRPC, where the optional part is installed. MissingExtra where it is not."""
+
+    def __init__(self, place: Place, gate: Gate):
+        if find_spec("grpc") is None:
+            raise MissingExtra("An agent that is only reached over gRPC", "grpc")
+        if place.generation == "0.1":
+            raise ContentTypeNotSupported("A2A 0.1 has no gRPC binding.")
+        self.place = place
+        self._gate = gate
+        self._opening: asyncio.Task[GrpcChannel] | None = None
+
+    @property
+    def origin(self) -> str:
+        return grpc_url(self.place.url)
+
+    async def ask(self, request: Request, how: How) -> Value:
+        channel = await self._channel()
+        return await channel.ask(_for_tenant(request, self.place), metadata=self._metadata(how), timeout=how.seconds)
+
+    async def stream(
+        self, request: Request, how: How, last: str | None = None
+    ) -> AsyncGenerator[tuple[str | None, Item], None]:
+        channel = await self._channel()
+        asked = channel.stream(_for_tenant(request, self.place), metadata=self._metadata(how))
+        async with aclosing(asked) as items:
+            async for item in items:
+                yield None, item
+
+    async def aclose(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().aclose()
+
+    async def _channel(self) -> GrpcChannel:
+        """The one channel, which the first that asks opens; one that could not be opened is tried again."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            work = grpc.connect(self._gate, self.place.url, self.place.generation)
+            self._opening = asyncio.get_running_loop().create_task(work)
+        return await asyncio.shield(self._opening)
+
+    def _metadata(self, how: How) -> dict[str, str]:
+        found = {name: value for name, value in how.headers.items() if name.lower() not in ("content-type", "accept")}
+        if how.extensions:
+            found["a2a-extensions"] = ", ".join(how.extensions)
+        return found
+
+
+def grpc_url(address: str) -> str:
+    """The address of a gRPC agent as a URL; cards write ``host:port``, which is TLS at port 443."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    secure = parts.scheme in ("https", "grpcs") or (not parts.scheme and parts.netloc.endswith(":443"))
+    return f"{'https' if secure else 'http'}://{parts.netloc}{parts.path}"
+
+
+LINES: Final[dict[str, Callable[[Place, Gate], Line]]] = {
+    "JSONRPC": RpcLine,
+    "HTTP+JSON": RestLine,
+    "GRPC": GrpcLine,
+}
 """The bindings that are spoken here, in the order in which they are tried."""

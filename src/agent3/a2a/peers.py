@@ -16,6 +16,8 @@ from dataclasses import replace as changed
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from agent3.a2a import cards
 from agent3.a2a.credentials import Credential
 from agent3.a2a.extensions import TRACEABILITY, USAGE
@@ -45,6 +47,7 @@ from agent3.errors import (
     MalformedResponse,
     MethodNotAllowed,
     MethodNotFound,
+    MissingExtra,
     RequestError,
     TargetError,
     TargetRefused,
@@ -97,6 +100,7 @@ class Peer:
         self._pauses = pauses
         self._lines: dict[Place, Line] = {}
         self._extensions = extensions
+        self._shown: Mapping[str, Any] | None = None
         self.used = env.monotonic()
         self.busy = 0
 
@@ -113,7 +117,7 @@ class Peer:
     @property
     def dedupes(self) -> bool:
         """Whether it tells a message that it already has from a new one."""
-        return self._declares(IDEMPOTENT)
+        return self.declares(IDEMPOTENT)
 
     @property
     def streams(self) -> bool:
@@ -127,7 +131,15 @@ class Peer:
 
     def declares(self, uri: str) -> bool:
         """Whether an extension is offered."""
-        return self._declares(uri)
+        return any(one.uri == uri for one in self.card.features.extensions)
+
+    def knows(self, document: Mapping[str, Any] | None) -> bool:
+        """Whether a card that somebody holds is the one that is known here; the same object is compared only once."""
+        if document is not None and document is not self._shown:
+            if document != self.found.document:
+                return False
+            self._shown = document
+        return True
 
     async def ask(self, request: Request, how: How | None = None) -> Value:
         """What a request is answered with, at the first address that speaks our tongue."""
@@ -184,10 +196,14 @@ class Peer:
                     return
                 if seen.task is None:
                     raise Unavailable(f"{self._who} ended its answer before it said anything.")
-            except _UNSTREAMED:
-                if isinstance(source, Send):
+            except _UNSTREAMED as wrong:
+                if isinstance(source, Subscribe):
+                    break
+                if source.message.task_id is not None or isinstance(wrong, JobNotFound):
                     raise
-                break
+                async for one in self._in_one_piece(source, how):
+                    yield one
+                return
             except _BROKEN as wrong:
                 if seen.task is None and not self._may_repeat(wrong):
                     raise
@@ -198,6 +214,15 @@ class Peer:
             raise Unavailable(f"{self._who} broke off each of its answers before it said anything.")
         async for task in self.poll(seen.task, how):
             yield task
+
+    async def _in_one_piece(self, request: Send, how: How | None) -> AsyncGenerator[Item, None]:
+        """What comes of a message that was not taken because it was to be streamed."""
+        reply = await self.ask(replace(request, stream=False), how)
+        assert isinstance(reply, (Task, Message))
+        yield reply
+        if isinstance(reply, Task) and reply.status.state not in TERMINAL | INTERRUPTED:
+            async for task in self.poll(reply.id, how):
+                yield task
 
     async def poll(self, task: str, how: How | None = None, every: float = 1.0) -> AsyncGenerator[Task, None]:
         """Read a task now and then, until it has ended or asks; what is read is told."""
@@ -213,6 +238,8 @@ class Peer:
 
     async def aclose(self) -> None:
         """Close its connections."""
+        for line in self._lines.values():
+            await line.aclose()
         await self.gate.aclose()
 
     # Inside
@@ -221,13 +248,12 @@ class Peer:
     def _who(self) -> str:
         return urlsplit(self.found.url).netloc
 
-    def _declares(self, uri: str) -> bool:
-        return any(one.uri == uri for one in self.card.features.extensions)
-
     def _at_work(self) -> _Busy:
         return _Busy(self)
 
-    def _speechless(self) -> TargetError:
+    def _speechless(self) -> Agent3Error:
+        if any(one.protocol_binding.upper() == "GRPC" for one in self.card.interfaces):
+            return MissingExtra(f"{self.card.name}, which is only reached over gRPC,", "grpc")
         spoken = ", ".join(LINES)
         return TargetError(f"The card of {self._who} names no address that is spoken to over {spoken}.")
 
@@ -248,7 +274,7 @@ class Peer:
             try:
                 if place not in self._lines:
                     self._lines[place] = LINES[place.binding](place, self.gate)
-            except ContentTypeNotSupported:
+            except (ContentTypeNotSupported, MissingExtra):
                 continue
             yield self._lines[place]
 
@@ -280,7 +306,7 @@ class Peer:
             self._tongues.popitem(last=False)
 
     async def _dressed(self, how: How, line: Line) -> How:
-        carried = await self.credential.carried(line.place.url)
+        carried = await self.credential.carried(line.origin)
         extensions = tuple(dict.fromkeys((*how.extensions, *self.extensions)))
         return how._replace(
             headers={**carried.headers, **how.headers},
@@ -403,12 +429,12 @@ class Peers:
         how = where or {}
         key = (address, secret, how.get("secret_header"), bool(how.get("registered")))
         peer = self._all.get(key)
-        if peer is not None and not fresh:
+        if peer is not None and not fresh and peer.knows(document):
             peer.used = self._env.monotonic()
             return peer
         async with self._opening.setdefault(key, asyncio.Lock()):
             peer = self._all.get(key)
-            if peer is None or fresh:
+            if peer is None or fresh or not peer.knows(document):
                 peer = await self._made(key, peer, how, document)
         self._opening.pop(key, None)
         await self._let_go()

@@ -40,6 +40,7 @@ __all__ = [
     "Link",
     "Projection",
     "answer_kind",
+    "finished",
     "first_message",
     "is_message",
     "message_of",
@@ -88,7 +89,7 @@ def _part_in(part: Part) -> Piece:
 
 def parts_out(parts: Iterable[Piece], link: Link | None = None) -> tuple[Part, ...]:
     """What the house has made, in the words of A2A. A part that lies in the store is named by its address."""
-    return tuple(_part_out(one, link) for one in parts)
+    return tuple([_part_out(one, link) for one in parts])
 
 
 def _part_out(part: Piece, link: Link | None) -> Part:
@@ -116,13 +117,13 @@ def stored_in(part: Part) -> str | None:
 
 def stamp(seconds: float) -> str:
     """A moment as A2A writes it: UTC with milliseconds."""
-    return _stamp(int(seconds * 1000))
+    whole, rest = divmod(int(seconds * 1000), 1000)
+    return f"{_stamp(whole)}.{rest:03d}Z"
 
 
 @lru_cache(maxsize=1024)
-def _stamp(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).isoformat(timespec="seconds")[:19]
-    return f"{moment}.{milliseconds % 1000:03d}Z"
+def _stamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19]
 
 
 def spoken(job: str, context: str | None, seq: int, parts: tuple[Part, ...], **more: Any) -> Message:
@@ -140,8 +141,11 @@ def message_of(event: Event) -> Message | None:
 
 def first_message(call: Call) -> Message:
     """The message that a task began with; made from the call, where it came through another door."""
+    return _begun(call, call.meta.get(ALIAS) or call.job or call.id, call.context)
+
+
+def _begun(call: Call, task: str, context: str | None) -> Message:
     kept = call.meta.get(META, {})
-    task, context = call.meta.get(ALIAS) or call.job or call.id, call.context
     try:
         message = msgspec.convert(kept.get("message"), Message)
     except msgspec.ValidationError:
@@ -211,6 +215,28 @@ def _said(outcome: Outcome, message: bool, link: Link | None) -> _Said:
     if isinstance(outcome, Working):
         return _Said((Part(text=outcome.text),) if outcome.text else ())
     return _Said(parts_out(outcome.parts, link) if message else ())
+
+
+def finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
+    """The task of a job that said nothing but its result, in its first turn; None for any other.
+
+    What a ``Projection`` of it would tell, without its steps in between: most tasks are such.
+    """
+    outcome, call = job.outcome, job.call
+    if job.seq != 1 or job.turn != 1 or not isinstance(outcome, Done) or is_message(call, outcome):
+        return None
+    name: str = call.meta.get(ALIAS) or job.id
+    context = call.context or job.id
+    made = {one.id: _artifact(one, link) for one in outcome.artifacts}
+    if outcome.parts:
+        made[_RESULT] = Artifact(artifact_id=_RESULT, parts=parts_out(outcome.parts, link))
+    return Task(
+        id=name,
+        context_id=context,
+        status=Status(state=State.COMPLETED, timestamp=stamp(job.updated)),
+        artifacts=tuple(made.values()),
+        history=() if history_length == 0 else (_begun(call, name, context),),
+    )
 
 
 # Numbers
@@ -403,15 +429,18 @@ class Projection:
             yield replace(whole, artifact=last, append=True)
 
     def _whole(self, made: Made) -> ArtifactUpdate:
-        artifact = Artifact(
-            artifact_id=made.id,
-            name=made.name,
-            description=made.description,
-            parts=parts_out(made.parts, self._link),
-            metadata=made.meta or None,
-        )
-        self.artifacts[made.id] = artifact
+        artifact = self.artifacts[made.id] = _artifact(made, self._link)
         return ArtifactUpdate(task_id=self.id, context_id=self.context, artifact=artifact, last_chunk=True)
+
+
+def _artifact(made: Made, link: Link | None) -> Artifact:
+    return Artifact(
+        artifact_id=made.id,
+        name=made.name,
+        description=made.description,
+        parts=parts_out(made.parts, link),
+        metadata=made.meta or None,
+    )
 
 
 _INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})

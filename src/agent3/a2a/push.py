@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -78,7 +78,7 @@ class Pushes:
         headers = _headers(push)
         await self._outbox.check(owner, push.url)
         sealed = await self._outbox.seal(owner, push.url, headers) if headers else ""
-        kept = replace(push, id=push.id or self._env.id(), task_id=snapshot.id)
+        kept = replace(push, id=push.id or _unnamed(generation) or self._env.id(), task_id=snapshot.id)
 
         async def work(tx: Transaction) -> None:
             row = await self._keep(tx, job, kept, generation, sealed)
@@ -201,6 +201,11 @@ _CONTENT: Final[dict[Generation, dict[str, str]]] = {
 }
 
 
+def _unnamed(generation: Generation) -> str:
+    """The name of a configuration that has none: before 1.0 a client that names none has but one, and sets it anew."""
+    return "" if generation == "1.0" else "default"
+
+
 def _headers(push: Push) -> dict[str, str]:
     """The headers that a configuration asks for; ValidationError for what no header can hold."""
     found: dict[str, str] = {}
@@ -287,6 +292,7 @@ def verify(
     body: bytes,
     *,
     secret: str | None = None,
+    keys: Iterable[Mapping[str, Any]] | None = None,
     token: str | None = None,
     authorization: str | None = None,
     tolerance: float = 300.0,
@@ -294,12 +300,13 @@ def verify(
 ) -> Notice:
     """What a push notification says, if it is genuine by everything that is given; Unauthenticated if not.
 
-    ``secret`` is that of the signature (Standard Webhooks), which agents of this house send; ``token`` and
-    ``authorization`` are what the configuration named, such as ``Bearer abc``. Values are compared in constant time.
-    A notification may come more than once: its id tells. ParseError for a body that is none.
+    ``secret`` is that of the signature (Standard Webhooks), where the agent shares one with you; ``keys`` are its
+    public ones otherwise, as its ``/.well-known/jwks.json`` shows them. ``token`` and ``authorization`` are what the
+    configuration named, such as ``Bearer abc``. Values are compared in constant time. A notification may come more
+    than once: its id tells. ParseError for a body that is none.
     """
-    if secret is None and token is None and authorization is None:
-        raise SetupError("verify needs a secret, a token or an authorization: without any, everybody is believed.")
+    if secret is None and keys is None and token is None and authorization is None:
+        raise SetupError("verify needs a secret, keys, a token or an authorization: without any, all is believed.")
     given = {name.lower(): value for name, value in headers.items()}
     for name, wanted in ((TOKEN.lower(), token), ("authorization", authorization)):
         if wanted is not None and not hmac.compare_digest(given.get(name, "").encode(), wanted.encode()):
@@ -307,6 +314,8 @@ def verify(
     known = given.get(webhooks.ID)
     if secret is not None:
         known = webhooks.verify(secret, headers, body, tolerance=tolerance, now=now)
+    if keys is not None:
+        known = webhooks.verify_by(keys, headers, body, tolerance=tolerance, now=now)
     generation, item = _read(body)
     return Notice(known, generation, item)
 

@@ -18,7 +18,7 @@ from agent3 import jsonrpc
 from agent3.a2a.desk import Desk, streams
 from agent3.a2a.exchange import Talk, answer, refusal_headers, stream
 from agent3.a2a.faults import ContentTypeNotSupported, VersionNotSupported
-from agent3.a2a.shapes import Generation, Request
+from agent3.a2a.shapes import Generation, GetCard, Request
 from agent3.a2a.wire import CODECS, METHODS, Codec, generation_of
 from agent3.errors import AccessError, Agent3Error, RateLimited, RequestError, TooLarge, TooSlow
 from agent3.model import Principal
@@ -32,6 +32,8 @@ _KINDS: Final = frozenset({"application/json", "application/a2a+json", "applicat
 _REMEMBERED = 10_000
 """Callers of whom it is remembered which generation they spoke last."""
 _INTERNAL = "Internal error. The log says more."
+_REFUSED: Final = "agent3.a2a.refused"
+"""Where the scope holds what came of a request that was begun without ASGI."""
 
 
 class _Envelope(Struct):
@@ -75,6 +77,8 @@ class RpcDoor:
             raise ContentTypeNotSupported(f"{talk.heard.kind[:100]!r} is not taken here. Send application/json.")
         said = self._said(talk, body)
         talk.words = self._generation(talk, said)
+        if (wrong := talk.scope.pop(_REFUSED, None)) is not None:
+            raise wrong
         principal = self._desk.who(talk.scope)
         if METHODS.get(said.method, "") is None and not talk.heard.version:
             talk.words = await self._remembered(talk, said, principal)
@@ -88,6 +92,44 @@ class RpcDoor:
         value = await self._desk.answered(talk, principal, request)
         result = jsonrpc.result_raw(talk.key, codec.result(request, value))
         await answer(talk.send, 200, result, more=self._desk.echo(talk))
+
+    async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+        """The answer to a regular request of this caller, without ASGI; None for one that has to come that way.
+
+        Nothing is refused here. Whatever goes wrong once something was begun is left in the scope, to be told that way.
+        """
+        regular = self._regular(talk, body)
+        if regular is None:
+            return None
+        codec, request = regular
+        self._remember(principal, talk.words)
+        try:
+            value = await self._desk.answered(talk, principal, request)
+            return jsonrpc.result_raw(talk.key, codec.result(request, value))
+        except Agent3Error as wrong:
+            talk.scope[_REFUSED] = wrong
+        except Exception:
+            log.exception("a request failed")
+            talk.scope[_REFUSED] = Agent3Error(_INTERNAL)
+        return None
+
+    def _regular(self, talk: Talk, body: bytes) -> tuple[Codec, Request] | None:
+        """What is asked, where it is well said and answered in one piece, in the words of one generation alone."""
+        limits = self._desk.limits
+        if talk.heard.extensions or talk.heard.kind not in _KINDS or len(body) > limits.body:
+            return None
+        try:
+            jsonrpc.check_bytes(body, limits)
+            said = _envelopes.decode(body)
+            if said.jsonrpc != "2.0" or METHODS.get(said.method) is None:
+                return None
+            talk.key, talk.words = said.id, self._generation(talk, said)
+            self._desk.offer(said.method)
+            codec = CODECS[talk.words]
+            request = self._desk.taken(talk, codec.request(said.method, said.params))
+        except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if streams(request) or isinstance(request, GetCard) else (codec, request)
 
     def _said(self, talk: Talk, body: bytes) -> _Envelope:
         """The message in a body. A batch is none: A2A has no use for it, and no generation describes one."""

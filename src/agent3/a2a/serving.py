@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,7 +21,9 @@ from agent3.a2a.door import FEATURES, A2AEndpoint
 from agent3.a2a.engine import Aim, Engine
 from agent3.a2a.exchange import JSON, answer, one_of
 from agent3.a2a.executor import AgentExecutor
+from agent3.a2a.household import Household, household
 from agent3.a2a.lifecycle import refusal
+from agent3.a2a.signing import CardKey
 from agent3.calls.functions import LocalAgent
 from agent3.calls.house import House
 from agent3.calls.standalone import Standalone, shared
@@ -45,7 +47,9 @@ def asgi(
     *,
     principal: Who | None = None,
     card: AgentCard | None = None,
+    extended: Extended | None = None,
     core: Standalone | None = None,
+    sign: bool | CardKey | None = None,
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
     **options: Any,
@@ -53,9 +57,12 @@ def asgi(
     """The agent as an ASGI app, in every generation of A2A; mount it in Starlette or FastAPI, or serve it as it is.
 
     Without ``principal``, a function that tells from the ASGI scope who calls, it serves its own machine only.
-    ``options`` are those of A2AEndpoint.
+    ``extended`` is the card for callers who show who they are, or a function that gives it to each. Cards are signed
+    where the core keeps a database, and the key with it; ``sign`` says otherwise, or with which key. ``options`` are
+    those of A2AEndpoint.
     """
-    return AgentApp(agent, principal, card, core, allowed_hosts, allowed_origins, options)
+    shown = Shown(card, extended, sign)
+    return AgentApp(agent, principal, shown, core, allowed_hosts, allowed_origins, options)
 
 
 def listening(
@@ -82,12 +89,25 @@ def agent_name(agent: object) -> str:
     return agent.card.name if isinstance(agent, AgentExecutor) else agent_of(agent).name
 
 
+Extended = AgentCard | Callable[[Principal], AgentCard]
+"""The card for those who show who they are."""
+
+
+class Shown(NamedTuple):
+    """What an agent shows of itself."""
+
+    card: AgentCard | None = None
+    extended: Extended | None = None
+    sign: bool | CardKey | None = None
+
+
 class AgentHost:
     """One agent of this process, for its own endpoint."""
 
-    def __init__(self, agent: LocalAgent, card: Callable[[], AgentCard]):
+    def __init__(self, agent: LocalAgent, card: Callable[[], AgentCard], extended: Extended | None = None):
         self._agent = agent
         self._card = card
+        self._extended = extended
 
     async def aim(self, principal: Principal, message: shapes.Message, tenant: str | None) -> Aim:
         """The capability that a message means; Unavailable while the agent takes nothing new."""
@@ -97,9 +117,11 @@ class AgentHost:
         return aim(agent, agent.capabilities, wish(message))
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
-        """The same for everybody: whoever may call may call all of it."""
-        agent = self._agent.agent
-        return card_of(agent, agent.capabilities, known=self._card())
+        """The same for everybody, unless its author gave another for those who show who they are."""
+        agent, known = self._agent.agent, self._card()
+        if extended and principal is not None and self._extended is not None:
+            known = self._extended if isinstance(self._extended, AgentCard) else self._extended(principal)
+        return card_of(agent, agent.capabilities, known=known)
 
 
 class AgentApp:
@@ -111,7 +133,7 @@ class AgentApp:
         self,
         agent: object,
         principal: Who | None,
-        card: AgentCard | None,
+        shown: Shown,
         core: Standalone | None,
         allowed_hosts: Sequence[str],
         allowed_origins: Sequence[str],
@@ -124,14 +146,15 @@ class AgentApp:
         self._home: asyncio.AbstractEventLoop | None = None
         self._opened: tuple[House, A2AEndpoint] | None = None
         self._grpc_port: int | None = None
+        self._shown = shown
         self._card: Callable[[], AgentCard]
         if isinstance(agent, AgentExecutor):
             self._core, self._agent = agent.core, agent.agent
-            self._card = (lambda: card) if card is not None else (lambda: agent.card)
+            self._card = lambda: shown.card or agent.card
         else:
             given = agent_of(agent)
-            shown = card or card_of(given.agent, ())
-            self._card = lambda: shown
+            card = shown.card or card_of(given.agent, ())
+            self._card = lambda: card
             self._core = core or shared()
             # The core gives it an id of its own, under which its functions are reached.
             self._agent = LocalAgent(
@@ -166,22 +189,38 @@ class AgentApp:
         """The endpoint on the core as it is now; one that was closed and opened again is another."""
         house = await self._core.house()
         if self._opened is None or self._opened[0] is not house:
-            host = AgentHost(self._agent, self._card)
-            engine = Engine(
-                house.runner,
-                house.jobs,
-                host,
-                house.env,
-                metrics=house.metrics,
-                agent=self._agent.id,
-                fetch=house.artifacts.get,
-            )
-            engines = self._only(engine)
-            endpoint = A2AEndpoint(engines, host, principal=self._principal, **self._settled())
-            if self._grpc_port is not None:
-                endpoint.grpc_at(self._grpc_port)
-            self._opened = house, endpoint
+            endpoint = await self._made(house, await household(self._core))
+            if self._opened is None or self._opened[0] is not house:  # nobody else made it meanwhile
+                self._opened = house, endpoint
         return self._opened[1]
+
+    async def _made(self, house: House, home: Household) -> A2AEndpoint:
+        host = AgentHost(self._agent, self._card, self._shown.extended)
+        engine = Engine(
+            house.runner,
+            house.jobs,
+            host,
+            house.env,
+            push=home.pushes,
+            metrics=house.metrics,
+            agent=self._agent.id,
+            fetch=house.artifacts.get,
+        )
+        own = self._shown.sign
+        keys = await home.keys(
+            key=own if isinstance(own, CardKey) else None, sign=self._core.durable if own is None else bool(own)
+        )
+        features = FEATURES.model_copy(
+            update={
+                "push_notifications": keys is not None or bool(house.settings.callbacks.secret),
+                "extended_agent_card": self._shown.extended is not None,
+            }
+        )
+        options = {"features": features, "keys": keys, **self._options}
+        endpoint = A2AEndpoint(self._only(engine), host, principal=self._principal, **options)
+        if self._grpc_port is not None:
+            endpoint.grpc_at(self._grpc_port)
+        return endpoint
 
     async def speak_grpc(self, host: str, port: int, address: str) -> GrpcDoor:
         """Speak gRPC too, on a port of its own; ``address`` is the one of HTTP, for cards. MissingExtra."""
@@ -198,11 +237,6 @@ class AgentApp:
             return engine
 
         return engines
-
-    def _settled(self) -> dict[str, Any]:
-        """The options. There is no other card than the public one, and nobody to deliver notifications."""
-        fewer = FEATURES.model_copy(update={"push_notifications": False, "extended_agent_card": False})
-        return {"features": fewer, **self._options}
 
     def _refusal(self, scope: Scope) -> Agent3Error | None:
         """Pages of other sites may not call, and names that are not ours are theirs."""

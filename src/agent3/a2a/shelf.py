@@ -7,27 +7,24 @@ is forgotten together with its message id.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
 
+from agent3.a2a.flights import Key, key_of
 from agent3.calls.jobrows import KIND, Status, detail_of, digest_of, status_of
 from agent3.calls.jobs import Job, Jobs, Line, Wanted
 from agent3.errors import Conflict
 from agent3.model import Call, Done, Event, Failed, encode
 
-__all__ = ["Flight", "Kept", "Shelf"]
+__all__ = ["Kept", "Shelf"]
 
 _MOST: Final = 20_000
 _BYTES: Final = 64 * 1_048_576
-_KEYS: Final = 100_000
-"""Messages of tasks in the table of jobs that are remembered here."""
 
 
 class _Entry(Struct, frozen=True, gc=False):
@@ -60,30 +57,6 @@ class Kept(Struct, frozen=True):
 _bodies = msgspec.json.Decoder(Kept)
 
 
-class Flight:
-    """A message that is being answered. ``is_job`` from when it waits for something."""
-
-    _waiting: asyncio.Event | None = None
-
-    def __init__(self) -> None:
-        self.is_job = False
-
-    def opened(self, job: Job | None = None) -> None:
-        """It is a job of the table now."""
-        self.is_job = True
-
-    async def landed(self) -> None:
-        """Wait until it is answered."""
-        if self._waiting is None:
-            self._waiting = asyncio.Event()
-        await self._waiting.wait()
-
-    def land(self) -> None:
-        """It is answered."""
-        if self._waiting is not None:
-            self._waiting.set()
-
-
 class Shelf:
     """The tasks of one process that are in no table."""
 
@@ -94,9 +67,7 @@ class Shelf:
         self._room = size
         self._size = 0
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._keys: dict[tuple[str, str], str] = {}
-        self._flying: dict[tuple[str, str], Flight] = {}
-        self._jobs: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._keys: dict[Key, str] = {}
         self._owned: dict[str, dict[str, None]] = {}
 
     @classmethod
@@ -107,40 +78,14 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def known(self, call: Call) -> Job | None:
-        """The task of the message of a call, when it is answered; Conflict if that had another content."""
-        key = _key(call)
-        while (flying := self._flying.get(key)) is not None:
-            await flying.landed()
-        if (found := self._keys.get(key)) is None:
+    def known(self, call: Call) -> Job | None:
+        """The task of the message of a call; Conflict if that had another content."""
+        if (found := self._keys.get(key_of(call))) is None:
             return None
         job = _bodies.decode(self._entries[found].body).job
-        if job.key_hash != digest_of(call):
+        if digest_of(job.call) != digest_of(call):
             raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
         return job
-
-    def in_table(self, call: Call) -> bool:
-        """Whether it is for the table of jobs to know the message of a call."""
-        return _key(call) in self._jobs
-
-    def remember(self, call: Call) -> None:
-        """It is for the table of jobs to know it."""
-        self._jobs[_key(call)] = None
-        if len(self._jobs) > _KEYS:
-            self._jobs.popitem(last=False)
-
-    @contextmanager
-    def flight(self, call: Call) -> Iterator[Flight]:
-        """While a message is being answered, others of the same id wait for it."""
-        key, flight = _key(call), Flight()
-        self._flying[key] = flight
-        try:
-            yield flight
-        finally:
-            del self._flying[key]
-            if flight.is_job:
-                self.remember(call)
-            flight.land()
 
     def put(self, call: Call, outcome: Done | Failed, events: Sequence[Event], now: float) -> Job:
         """Keep a task that has ended; the task."""
@@ -152,7 +97,6 @@ class Shelf:
             turn=1,
             call=call,
             key=call.key,
-            key_hash=digest_of(call),
             outcome=outcome,
             seq=seq,
             generation=1,
@@ -190,10 +134,6 @@ class Shelf:
         del owned[name]
         if not owned:
             del self._owned[entry.owner]
-
-
-def _key(call: Call) -> tuple[str, str]:
-    return call.principal.id, call.key or call.id
 
 
 def _entry(job: Job, lines: list[Line]) -> _Entry:

@@ -9,7 +9,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -27,7 +27,7 @@ from agent3.env import REAL, Env
 from agent3.errors import NotFound, Unauthenticated, ValidationError
 from agent3.model import Principal
 
-__all__ = ["CARD_PATHS", "CardDesk", "Sign"]
+__all__ = ["CARD_PATHS", "KEYS_PATH", "CardDesk", "Keys"]
 
 CARD_PATHS: Final = frozenset({"/.well-known/agent-card.json", "/.well-known/agent.json"})
 """Where 0.3 and 1.0 look, and where those before them did."""
@@ -36,12 +36,27 @@ _SECONDS = 300
 _DATED = 1_000
 """Documents of which it is known since when they are as they are."""
 
-Sign = Callable[[AgentCard], AgentCard]
-"""Signs a card that is complete."""
+KEYS_PATH: Final = "/.well-known/jwks.json"
+"""Where the keys are by which cards and push notifications are verified."""
+
+
+class Keys(Protocol):
+    """What signs the cards of an endpoint, and shows by which keys."""
+
+    def sign(self, card: AgentCard, jku: str) -> AgentCard:
+        """A card that is complete, signed; its readers find the keys at ``jku``."""
+        ...
+
+    def jwks(self) -> dict[str, Any]:
+        """The public keys, as they are shown there."""
+        ...
 
 
 class CardDesk:
-    """Shows the cards of a host. ``address`` is where clients find it; by default as they wrote it themselves."""
+    """Shows the cards of a host. ``address`` is where clients find it; by default as they wrote it themselves.
+
+    ``keys_at`` is the path of the host at which its keys are shown; below the address of the agent by default.
+    """
 
     def __init__(
         self,
@@ -53,7 +68,8 @@ class CardDesk:
         public: bool = True,
         address: str = "",
         written: Generation | None = None,
-        sign: Sign | None = None,
+        keys: Keys | None = None,
+        keys_at: str | None = None,
         env: Env = REAL,
     ):
         self._host = host
@@ -62,7 +78,8 @@ class CardDesk:
         self._public = public
         self._address = address
         self._written = written
-        self._sign = sign
+        self._keys = keys
+        self._keys_at = keys_at
         self.grpc_port: int | None = None
         self._env = env
         self._since: OrderedDict[str, float] = OrderedDict()
@@ -73,12 +90,19 @@ class CardDesk:
         card = await self._host.card(visitor, talk.tenant)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        body = msgspec.json.encode(_written(self._complete(talk, card), self._format(talk)))
+        body = msgspec.json.encode(self._told(talk, card, self._format(talk)))
         headers = self._caching(body, visitor)
         if _unchanged(talk.scope, headers[0][1].decode()):
             await answer(talk.send, 304, b"", JSON, headers)
         else:
             await answer(talk.send, 200, body, JSON, headers)
+
+    async def show_keys(self, talk: Talk) -> None:
+        """The public keys, for everybody; NotFound where nothing is signed."""
+        if self._keys is None:
+            raise NotFound("Nothing is signed here.")
+        body = msgspec.json.encode(self._keys.jwks())
+        await answer(talk.send, 200, body, JSON, ((b"cache-control", b"public, max-age=%d" % _SECONDS),))
 
     async def extended(self, talk: Talk, principal: Principal, tenant: str | None) -> dict[str, Any]:
         """The card that this caller may see, in the words of its generation."""
@@ -88,14 +112,14 @@ class CardDesk:
         card = await self._host.card(principal, tenant, extended=True)
         if card is None:
             raise ExtendedCardNotConfigured("This agent has no extended card for you. Its public card says all.")
-        return _written(self._complete(talk, card), talk.words)
+        return self._told(talk, card, talk.words)
 
     async def open(self, talk: Talk, principal: Principal) -> dict[str, Any]:
         """The extended card where there is one, else the public one: 0.3 has a single call for both on gRPC."""
         card = await self._host.card(principal, talk.tenant, extended=self._features.extended_agent_card)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        return _written(self._complete(talk, card), talk.words)
+        return self._told(talk, card, talk.words)
 
     def _format(self, talk: Talk) -> str | None:
         """The generation of the card that is wanted: asked for by query, or by the version that the client names."""
@@ -110,19 +134,31 @@ class CardDesk:
                 raise
             return None
 
-    def _complete(self, talk: Talk, card: AgentCard) -> AgentCard:
-        """The card with what the door knows: addresses and features."""
+    def _told(self, talk: Talk, card: AgentCard, wanted: str | None) -> dict[str, Any]:
+        """A card as it is told. What is signed are the words of 1.0, so a document without them bears no signature."""
         url = self._address + talk.base if self._address else address_of(talk.scope, talk.base)
+        whole = self._complete(talk, card, url)
+        if self._keys is not None and wanted in (None, "1.0"):
+            whole = self._keys.sign(whole, self._jku(url))
+        return _written(whole, wanted)
+
+    def _complete(self, talk: Talk, card: AgentCard, url: str) -> AgentCard:
+        """The card with what the door knows: addresses and features."""
         spoken = [AgentInterface(url=url, protocolBinding=one, protocolVersion=two) for one, two in _SPOKEN]
         spoken += self._over_grpc(url, talk.tenant)
-        whole = card.model_copy(
+        return card.model_copy(
             update={
                 "url": card.url or url,
                 "interfaces": card.interfaces or spoken,
                 "features": self._features,
             }
         )
-        return self._sign(whole) if self._sign is not None else whole
+
+    def _jku(self, url: str) -> str:
+        if self._keys_at is None:
+            return url.rstrip("/") + KEYS_PATH
+        place = urlsplit(url)
+        return f"{place.scheme}://{place.netloc}{self._keys_at}"
 
     def _over_grpc(self, url: str, tenant: str | None) -> Iterator[AgentInterface]:
         """The port of gRPC at the same host. An agent among others is its tenant, of which 0.3 knows nothing."""

@@ -29,11 +29,15 @@ from jwt.utils import base64url_decode, base64url_encode
 
 from agent3.definitions import AgentCard
 from agent3.errors import SecurityError, SetupError, ValidationError
+from agent3.observe.logs import get as logger
 from agent3.security.canonical import canonical
+from agent3.security.safe import Safe
 
 __all__ = [
     "ALGORITHMS",
+    "CARDS",
     "CardKey",
+    "HouseKeys",
     "Pins",
     "Reading",
     "Verified",
@@ -45,6 +49,10 @@ __all__ = [
     "wanted",
 ]
 
+log = logger("a2a")
+
+CARDS: Final = "cards"
+"""The name of the house's own key that signs cards."""
 Reading: TypeAlias = Literal["required", "compact", "raw"]
 """What was signed: with REQUIRED fields even if empty, without anything empty, or the document as it came."""
 
@@ -219,18 +227,52 @@ class CardKey:
         """A key set of this key alone, to be served at ``jku``."""
         return {"keys": [self.jwk()]}
 
-    def sign(self, card: AgentCard) -> AgentCard:
-        """The card with this key's signatures, beside those of other keys: one, or two where the readings differ."""
+    def sign(self, card: AgentCard, jku: str | None = None) -> AgentCard:
+        """The card with this key's signatures, beside those of other keys: one, or two where the readings differ.
+
+        ``jku`` is where readers of this card find the public half, if that is another place than the key's own.
+        """
         others = [one for one in card.signatures if _header(one).get("kid") != self.key_id]
         document = card.to_wire("1.0")
         signed = dict.fromkeys((payload(document, "required"), payload(document, "compact")))
-        return card.model_copy(update={"signatures": [*others, *map(self._signature, signed)]})
+        place = jku or self.jku
+        return card.model_copy(update={"signatures": [*others, *(self._signature(one, place) for one in signed)]})
 
-    def _signature(self, content: bytes) -> dict[str, Any]:
-        header = {"typ": "JOSE", "kid": self.key_id, **({"jku": self.jku} if self.jku else {})}
+    def _signature(self, content: bytes, jku: str | None = None) -> dict[str, Any]:
+        header = {"typ": "JOSE", "kid": self.key_id, **({"jku": jku} if jku else {})}
         token = jwt.api_jws.encode(content, self._key, algorithm=self.algorithm, headers=header)
         protected, _, signature = token.split(".")
         return {"protected": protected, "signature": signature}
+
+
+class HouseKeys:
+    """The keys of a house as others see them: the one that signs its cards, where they are signed, and further ones."""
+
+    def __init__(self, key: CardKey | None, *others: Mapping[str, Any]):
+        self._key = key
+        self._others = others
+
+    @classmethod
+    async def of(cls, safe: Safe, *names: str, key: CardKey | None = None, sign: bool = True) -> HouseKeys | None:
+        """Those of a safe, made where there are none; ``key`` is one that the operator has instead of our own.
+
+        None where the safe cannot be opened, which is logged with what to do: cards then go out unsigned.
+        """
+        try:
+            others = [(await safe.key(one)).jwk() for one in names]
+            own = key or CardKey((await safe.key(CARDS)).pem) if sign else None
+        except SetupError as wrong:
+            log.warning("cards are not signed: %s", wrong.message)
+            return None
+        return cls(own, *others)
+
+    def sign(self, card: AgentCard, jku: str) -> AgentCard:
+        """The card, signed where cards are."""
+        return card if self._key is None else self._key.sign(card, jku)
+
+    def jwks(self) -> dict[str, Any]:
+        """All of them, as a key set."""
+        return {"keys": [*([self._key.jwk()] if self._key is not None else ()), *self._others]}
 
 
 def thumbprint(jwk: Mapping[str, Any]) -> str:

@@ -101,7 +101,8 @@ def _free_parts(call: Call) -> tuple[Part, ...]:
         said += parts_out(one for one in call.parts if one.text is None or not text)
     more = {name: one for name, one in given.items() if name not in FREE["properties"]}
     data = given.get("data", more or None)
-    return (*said, *((Part(data=data),) if data is not None else ()), *_files(given.get("files")))
+    told = data is None or any(one.data == data for one in said)  # a door passes on the part that it was read from
+    return (*said, *(() if told else (Part(data=data),)), *_files(given.get("files")))
 
 
 def _typed_parts(call: Call) -> tuple[Part, ...]:
@@ -385,7 +386,7 @@ def _where(task: Task) -> str:
     held = [one.data for one in parts if not isinstance(one.data, UnsetType)]
     told = [*texts, *(_plain(one) for one in (held, message.metadata if message is not None else None, task.metadata))]
     found = next((match[0] for text in told if (match := _ADDRESS.search(text))), None)
-    return found or "about:blank"
+    return found.rstrip(".,;:!?") if found is not None else "about:blank"
 
 
 def _plain(value: Any) -> str:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "noticing", "watched"]
+__all__ = ["Left", "noticing", "to_the_end", "watched"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def noticing(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generat
     except StopIteration as done:
         return cast("T", done.value)
     waits()
-    return (yield from _to_the_end(coro, pending))
+    return (yield from to_the_end(coro, pending))
 
 
 class _Watch:
@@ -68,7 +68,7 @@ def _driven(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any
         return cast("T", done.value)
     around = _Watch(watch)
     try:
-        result = yield from _to_the_end(coro, pending)
+        result = yield from to_the_end(coro, pending)
     except BaseException as error:
         around.close(error)
         raise
@@ -76,7 +76,7 @@ def _driven(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any
     return result
 
 
-def _to_the_end(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]:
+def to_the_end(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]:
     """``yield from coro``, for a coroutine that has been started already."""
     try:
         while True:

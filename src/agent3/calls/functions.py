@@ -46,7 +46,7 @@ from agent3.model import (
 )
 from agent3.schema.kinds import of_type, to_type
 
-__all__ = ["Context", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
+__all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -406,6 +406,8 @@ def parts_of(value: Any) -> tuple[Part, ...]:
 
 
 def _outcome_of(value: Any) -> Outcome:
+    if type(value) is str:
+        return Done((Part(text=value),))
     if not isinstance(value, (Done, Failed, Needs, Working)):
         return Done(parts_of(value))
     try:
@@ -416,13 +418,30 @@ def _outcome_of(value: Any) -> Outcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Function:
+class Function:
     """One function and how to run it."""
 
     fn: Callable[..., Any]
     signature: schema.FunctionSchema
     capability: Capability
     inline: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether all it takes is its input and all it gives is what it returns, on the thread of the loop."""
+        streams, takes = self.signature.streams, self.signature.takes_context
+        return (self.signature.is_async or self.inline) and not streams and not takes
+
+    async def answer(self, given: dict[str, Any]) -> Outcome:
+        """What a plain one says to its input."""
+        values = schema.arguments(self.signature, given) if self.signature.converters else given
+        if not self.signature.is_async:
+            return _outcome_of(self.fn(**values))
+        try:
+            return _outcome_of(await self.fn(**values))
+        except Agent3Error as wrong:
+            wrong.sent = True  # as in a run with a context
+            raise
 
     async def run(self, call: Call, threads: Threads) -> Outcome:
         """Run it for a turn, in the way its form asks for."""
@@ -534,7 +553,7 @@ class LocalAgent:
         self.description = description
         self.version = version
         self.tags = tags
-        self.functions: dict[str, _Function] = {}
+        self.functions: dict[str, Function] = {}
 
     @property
     def agent(self) -> Agent:
@@ -613,7 +632,7 @@ class LocalAgent:
             routes=(Route("local", self.id, called),),
             **rest,
         )
-        self.functions[capability.name] = _Function(fn, signature, capability, inline)
+        self.functions[capability.name] = Function(fn, signature, capability, inline)
         return capability
 
     def remove(self, name: str) -> bool:
@@ -631,6 +650,11 @@ class LocalConnector:
     def add(self, agent: LocalAgent) -> None:
         """Make an agent reachable under its id."""
         self.agents[agent.id] = agent
+
+    def function(self, route: Route) -> Function | None:
+        """What a route leads to now; None where it leads nowhere."""
+        agent = self.agents.get(route.address)
+        return agent.functions.get(route.target or "") if agent is not None else None
 
     async def describe(self, address: str) -> Agent:
         """What the agent says of itself."""

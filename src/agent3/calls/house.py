@@ -30,7 +30,7 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.model import Call, Capability, Connector, Handler, Live, Outcome, Step
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.observe.traces import Tracer
+from agent3.observe.traces import NoTracer, Tracer
 from agent3.queue import sweep
 from agent3.security.access import Access
 from agent3.security.ceilings import SharedCeiling
@@ -58,6 +58,7 @@ class House:
     metrics: Metrics
     ledger: Ledger
     access: Access
+    limiter: Limiter
     ceiling: Ceiling
     breakers: Breakers
     cache: ResultCache
@@ -70,6 +71,10 @@ class House:
     steps: Mapping[str, Step]
     charge: Charge
     handler: Handler
+    after: Handler
+    """The steps that deal with what a target said, without the ledger."""
+    traced: bool
+    """Whether calls have spans."""
     runner: Runner
 
     @classmethod
@@ -119,6 +124,7 @@ class House:
             metrics=metrics,
             ledger=book,
             access=access,
+            limiter=limiter,
             ceiling=ceiling,
             breakers=breakers,
             cache=results,
@@ -131,6 +137,8 @@ class House:
             steps=steps,
             charge=charge,
             handler=handler,
+            after=after,
+            traced=tracer is not None and not isinstance(tracer, NoTracer),
             runner=Runner(
                 handler,
                 jobs,

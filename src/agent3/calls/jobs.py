@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3 import failpoints
+from agent3.calls.finished import Finished
 from agent3.calls.jobrows import (
     ALIAS,
     KIND,
@@ -167,6 +168,8 @@ class Jobs:
         self._now = NOW[database.dialect]
         self._until = f"{self._now} + CAST(? AS DOUBLE PRECISION)"
         self.node = enter(env, self)
+        self.finished = Finished(database, env, self.node, self._keep, min(self._keep, _BRIEFLY))
+        """Where jobs are kept that had ended before."""
         self._changed: dict[str, set[asyncio.Event]] = {}
         self._rings: dict[str, int] = {}
         self._reading: dict[tuple[object, ...], asyncio.Future[Any]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -19,13 +19,29 @@ from agent3 import failpoints
 from agent3.calls.outcomes import REFUSALS, failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
-from agent3.model import Call, Done, Failed, Handler, Live, Needs, Outcome, Part, Price, Step, Usage, Working
+from agent3.model import (
+    Call,
+    Capability,
+    Done,
+    Failed,
+    Handler,
+    Live,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+    Route,
+    Step,
+    Usage,
+    Working,
+)
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
 from agent3.observe.traces import NoTracer, Tracer, here, new, parse
 from agent3.storage import Database
 
-__all__ = ["Ledger", "Row", "ledger", "trace_id"]
+__all__ = ["Began", "Entry", "Ledger", "Row", "ledger", "trace_id"]
 
 log = logs.get("ledger")
 
@@ -42,6 +58,25 @@ _INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * l
 _BACKLOG = 20_000
 _PAUSE = 0.03
 _LATE = 0.04
+
+
+class Began(NamedTuple):
+    """When a turn began: by the wall clock, and by the one that measures."""
+
+    at: float
+    started: float
+
+
+class Entry:
+    """What the rows of one capability's calls by one caller have in common, where they end well at the first try."""
+
+    __slots__ = ("agent", "labels", "price", "whose")
+
+    def __init__(self, principal: Principal, agent: str, capability: Capability, route: Route, door: str):
+        self.agent = agent
+        self.price = capability.price
+        self.whose = _whose(principal, agent, capability.name, route, door, "start", None)
+        self.labels = (door, route.protocol, "done", "")
 
 
 class Ledger:
@@ -70,6 +105,34 @@ class Ledger:
         elif self._rows and self.env.monotonic() - self._oldest > _LATE and not self._writing.locked():
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.later(row)
+
+    async def done(self, entry: Entry, call: str, given: Any, outcome: Done, began: Began) -> Done:
+        """Record a call that ended well at the first try, and whose target counted nothing: its cost is our guess."""
+        now = self.env.monotonic()
+        seconds = now - began.started
+        into, out = _json_weight(given), _weight(outcome.parts)
+        tokens = (into + out) // 4
+        cost = _cost(entry.price, seconds, tokens)
+        _count(self.metrics, entry.labels, seconds, entry.agent, cost)
+        how = ("done", None, None, seconds, 1, 0, 0, tokens, cost, into, out)
+        outcome = Done(outcome.parts, usage=Usage(tokens, cost, estimated=True))
+        row = (call, call, 1, began.at, *entry.whose, call, *how)
+        if self._joins(row, now):
+            return outcome
+        try:
+            await self.write(row, refusal=False)
+        except StorageError as wrong:
+            wrong.outcome = outcome
+            raise
+        return outcome
+
+    def _joins(self, row: Row, now: float) -> bool:
+        """Add a row to those that are written soon; False where something must be waited for or begun."""
+        rows = self._rows
+        if not rows or self._mode == "durable" or len(rows) >= _BACKLOG or now - self._oldest > _LATE:
+            return False
+        rows.append(row)
+        return True
 
     def later(self, row: Row) -> None:
         """Record one turn soon, without waiting: for a caller that is already gone."""
@@ -160,13 +223,13 @@ def trace_id(call: Call) -> str:
     return given.trace_id if given is not None else call.id
 
 
-def ledger(book: Ledger, tracer: Tracer | None = None) -> Step:
+def ledger(book: Ledger, tracer: Tracer | None = None, began: Began | None = None) -> Step:
     """Record every turn once: row, metrics, cost, span and the ids on its log lines."""
     spans = None if tracer is None or isinstance(tracer, NoTracer) else tracer
 
     def step(inner: Handler) -> Handler:
         def recorded(call: Call) -> Awaitable[Outcome]:
-            return _record(call, inner, book) if spans is None else _traced(call, inner, book, spans)
+            return _record(call, inner, book, began) if spans is None else _traced(call, inner, book, spans)
 
         return recorded
 
@@ -188,9 +251,8 @@ async def _traced(call: Call, inner: Handler, book: Ledger, tracer: Tracer) -> O
         span.end("ok" if status in ("done", "needs", "working") else "error", {"agent3.status": status})
 
 
-async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
-    started = book.env.monotonic()
-    at = book.env.now()
+async def _record(call: Call, inner: Handler, book: Ledger, began: Began | None = None) -> Outcome:
+    at, started = began or (book.env.now(), book.env.monotonic())
     token = logs.bind(call.id, call.job, call.context, trace_id(call))
     try:
         outcome = await inner(call)
@@ -211,6 +273,7 @@ async def _record(call: Call, inner: Handler, book: Ledger) -> Outcome:
     outcome = _accounted(call, outcome, seconds, sizes)
     status = _status(outcome, call.live)
     row = _row(call, outcome, at, seconds, status, sizes, book.metrics)
+    call.live.answered = True
     try:
         await book.write(row, refusal=status in ("denied", "refused"))
     except StorageError as wrong:
@@ -310,14 +373,7 @@ def _row(
         call.job or call.id,
         call.turn,
         at,
-        call.principal.id,
-        call.principal.tenant,
-        _storable(call.agent),
-        _storable(call.capability),
-        _storable(route.key) if route is not None else None,
-        live.door,
-        call.entry,
-        _storable(call.context) if call.context is not None else None,
+        *_whose(call.principal, call.agent, call.capability, route, live.door, call.entry, call.context),
         trace_id(call),
         status,
         code,
@@ -329,6 +385,22 @@ def _row(
         usage.tokens,
         cost,
         *sizes,
+    )
+
+
+def _whose(
+    principal: Principal, agent: str, capability: str, route: Route | None, door: str, entry: str, context: str | None
+) -> Row:
+    """The columns from ``principal`` to ``context``."""
+    return (
+        principal.id,
+        principal.tenant,
+        _storable(agent),
+        _storable(capability),
+        _storable(route.key) if route is not None else None,
+        door,
+        entry,
+        _storable(context) if context is not None else None,
     )
 
 

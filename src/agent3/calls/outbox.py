@@ -20,24 +20,27 @@ import msgspec
 from msgspec import Struct
 
 from agent3 import failpoints
-from agent3.calls.webhooks import keys_of, signed
+from agent3.calls.webhooks import keys_of, signed, signed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
 from agent3.security.network import Gate, Policy, Stream
+from agent3.security.safe import OwnKey, Safe
 from agent3.security.sealed import seal, unseal
 from agent3.security.secrets import Vault
 from agent3.settings import Callbacks, Settings
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["NAME", "Delivery", "Outbox", "Receipt"]
+__all__ = ["KEY", "NAME", "Delivery", "Outbox", "Receipt"]
 
 log = logger("webhooks")
 
 NAME = "webhooks"
 """The queue's name, also in the index that finds its messages by id."""
+KEY = "webhooks"
+"""The name of the house's own key, which signs what no secret does."""
 
 _DAY = 86_400.0
 _LONGEST_WAIT = 3_600.0
@@ -100,13 +103,26 @@ class _Verdict:
 
 
 class Outbox:
-    """The deliveries of one database. ``start`` makes them in this process; without it others do."""
+    """The deliveries of one database. ``start`` makes them in this process; without it others do.
 
-    def __init__(self, settings: Settings, database: Database, vault: Vault, env: Env, metrics: Metrics):
+    For owners that share no secret with us they are signed with a key of the ``safe``, by whose public half everybody
+    knows them.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        vault: Vault,
+        env: Env,
+        metrics: Metrics,
+        safe: Safe | None = None,
+    ):
         how = settings.callbacks
         self._how = how
         self._database = database
         self._vault = vault
+        self._safe = safe
         self._env = env
         self._metrics = metrics
         self._secrets = {one.id: one.callback_secret for one in settings.clients if one.callback_secret}
@@ -120,10 +136,11 @@ class Outbox:
     async def check(self, owner: str, url: str) -> None:
         """Raise unless this owner may have deliveries made there, and there is room for them.
 
-        SecurityError for the address, SetupError without a secret, QueueFull when too many wait already: of all, or of
-        this owner for this destination, so that one receiver that is down does not take the room of the others.
+        SecurityError for the address, SetupError without a secret or a key, QueueFull when too many wait already: of
+        all, or of this owner for this destination, so that one receiver that is down does not take the room of others.
         """
-        await self._secret(owner)
+        if await self._secret(owner) is None:
+            await self._own()
         await self._gate.check(url)
         own = max(1, self._how.waiting // _LINES)
         row = await self._database.one(_ROOM, NAME, _context(owner, url), own)
@@ -141,7 +158,8 @@ class Outbox:
 
     async def seal(self, owner: str, url: str, headers: Mapping[str, str]) -> str:
         """Headers for deliveries of this owner to this URL, in a form that can be kept."""
-        key = keys_of(await self._secret(owner))[0]
+        secret = await self._secret(owner)
+        key = (await self._own()).seals[0] if secret is None else keys_of(secret)[0]
         return seal(key, msgspec.json.encode(headers).decode(), _place(owner, url), self._env)
 
     async def post(self, tx: Transaction, delivery: Delivery, *, id: str, subject: str, event: str) -> bool:  # noqa: A002 - it is the id
@@ -277,23 +295,41 @@ class Outbox:
 
     async def _headers(self, number: str, delivery: Delivery) -> dict[str, str]:
         secret = await self._secret(delivery.owner)
-        own = signed(secret, number, self._env.now(), delivery.body.encode())
+        what = number, self._env.now(), delivery.body.encode()
+        own = signed_by(await self._own(), *what) if secret is None else signed(secret, *what)
         hidden: dict[str, str] = {}
         if delivery.sealed:
             place = _place(delivery.owner, delivery.url)
-            hidden = msgspec.json.decode(unseal(keys_of(secret), delivery.sealed, place), type=dict[str, str])
+            hidden = msgspec.json.decode(unseal(await self._seals(secret), delivery.sealed, place), type=dict[str, str])
         return {"Content-Type": "application/json", **delivery.headers, **hidden, **own}
 
-    async def _secret(self, owner: str) -> str:
+    async def _secret(self, owner: str) -> str | None:
+        """The secret that an owner shares with us; None where it has none."""
         reference = self._secrets.get(owner) or self._how.secret
         if not reference:
-            raise SetupError(
-                "This gateway has no secret to sign callbacks with, so it takes none. Its operator sets "
-                'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.'
-            )
+            return None
         secret = (await self._vault.get(reference)).reveal()
         keys_of(secret)
         return secret
+
+    async def _own(self) -> OwnKey:
+        try:
+            if self._safe is not None:
+                return await self._safe.key(KEY)
+            why = ""
+        except SetupError as wrong:
+            why = f" {wrong.message}"
+        raise SetupError(
+            "This gateway has nothing to sign callbacks with, so it takes none. Its operator sets "
+            f'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.{why}'
+        )
+
+    async def _seals(self, secret: str | None) -> list[bytes]:
+        """What may open the headers of a delivery: it may be older than the secret that its owner has now."""
+        keys = [] if secret is None else keys_of(secret)
+        with suppress(SetupError):
+            keys += (await self._own()).seals
+        return keys
 
     def _judged(self, answer: Stream) -> _Verdict:
         status = answer.status

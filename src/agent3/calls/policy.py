@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3 import schema
-from agent3.calls.compiled import compiled
+from agent3.calls.compiled import compiled, once
 from agent3.calls.outcomes import at_once, failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
 from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
@@ -92,7 +92,8 @@ def resolve() -> Step:
     """Make structured input of what the caller gave. Structured input is taken as it is.
 
     A message becomes input when that can be done without guessing: it is JSON and says so, or the capability takes
-    nothing but one text. A later turn is resolved anew, for a job keeps what its caller said, and a replay needs it.
+    nothing but one text. One that ``reads`` messages itself is left to do so. A later turn is resolved anew, for a job
+    keeps what its caller said, and a replay needs it.
     """
 
     def step(inner: Handler) -> Handler:
@@ -122,11 +123,14 @@ def _from_message(call: Call, capability: Capability) -> Any:
             return msgspec.json.decode(message)
         except (msgspec.DecodeError, RecursionError) as wrong:
             raise ValidationError(f"The message claims to be application/json but is not: {wrong}") from None
+    if message and capability.meta.get("reads") == "messages":
+        return None
     name = _text_parameter(capability.input_schema)
     return {name: message} if name and message else {}
 
 
-def _text_parameter(definition: Mapping[str, Any]) -> str | None:
+@once
+def _text_parameter(definition: dict[str, Any]) -> str | None:
     """The one parameter that a plain message can fill: the only required text, or the only text at all."""
     properties: Mapping[str, Any] = definition.get("properties") or {}
     texts = [name for name, one in properties.items() if isinstance(one, dict) and one.get("type") == "string"]
@@ -158,7 +162,10 @@ def validate() -> Step:
 
 
 def _check_input(call: Call) -> Failed | None:
-    definition = call.live.capability.input_schema
+    capability: Capability = call.live.capability
+    if call.input is None and capability.meta.get("reads") == "messages":
+        return None  # its connector makes input of the message, and holds it to the schema
+    definition = capability.input_schema
     try:
         compiled(definition).check(call.input)
         if not definition:

@@ -142,6 +142,8 @@ def has_large(outcome: Done | Failed, limit: int) -> bool:
     for part in outcome.parts:
         if _size(part) > limit:
             return True
+    if not outcome.artifacts:
+        return False
     return any(_size(part) > limit for artifact in outcome.artifacts for part in artifact.parts)
 
 

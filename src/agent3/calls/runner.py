@@ -41,7 +41,7 @@ from agent3.observe.metrics import Metrics
 from agent3.settings import Calls
 from agent3.storage.leases import Leases
 
-__all__ = ["Charge", "Listener", "Runner", "Sweep", "Target", "converse"]
+__all__ = ["Charge", "Listener", "Runner", "Sweep", "Target", "converse", "repeatable"]
 
 log = logger("jobs")
 
@@ -116,15 +116,16 @@ class Runner:
         listener: Listener | None = None,
         door: str = "library",
         detach: bool = False,
+        by: Handler | None = None,
     ) -> Coroutine[Any, Any, Outcome]:
         """The first turn. With ``detach`` it answers ``Working`` as soon as the job is on disk.
 
         A call with a key that was seen before gets the outcome of that job. Cancelling the caller cancels the turn,
         except a detached one. A listener that raises hears no more; the call goes on. Nothing is kept of a call that
-        comes too often.
+        comes too often. ``by`` answers in place of the whole chain a call that is neither keyed nor detached.
         """
         if call.key is None and not detach:
-            return self._inline(call, target, listener, door)
+            return self._inline(call, target, listener, door, by=by)
         return self._start(call, target, listener, door, detach)
 
     def first(
@@ -309,12 +310,14 @@ class Runner:
         listener: Listener | None,
         door: str,
         opened: Callable[[Job], None] | None = None,
+        by: Handler | None = None,
     ) -> Outcome:
         live = Live(*target, door=door)
         turn = Turn(self._jobs, None, live, listener, call, self._bounds, partial(self._enlist, opened=opened))
         turn.task = asyncio.current_task()
         try:
-            running = self._handler(replace(call, live=live, routes=call.routes or target[1].routes))
+            handler = by or self._handler
+            running = handler(replace(call, live=live, routes=call.routes or target[1].routes))
             outcome = await (running if opened is None else noticed(running, turn))
             if turn.flooded:
                 outcome = await self._calmed(turn)
@@ -381,7 +384,7 @@ class Runner:
 
     async def _holder(self, job: Job, capability: Capability) -> str | None:
         """The other process in whose memory a conversation waits that cannot be replayed here, if it lives."""
-        if job.node in (None, self._jobs.node) or _repeatable(capability) or self._leases is None:
+        if job.node in (None, self._jobs.node) or repeatable(capability) or self._leases is None:
             return None
         return job.node if await self._leases.held(_alive(job.node)) else None
 
@@ -627,7 +630,7 @@ class Runner:
         """Go on with a job of another process. A key does not make it repeatable: its target never saw that key."""
         if isinstance(job.outcome, Working):
             self._pursue(job, target, RECOVERY)
-        elif _repeatable(target[1]):
+        elif repeatable(target[1]):
             entry = "answer" if job.turn > 1 else "start"
             log.info("job %s: turn %d runs again after a restart", job.id, job.turn)
             self._spawn(job, self._next(job, job.call.principal, entry), target, None, RECOVERY)
@@ -737,7 +740,8 @@ def _alive(node: str | None) -> str:
     return f"alive {node}"
 
 
-def _repeatable(capability: Capability) -> bool:
+def repeatable(capability: Capability) -> bool:
+    """Whether its author allows it to be run again where nobody knows how far it came."""
     hints = capability.hints
     return hints.replay or hints.idempotent or hints.read_only
 

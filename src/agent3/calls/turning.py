@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from agent3.calls.driving import noticing
 from agent3.calls.jobs import Job, Jobs
 from agent3.calls.outcomes import failed_by
-from agent3.errors import Agent3Error, StorageError, TooLarge
+from agent3.errors import Agent3Error, StorageError, TooLarge, TurnTaken
 from agent3.model import Call, Event, Failed, Live, Outcome, encode
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
@@ -117,8 +118,17 @@ class Turn:
         return early
 
     def open_soon(self) -> None:
-        """Make a job of an inline turn that has to wait for something: others may want to see or to stop it."""
-        self._opener = asyncio.get_running_loop().create_task(self.open(), name=f"open {self.call.id}")
+        """Make a job of an inline turn that has to wait for something: others may want to see or to stop it.
+
+        For its row in the ledger it may wait without: it has ended, and there is nothing left to stop.
+        """
+        if not self._live.answered:
+            self._opener = asyncio.get_running_loop().create_task(self.open(), name=f"open {self.call.id}")
+
+    @property
+    def opening(self) -> bool:
+        """Whether it is about to become a job, or has been since."""
+        return self._opener is not None
 
     async def opened(self) -> None:
         """Wait until it is a job, if it is about to become one. One that cannot be written goes on without."""
@@ -133,7 +143,10 @@ class Turn:
             self._opening = asyncio.Lock()
         async with self._opening:
             if self.job is None:
-                self.job, _ = await self._jobs.open(self.call)
+                job, new = await self._jobs.open(self.call)
+                if not new:
+                    raise TurnTaken(f"Another process answers message {self.call.key} already, as job {job.id}.")
+                self.job = job
                 self._write_soon()
                 if self._opened is not None:
                     self._opened(self)
@@ -205,10 +218,12 @@ class Turn:
 
 async def noticed(running: Awaitable[Outcome], turn: Turn) -> Outcome:
     """Await a turn that becomes a job as soon as it waits for anything."""
+    coro = running if isinstance(running, CoroutineType) else _coroutine(running)
     try:
-        return await noticing(_coroutine(running), turn.open_soon)
+        return await noticing(coro, turn.open_soon)
     finally:
-        await turn.opened()
+        if turn.opening:
+            await turn.opened()
 
 
 async def _coroutine(running: Awaitable[Outcome]) -> Outcome:

@@ -1,8 +1,8 @@
 """Standard Webhooks: how a delivery is signed, and how its receiver tells that it is genuine and new.
 
-``verify`` is for receivers; it needs nothing but the secret and the request. See https://www.standardwebhooks.com for
-the form of secret, headers and signature, which other libraries can check as well. It knows nothing of calls, queues
-or the network.
+``verify`` is for receivers; it needs nothing but the secret and the request, or the public keys of the sender instead
+of a secret. See https://www.standardwebhooks.com for the form of secret, headers and signature, which other libraries
+can check as well. It knows nothing of calls, queues or the network.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from agent3.errors import SetupError, Unauthenticated
+from agent3.security.safe import OwnKey, holds
 
-__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "keys_of", "signed", "verify"]
+__all__ = ["ID", "SIGNATURE", "TIMESTAMP", "keys_of", "signed", "signed_by", "verify", "verify_by"]
 
 ID = "webhook-id"
 TIMESTAMP = "webhook-timestamp"
@@ -25,6 +27,8 @@ SIGNATURE = "webhook-signature"
 _PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 24, 64
 _VERSION = "v1,"
+_PUBLIC = "v1a,"
+"""The form of a signature with two keys, Ed25519."""
 
 
 def keys_of(secret: str) -> list[bytes]:
@@ -58,6 +62,13 @@ def signed(secret: str, delivery: str, at: float, body: bytes) -> dict[str, str]
     return {ID: delivery, TIMESTAMP: seconds, SIGNATURE: " ".join(signatures)}
 
 
+def signed_by(key: OwnKey, delivery: str, at: float, body: bytes) -> dict[str, str]:
+    """The three headers of a delivery that is signed with a key whose public half everybody may have."""
+    seconds = str(int(at))
+    signature = base64.b64encode(key.sign(_content(delivery, seconds, body))).decode()
+    return {ID: delivery, TIMESTAMP: seconds, SIGNATURE: _PUBLIC + signature}
+
+
 def verify(
     secret: str, headers: Mapping[str, str], body: bytes, *, tolerance: float = 300.0, now: float | None = None
 ) -> str:
@@ -66,15 +77,44 @@ def verify(
     ``body`` is the request's, byte for byte. Signatures are compared in constant time. A delivery may come more than
     once: its id tells, so remember ids for as long as you act on them. Names of headers are found in any case.
     """
+    given = _given(headers, tolerance, now)
+    wanted = [_signature(key, given[ID], given[TIMESTAMP], body) for key in keys_of(secret)]
+    if not _agree(wanted, given[SIGNATURE]):
+        raise Unauthenticated("The webhook's signature does not fit its content and the secret.")
+    return given[ID]
+
+
+def verify_by(
+    keys: Iterable[Mapping[str, Any]],
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    tolerance: float = 300.0,
+    now: float | None = None,
+) -> str:
+    """Likewise by the public keys of the sender: the ``keys`` of the set at its ``/.well-known/jwks.json``."""
+    given = _given(headers, tolerance, now)
+    content = _content(given[ID], given[TIMESTAMP], body)
+    offered = [_raw(one.removeprefix(_PUBLIC)) for one in given[SIGNATURE].split()[:20] if one.startswith(_PUBLIC)]
+    if not any(holds(key, one, content) for key in keys for one in offered):
+        raise Unauthenticated("The webhook's signature does not fit its content and the keys of its sender.")
+    return given[ID]
+
+
+def _given(headers: Mapping[str, str], tolerance: float, now: float | None) -> dict[str, str]:
     given = {name.lower(): value for name, value in headers.items()}
     missing = [name for name in (ID, TIMESTAMP, SIGNATURE) if not given.get(name)]
     if missing:
         raise Unauthenticated(f"The webhook lacks the header {missing[0]}.")
     _check_time(given[TIMESTAMP], tolerance, time.time() if now is None else now)
-    wanted = [_signature(key, given[ID], given[TIMESTAMP], body) for key in keys_of(secret)]
-    if not _agree(wanted, given[SIGNATURE]):
-        raise Unauthenticated("The webhook's signature does not fit its content and the secret.")
-    return given[ID]
+    return given
+
+
+def _raw(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def _check_time(text: str, tolerance: float, now: float) -> None:
@@ -94,5 +134,8 @@ def _agree(wanted: list[str], given: str) -> bool:
 
 
 def _signature(key: bytes, delivery: str, seconds: str, body: bytes) -> str:
-    content = f"{delivery}.{seconds}.".encode() + body
-    return base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+    return base64.b64encode(hmac.digest(key, _content(delivery, seconds, body), hashlib.sha256)).decode()
+
+
+def _content(delivery: str, seconds: str, body: bytes) -> bytes:
+    return f"{delivery}.{seconds}.".encode() + body

@@ -268,7 +268,7 @@ class Gateway:
         return agent, self._choose(agent, principal, request)
 
     def _choose(self, agent: Agent, principal: Principal, request: CallRequest) -> Capability:
-        """The capability that was named; else the only one, else the one whose words fit the message best."""
+        """The capability that was named; else the only one, the one that takes commands, or whose words fit best."""
         offered = self._callable(agent, principal)
         names = [one.name for one in offered]
         if request.capability is not None:
@@ -277,6 +277,9 @@ class Gateway:
             return offered[0]
         if not offered:
             raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
+        reader = next((one for one in offered if one.meta.get("reads") == "commands"), None)
+        if reader is not None and request.message and request.input is None:
+            return reader
         if best := _best(offered, request.message):
             return best
         raise ValidationError(

@@ -9,7 +9,7 @@ here: it goes to the SDK untouched, which knows the right refusal. Lists are the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,10 +25,10 @@ from agent3.jsonrpc import SSEParser, check_bytes
 from agent3.mcp.offers import PASSED, STRUCTURED, Caller
 from agent3.mcp.protocol import OUTCOME, MCPDoor, failure_form, failure_text
 from agent3.mcp.requests import powers_in
-from agent3.model import Done, Event, Failed, Outcome, Part, Principal
+from agent3.model import Done, Event, Failed, Part, Principal
 from agent3.observe.logs import get as logger
 
-__all__ = ["FastLane", "HungUp", "Reply"]
+__all__ = ["FastLane", "HungUp", "Reply", "Visitor"]
 
 log = logger("mcp")
 
@@ -123,6 +123,24 @@ def _is_plain(accept: bytes, content_type: bytes) -> bool:
     return json and b"application/json" in accept and b"text/event-stream" in accept
 
 
+class Visitor:
+    """Who sends the same headers again and again: what they say, and who it is, was found out once."""
+
+    __slots__ = ("_heard", "_lane", "_principal")
+
+    def __init__(self, lane: FastLane, heard: _Heard, principal: Principal):
+        self._lane = lane
+        self._heard = heard
+        self._principal = principal
+
+    def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Awaitable[Reply | None]:
+        """The answer to a request with this body; None for what is not regular, which then has to come by ASGI.
+
+        An outcome that only the other lane can tell is left in ``told``, for the scope of that request.
+        """
+        return self._lane.answer(body, self._heard, self._principal, told, hung_up)
+
+
 class FastLane:
     """An ASGI app in front of a door, which keeps whatever is not regular."""
 
@@ -135,7 +153,12 @@ class FastLane:
         self._env = env
         self._hosts: dict[bytes, bool] = {}
         self._info = {"io.modelcontextprotocol/serverInfo": door.info}
-        self._server_info = Raw(msgspec.json.encode(self._info))
+        self._server_info = Raw(_encode(self._info))
+        self._ends = (
+            b'"isError":false}',
+            b'"isError":false,"resultType":"complete","_meta":%b}' % _encode(self._info),
+        )
+        """How results without more to say end, of the legacy and of the modern era."""
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
@@ -166,31 +189,43 @@ class FastLane:
 
         For a server that has both at hand. ``hung_up`` returns when the client does; then this raises ``Left``.
         """
+        visitor = self.visitor(scope)
+        return await visitor.reply(scope, body, hung_up) if visitor is not None else None
+
+    def visitor(self, scope: Scope) -> Visitor | None:
+        """Who sends these headers, for this request and any further one; None where each must come by ASGI."""
         heard = _Heard(scope["headers"])
-        if heard.forwarded or heard.origin or len(body) > self._max_body or not self._known(heard.host):
+        if heard.forwarded or heard.origin or not self._known(heard.host):
             return None
-        request = _parse(body)
+        principal = self._principal_of(scope)
+        return Visitor(self, heard, principal) if principal is not None else None
+
+    def guest(self, scope: Scope) -> Visitor | None:
+        """The same, for a server that knows by the head of a request whose it is."""
+        return self.visitor(scope)
+
+    async def answer(
+        self, body: bytes, heard: _Heard, principal: Principal, told: MutableMapping[str, Any], hung_up: HungUp
+    ) -> Reply | None:
+        """What a visitor is answered."""
+        request = _parse(body) if len(body) <= self._max_body else None
         if request is None:
             return None
-        known = self._regular(request, heard, scope)
-        if not isinstance(known, Caller):
-            return known
-        return await self._call(request, known, scope, hung_up)
+        known = self._regular(request, heard, principal)
+        return await self._call(request, known, told, hung_up) if isinstance(known, Caller) else known
 
     # What is regular
 
     async def _answer(self, request: _Request, heard: _Heard, scope: Scope, hung_up: HungUp) -> Reply | None:
         """Answer it here if it is regular; None where the SDK has to."""
-        known = self._regular(request, heard, scope)
+        principal = self._principal_of(scope)
+        known = self._regular(request, heard, principal) if principal is not None else None
         return await self._call(request, known, scope, hung_up) if isinstance(known, Caller) else known
 
-    def _regular(self, request: _Request, heard: _Heard, scope: Scope) -> Caller | Reply | None:
+    def _regular(self, request: _Request, heard: _Heard, principal: Principal) -> Caller | Reply | None:
         """Who calls a tool, or the answer to anything else; None for what is not regular."""
         modern = heard.version == MODERN
-        if not (_is_modern(request, heard) if modern else self._is_legacy(request, heard)):
-            return None
-        principal = self._principal_of(scope, heard, modern)
-        if principal is None:
+        if not (_is_modern(request, heard) if modern else self._is_legacy(request, heard, principal)):
             return None
         if request.method == "tools/call":
             can = _can(request) if modern else self._sessions[heard.session].can
@@ -211,52 +246,51 @@ class FastLane:
                 self._hosts[host] = known
         return known
 
-    def _is_legacy(self, request: _Request, heard: _Heard) -> bool:
+    def _is_legacy(self, request: _Request, heard: _Heard, principal: Principal) -> bool:
         if heard.version not in LEGACY or request.method not in ("tools/call", "tools/list", "ping"):
             return False
-        meta = request.params.meta
-        if meta is not None and not (isinstance(meta.progress, UnsetType) and isinstance(meta.level, UnsetType)):
+        params = request.params
+        meta = params.meta
+        if meta is not None and (meta.progress is not UNSET or meta.level is not UNSET):
             return False
-        return heard.session in self._sessions and isinstance(request.params.task, UnsetType)
+        session = self._sessions.get(heard.session)
+        return session is not None and params.task is UNSET and self._is_of(session, principal)
 
-    def _principal_of(self, scope: Scope, heard: _Heard, modern: bool) -> Principal | None:
+    def _is_of(self, session: _Session, principal: Principal) -> bool:
+        """Whether a session is this caller's, and was seen by the SDK not too long ago."""
+        return session.owner == principal.id and self._env.monotonic() - session.since <= REFRESH
+
+    def _principal_of(self, scope: Scope) -> Principal | None:
         """Who calls; None sends the request to the other lane, which refuses in the protocol's words."""
         try:
-            principal = self._principal(scope)
+            return self._principal(scope)
         except Agent3Error:
             return None
-        if modern:
-            return principal
-        session = self._sessions[heard.session]
-        if session.owner != principal.id or self._env.monotonic() - session.since > REFRESH:
-            return None
-        return principal
 
     # tools/call
 
-    async def _call(self, request: _Request, caller: Caller, scope: Scope, hung_up: HungUp) -> Reply | None:
+    async def _call(
+        self, request: _Request, caller: Caller, told: MutableMapping[str, Any], hung_up: HungUp
+    ) -> Reply | None:
         params, modern = request.params, caller.era == "modern"
         assert params.name is not None
-        turn = self._turn(params.name, params.arguments or {}, caller)
-        # A modern client that hangs up cancels; a legacy one only lets go.
-        outcome = await watched(turn, hung_up) if modern else await turn
+        turn = self._toolset.call(params.name, params.arguments or {}, caller)
+        try:
+            # A modern client that hangs up cancels; a legacy one only lets go.
+            outcome = await watched(turn, hung_up) if modern else await turn
+        except Left:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged where it is told
+            outcome = _gone_wrong(params.name, error)
         if isinstance(outcome, (Done, Failed)) and (result := self._result(outcome, modern)) is not None:
             return Reply(_envelope(request.id, result))
-        scope[OUTCOME] = outcome
+        told[OUTCOME] = outcome
         return None
-
-    async def _turn(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        """What goes wrong is an outcome. The tool itself is there: only those that were listed are regular."""
-        try:
-            return await self._toolset.call(name, arguments, caller)
-        except Agent3Error as error:
-            return failed_by(error)
-        except Exception:
-            log.exception("The tool %s failed inside the gateway", name)
-            return Failed("internal", f"{name} failed inside the gateway; its log says why")
 
     def _result(self, outcome: Done | Failed, modern: bool) -> bytes | None:
         """The result as the SDK would write it; None for content that only the SDK's types can carry."""
+        if type(outcome) is Done and (text := _only_text(outcome)) is not None:
+            return b'{"content":[{"type":"text","text":%b}],%b' % (_encode(text), self._ends[modern])
         if outcome.artifacts:
             return None
         body: dict[str, Any] = {}
@@ -306,11 +340,12 @@ class FastLane:
                 self._pages.popitem(last=False)
 
     def _key_if_regular(self, request: _Request, heard: _Heard, scope: Scope) -> Hashable | None:
-        modern = heard.version == MODERN
-        if not (_is_modern(request, heard) if modern else self._is_legacy(request, heard)):
+        principal = self._principal_of(scope)
+        if principal is None:
             return None
-        principal = self._principal_of(scope, heard, modern)
-        return self._page_key(request, heard.version, principal) if principal is not None else None
+        modern = heard.version == MODERN
+        regular = _is_modern(request, heard) if modern else self._is_legacy(request, heard, principal)
+        return self._page_key(request, heard.version, principal) if regular else None
 
     # The SDK's lane
 
@@ -413,6 +448,14 @@ def _can(request: _Request) -> frozenset[str]:
     return powers_in(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
 
 
+def _gone_wrong(name: str, error: Exception) -> Failed:
+    """What goes wrong is an outcome. The tool itself is there: only those that were listed are regular."""
+    if isinstance(error, Agent3Error):
+        return failed_by(error)
+    log.error("The tool %s failed inside the gateway", name, exc_info=error)
+    return Failed("internal", f"{name} failed inside the gateway; its log says why")
+
+
 def _greeting(request: _Request | None) -> frozenset[str] | None:
     """What the client of an ``initialize`` can do; legacy clients do not follow tasks."""
     if request is None or request.method != "initialize":
@@ -436,6 +479,14 @@ def _is_modern(request: _Request, heard: _Heard) -> bool:
         and params.state is UNSET
         and params.task is UNSET
     )
+
+
+def _only_text(outcome: Done) -> str | None:
+    """The text of the usual outcome, which has nothing else."""
+    if len(outcome.parts) != 1 or outcome.artifacts or outcome.meta:
+        return None
+    part = outcome.parts[0]
+    return None if part.meta or part.name or part.media_type else part.text
 
 
 def _fill(body: dict[str, Any], parts: tuple[Part, ...], modern: bool) -> bool:

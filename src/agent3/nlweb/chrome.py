@@ -48,6 +48,7 @@ _LAUNCH_SECONDS = 30.0
 _OPEN_SECONDS = 15.0
 _CLOSE_SECONDS = 10.0
 _SWEEPS = 20
+_MEASURE_SECONDS = 10.0
 _LATEST = 5
 """Openings of a context that count together when it is judged whether they have become slow."""
 _PROFILE = re.compile(r"--user-data-dir=(/.*?/playwright_\w+-\w+)")
@@ -83,6 +84,7 @@ class Chrome:
         self._closing = asyncio.Lock()
         self._openings: deque[float] = deque(maxlen=_LATEST)
         self._first: list[float] = []
+        self._measured = 0.0
         self.started = 0.0
         """``time.monotonic()`` at its start."""
         self.contexts = 0
@@ -96,16 +98,23 @@ class Chrome:
         return self._browser is not None and self._browser.is_connected()
 
     async def start(self) -> None:
-        """Start it; if that fails, nothing stays behind. SetupError without a browser, MissingExtra without Playwright."""
+        """Start it; if that fails, nothing stays behind.
+
+        SetupError without a browser on this machine, MissingExtra without Playwright.
+        """
+        found = browsers.require()
         async with AsyncExitStack() as stack:
             profiles: list[Path] = []
             stack.push_async_callback(_sweep, profiles)
             driver = await playwright().async_playwright().start()
             stack.push_async_callback(_bounded, driver.stop)
-            self._browser = await self._launch(driver)
+            self._browser = await self._launch(driver, found)
             stack.push_async_callback(_bounded, self._browser.close)
-            profiles += await _profile(self._browser)
-            self.started = time.monotonic()
+            try:
+                profiles += await _profile(self._browser)
+            except playwright().Error as error:  # killed in its first moment
+                raise _gone(error) from None
+            self.started = self._measured = time.monotonic()
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
@@ -134,14 +143,17 @@ class Chrome:
         self._opened(time.monotonic() - began)
         return context
 
-    def worn(self, wear: Wear) -> str | None:
-        """Why another one should take its place, or None."""
+    async def worn(self, wear: Wear) -> str | None:
+        """Why another one should take its place, or None. Its memory is looked at now and then."""
         if not self.alive:
             return "died"
-        if wear.seconds and time.monotonic() - self.started > wear.seconds:
+        now = time.monotonic()
+        if wear.seconds and now - self.started > wear.seconds:
             return "age"
         if wear.contexts and self.contexts >= wear.contexts:
             return "count"
+        if wear.bytes and now - self._measured > _MEASURE_SECONDS:
+            await self.measure()
         if wear.bytes and self.bytes > wear.bytes:
             return "memory"
         return "slowdown" if wear.slowdown and self._is_slow(wear) else None
@@ -159,6 +171,7 @@ class Chrome:
 
     async def measure(self) -> int:
         """Its memory in bytes, over all its processes; 0 where this system does not tell."""
+        self._measured = time.monotonic()
         self.bytes = await asyncio.to_thread(memory_of, await self.processes())
         return self.bytes
 
@@ -180,8 +193,7 @@ class Chrome:
         now = statistics.median(self._openings)
         return now > wear.slow and now > wear.slowdown * statistics.median(self._first)
 
-    async def _launch(self, driver: Playwright) -> Browser:
-        found = browsers.require()
+    async def _launch(self, driver: Playwright, found: browsers.Browser) -> Browser:
         pins = [f"--ignore-certificate-errors-spki-list={','.join(self._keys)}"] if self._keys else []
         try:
             return await driver.chromium.launch(

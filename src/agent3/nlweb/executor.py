@@ -1,6 +1,6 @@
 """Running the actions of a website's interface in a real browser: the synchronous face over ``Session``.
 
-It looks up actions, fills in parameters, keeps time and counts. Everything on the page happens in the session, on the
+It takes turns, and a fresh browser when the old one is worn. Everything on the page happens in the session, on the
 bridge's loop, so that an executor works from any thread and inside a running event loop.
 """
 
@@ -17,22 +17,18 @@ from typing import Any, Self
 
 from agent3 import bridge
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-from agent3.errors import Agent3Error, CallTimeout, CapabilityNotFound, SecurityError, SetupError, ValidationError
+from agent3.errors import SetupError
+from agent3.nlweb.chrome import Wear
 from agent3.nlweb.page import View
-from agent3.nlweb.parameters import describe, inject, nearest, used
+from agent3.nlweb.parameters import inject
+from agent3.nlweb.preparing import prepare
 from agent3.nlweb.sandbox import NLWebSandbox, Overrides, Resolver
-from agent3.nlweb.session import Session, Timeouts
-from agent3.nlweb.steps import YIELDING
-from agent3.observe import logs
+from agent3.nlweb.session import Session, Timeouts, Tools, watching
+from agent3.nlweb.throttle import Throttle
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import NLWebPerformanceMonitor
 
 __all__ = ["NLWebExecutor"]
-
-TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
-"""RT-014's seconds for each step; every other kind has one."""
-
-logger = logs.get("nlweb")
 
 
 class NLWebExecutor:
@@ -41,7 +37,8 @@ class NLWebExecutor:
     The browser runs from ``start_browser`` to ``stop_browser``, or as long as the ``with`` block; at the latest it ends
     with the process. Calls from several threads take turns. Without ``sandbox`` exactly the hosts of the interface can
     be reached; ``resolver`` and ``overrides`` say where they are (``Overrides`` tells of AGENT3_HOSTS); ``uploads`` is
-    the folder that files may come from.
+    the folder that files may come from; ``wear`` is what makes it take a fresh browser, beside the age that the monitor
+    watches; ``tools`` are what its steps may use beside the page.
     """
 
     def __init__(
@@ -54,16 +51,21 @@ class NLWebExecutor:
         overrides: Overrides | None = None,
         timeouts: Timeouts | None = None,
         uploads: str | Path | None = None,
+        wear: Wear | None = None,
+        tools: Tools | None = None,
         metrics: Metrics = METRICS,
     ):
         self.interface = interface
         self.sandbox = sandbox or NLWebSandbox.of(interface)
         self.monitor = monitor or NLWebPerformanceMonitor(metrics)
         self.timeouts = timeouts or Timeouts()
+        self.wear = wear or Wear(seconds=0)
+        self.tools = tools or Tools()
         self._resolver = resolver
         self._overrides = overrides
         self._uploads = None if uploads is None else Path(uploads)
         self._metrics = metrics
+        self._throttle = Throttle(metrics=metrics)
         self._session: Session | None = None
         self._headless = True
         self._lock = RLock()
@@ -99,19 +101,15 @@ class NLWebExecutor:
         All parameters are judged before the first step runs. CapabilityNotFound for an unknown action, ValidationError
         for a parameter that is missing or that no step uses; then the errors of the steps, each naming its step.
         """
-        steps = self._steps(name)
-        given = self._with_defaults(name, parameters or {})
-        self._refuse_strangers(name, steps, given)
-        labels = [f"{number} of {name!r} ({describe(step)})" for number, step in enumerate(steps, 1)]
-        filled = [inject(step, given, label) for step, label in zip(steps, labels, strict=True)]
+        steps, given = prepare(self.interface, name, parameters or {})
         with self._lock:
-            self._renew(filled)
-            return self._run_all(name, filled, labels)
+            self._renew(steps)
+            return bridge.run(self._running().run(name, steps, given))
 
     def _execute_single_action(self, action: NLWebAction) -> Any:
         """Run one step as it stands; what it gives, or None."""
         with self._lock:
-            return self._step(self._running(), action, describe(action), self.timeouts.sequence)
+            return bridge.run(self._running().perform(action, limit=self.timeouts.sequence))
 
     def _inject_parameters(self, action: NLWebAction, parameters: Mapping[str, Any]) -> NLWebAction:
         """The step with its placeholders filled; ValidationError names one that is missing."""
@@ -126,79 +124,10 @@ class NLWebExecutor:
     ) -> None:
         self.stop_browser()
 
-    # Looking up and judging
-
-    def _steps(self, name: str) -> list[NLWebAction]:
-        if name in self.interface.actions:
-            return self.interface.actions[name]
-        known = self.interface.actions
-        raise CapabilityNotFound(
-            f"{self.interface.name!r} has no action {name!r}. {nearest(name, known)}", data={"known": sorted(known)}
-        )
-
-    def _properties(self, name: str) -> dict[str, Any]:
-        info = self.interface.info.get(name)
-        schema = (info and info.input_schema) or {}
-        return dict(schema.get("properties", {}))
-
-    def _with_defaults(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        properties = self._properties(name)
-        defaults = {
-            key: one["default"] for key, one in properties.items() if isinstance(one, dict) and "default" in one
-        }
-        return {**defaults, **parameters}
-
-    def _refuse_strangers(self, name: str, steps: list[NLWebAction], parameters: Mapping[str, Any]) -> None:
-        """A parameter that nothing speaks of is a misspelt one."""
-        known = used(steps) | set(self._properties(name))
-        if stray := sorted(set(parameters) - known):
-            raise ValidationError(
-                f"Parameter {stray[0]!r} is used by no step of {name!r}. {nearest(stray[0], known)}",
-                errors=[{"path": f"/{one}", "expected": "a parameter of the action"} for one in stray],
-            )
-
-    # Running
-
     def _running(self) -> Session:
         if self._session is None:
             raise SetupError(f"The browser of {self.interface.name!r} is not running. Call start_browser() first.")
         return self._session
-
-    def _run_all(self, name: str, steps: list[NLWebAction], labels: list[str]) -> Any:
-        deadline = time.monotonic() + self.timeouts.sequence
-        results = []
-        for step, label in zip(steps, labels, strict=True):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise CallTimeout(
-                    f"{name!r} took longer than {self.timeouts.sequence:g} s; step {label} was not begun."
-                )
-            result = self._step(self._running(), step, label, left)
-            if step.action_type in YIELDING:
-                results.append(result)
-        return results if len(results) > 1 else next(iter(results), None)
-
-    def _step(self, session: Session, step: NLWebAction, label: str, left: float) -> Any:
-        start = time.perf_counter()
-        status = "error"
-        try:
-            result = bridge.run(session.perform(step, label, left))
-            status = "success"
-        except Agent3Error as error:
-            status = _status(error)
-            raise
-        finally:
-            self._record(step.action_type, status, time.perf_counter() - start)
-        return result
-
-    def _record(self, kind: ActionType, status: str, seconds: float) -> None:
-        self._metrics.nlweb_actions_executed.inc((kind.value, status))
-        if status == "success":
-            self.monitor.action_latencies.append(seconds)
-        target = TARGETS.get(kind, 1.0)
-        if seconds > target:
-            self._metrics.missed_targets.inc((f"nlweb_{kind.value}",))
-            logger.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
 
     # The browser's life
 
@@ -210,6 +139,9 @@ class NLWebExecutor:
             overrides=self._overrides,
             timeouts=self.timeouts,
             uploads=self._uploads,
+            throttle=self._throttle,
+            watch=watching(self._metrics, self.monitor.action_latencies),
+            tools=self.tools,
         )
         bridge.run(session.open(headless=self._headless, state=state))
         _OPEN[session] = os.getpid()
@@ -217,24 +149,25 @@ class NLWebExecutor:
         self.monitor.browser_start_time = time.time()
 
     def _renew(self, steps: list[NLWebAction]) -> None:
-        """A fresh browser, with the old one's cookies, once the monitor finds it old.
+        """A fresh browser, with the old one's cookies, once the monitor finds it old or its wear shows.
 
         Only before an action that begins by navigating: any other counts on the page that is open.
         """
         session = self._running()
-        navigates = bool(steps) and steps[0].action_type is ActionType.NAVIGATE
-        if not navigates or (session.alive and not self.monitor.should_restart_browser()):
+        if not steps or steps[0].action_type is not ActionType.NAVIGATE:
+            return
+        reason = "age" if self.monitor.should_restart_browser() else bridge.run(_worn(session, self.wear))
+        if reason is None:
             return
         state = bridge.run(session.state()) if session.alive else None
         self.stop_browser()
         self._open(state)
         self._metrics.nlweb_browser_restarts.inc()
+        self._metrics.nlweb_browsers_ended.inc((reason,))
 
 
-def _status(error: Agent3Error) -> str:
-    if isinstance(error, CallTimeout):
-        return "timeout"
-    return "blocked" if isinstance(error, SecurityError) else "error"
+async def _worn(session: Session, wear: Wear) -> str | None:
+    return await session.chrome.worn(wear) if session.alive else "died"
 
 
 _OPEN: dict[Session, int] = {}

@@ -15,9 +15,9 @@ from agent3.definitions import ExtractField
 from agent3.errors import MalformedResponse
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["amount", "extract_page", "extract_rows", "price", "typed"]
+__all__ = ["Schema", "amount", "extract_page", "extract_rows", "field_of", "price", "readable", "typed"]
 
 Schema = dict[str, str | ExtractField]
 
@@ -37,10 +37,16 @@ _SCRIPT = """
     if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
     return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
   };
+  const inShadow = root => [root, ...root.querySelectorAll('*')].filter(one => one.shadowRoot).map(one => one.shadowRoot);
+  const shadows = roots.some(root => root.getRootNode() instanceof ShadowRoot) || inShadow(document.documentElement).length > 0;
+  const all = (root, selector) => shadows
+    ? [...root.querySelectorAll(selector), ...inShadow(root).flatMap(inner => all(inner, selector))]
+    : [...root.querySelectorAll(selector)];
+  const first = (root, selector) => root.querySelector(selector) ?? (shadows ? all(root, selector)[0] : null);
   const read = (root, field) => {
     if (!field.selector) return field.many ? [raw(root, field)] : raw(root, field);
-    if (field.many) return [...root.querySelectorAll(field.selector)].slice(0, most).map(one => raw(one, field));
-    const found = root.querySelector(field.selector);
+    if (field.many) return all(root, field.selector).slice(0, most).map(one => raw(one, field));
+    const found = first(root, field.selector);
     return found ? raw(found, field) : null;
   };
   const record = (root, fields) =>
@@ -56,6 +62,17 @@ _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR",
 _CODE = re.compile(r"\b[A-Z]{3}\b")
 _TRUE = frozenset({"true", "yes", "on", "1", "checked", "selected", "sí", "si"})
 
+# By their first three letters, which English and Spanish share or keep apart.
+_MONTHS = {"jan": 1, "ene": 1, "feb": 2, "mar": 3, "apr": 4, "abr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8}
+_MONTHS |= {"ago": 8, "sep": 9, "set": 9, "oct": 10, "nov": 11, "dec": 12, "dic": 12}
+_NAMES = r"(?P<month>" + "|".join(f"{one}[a-z]*" for one in _MONTHS) + r")\.?"
+_DAY_FIRST = re.compile(
+    rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+|de\s+)?{_NAMES},?\s+(?:de\s+|del\s+)?(?P<year>\d{{4}})\b", re.I
+)
+_MONTH_FIRST = re.compile(rf"\b{_NAMES}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<year>\d{{4}})\b", re.I)
+_NUMBERS = re.compile(r"\b(\d{1,2})([./-])(\d{1,2})\2(\d{4})\b")
+_CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?!\s*[ap]\.?m)", re.I)
+
 
 async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
     """One dict per matching element, or its text without a schema. Fields are CSS selectors inside the element."""
@@ -63,7 +80,7 @@ async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
     return [typed(row, schema) for row in rows] if schema else rows
 
 
-async def extract_page(page: Page, schema: Schema | None) -> Any:
+async def extract_page(page: Page | Frame, schema: Schema | None) -> Any:
     """One dict for the whole page, or its text without a schema."""
     found = await page.evaluate(_OF_THE_PAGE, _task(schema))
     return typed(found, schema) if schema else found
@@ -74,7 +91,12 @@ def typed(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
 
     What cannot be read as its type is None; MalformedResponse if the field is required.
     """
-    return {name: _value(name, row.get(name), _field(field)) for name, field in schema.items()}
+    return {name: _value(name, row.get(name), field_of(field)) for name, field in schema.items()}
+
+
+def readable(text: str, field: ExtractField) -> bool:
+    """Whether a text is a value of the field's type."""
+    return field.type == "boolean" or _READERS[field.type](text) is not None
 
 
 def amount(text: str, *, grouped: bool = False) -> float | None:
@@ -104,7 +126,7 @@ def _task(schema: Schema | None) -> dict[str, Any]:
 
 
 def _plan(schema: Schema) -> dict[str, Any]:
-    fields = {name: _field(field) for name, field in schema.items()}
+    fields = {name: field_of(field) for name, field in schema.items()}
     return {
         name: {
             **field.model_dump(include={"selector", "attribute", "type", "many"}),
@@ -114,7 +136,8 @@ def _plan(schema: Schema) -> dict[str, Any]:
     }
 
 
-def _field(field: str | ExtractField) -> ExtractField:
+def field_of(field: str | ExtractField) -> ExtractField:
+    """A field in its long form."""
     return ExtractField(selector=field) if isinstance(field, str) else field
 
 
@@ -152,13 +175,46 @@ def _integer(text: str) -> int | None:
 
 
 def _date(text: str) -> str | None:
-    """ISO 8601 only, given back in its plain form: 03/04/2027 means two days, and a guess would be silent."""
+    """A day, with the time if it has one, as ISO 8601.
+
+    Read are ISO 8601, months by their names in English and Spanish, 31.12.2027, and 31/12/2027 where only one of the
+    numbers can be the month: 03/04/2027 means two days, and a guess would be silent.
+    """
     for read in (date.fromisoformat, datetime.fromisoformat):
         try:
             return read(text.strip()).isoformat()
         except ValueError:
             continue
-    return None
+    day = _named_day(text) or _numbered_day(text)
+    if day is None:
+        return None
+    clock = _CLOCK.search(text)
+    return f"{day.isoformat()}T{int(clock[1]):02}:{clock[2]}:00" if clock else day.isoformat()
+
+
+def _named_day(text: str) -> date | None:
+    found = _DAY_FIRST.search(text) or _MONTH_FIRST.search(text)
+    if found is None:
+        return None
+    month = _MONTHS.get(found["month"].lower()[:3])
+    return _day(int(found["year"]), month, int(found["day"])) if month else None
+
+
+def _numbered_day(text: str) -> date | None:
+    found = _NUMBERS.search(text)
+    if found is None:
+        return None
+    one, other, year = int(found[1]), int(found[3]), int(found[4])
+    if found[2] == "." or one > 12:
+        return _day(year, other, one)
+    return _day(year, one, other) if other > 12 or one == other else None
+
+
+def _day(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
 
 
 def _link(text: str) -> str | None:

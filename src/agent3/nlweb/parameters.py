@@ -1,6 +1,7 @@
 """Putting a caller's parameters into the steps of an action.
 
-``{name}`` stands for a parameter and ``{{ }}`` for braces. What is put in stays data: in a selector it may only fill a
+``{name}`` stands for a parameter or for what an earlier step saved, ``{name.field}`` for a part of it,
+``{secret:name}`` for a secret and ``{{ }}`` for braces. What is put in stays data: in a selector it may only fill a
 quoted string, in an address it is percent-encoded, and no step takes a script. It knows no page.
 """
 
@@ -12,40 +13,111 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from agent3.definitions import ActionType, ExtractField, NLWebAction
+from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 
-__all__ = ["describe", "inject", "nearest", "used"]
+__all__ = ["check", "describe", "inject", "inject_condition", "label", "look_up", "nearest", "prove", "saved", "used"]
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
+Secrets = Callable[[str], str]
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{([A-Za-z_][\w-]*)\}|[{}]")
+_TOKEN = re.compile(r"\{\{|\}\}|\{((?:secret:)?[A-Za-z_][\w-]*(?:\.[\w-]+)*)\}|[{}]")
+_SECRET = "secret:"  # noqa: S105 - the word before a name
 # Selectors that are not CSS all through: another engine, a chain of engines, XPath, or Playwright's quoted text.
 _NOT_CSS = re.compile(r"""\s*(?!css=)[\w\-+:*]+=|\s*\(*//|\s*\.\.|\s*["']|.*>>""", re.DOTALL)
 _PLAIN_IN_STRING = frozenset(" -_")
+_OWN = frozenset({"item", "index", "dialog"})
+"""Values that the run itself gives: of a loop, and the text of the last dialog."""
 
 
-def inject(action: NLWebAction, parameters: Mapping[str, Any], step: str = "") -> NLWebAction:
-    """The step with every placeholder filled; the given one is left as it was.
+def inject(
+    action: NLWebAction,
+    parameters: Mapping[str, Any],
+    step: str = "",
+    *,
+    secrets: Secrets | None = None,
+    later: frozenset[str] = frozenset(),
+) -> NLWebAction:
+    """The step with every placeholder filled; the given one is left as it was, and so are the steps within it.
 
     ValidationError names the step and the parameter that is missing or cannot stand where it is wanted. The
-    description is for people and logs, so values stay out of it.
+    description is for people and logs, so values stay out of it. What is in ``later`` is not known yet and left empty.
     """
-    fill = _Filler(parameters, step or describe(action))
+    fill = _Filler(parameters, step or describe(action), secrets, later)
     changes = {
         "selector": action.selector and fill.selector(action.selector),
         "wait_for": action.wait_for and fill.selector(action.wait_for),
+        "frame": action.frame and fill.selector(action.frame),
+        "next": action.next and fill.selector(action.next),
         "value": action.value and fill.value(action),
+        "fields": action.fields and {name: fill.text(value) for name, value in action.fields.items()},
+        "when": action.when and fill.condition(action.when),
+        "until": action.until and fill.condition(action.until),
         "extract_schema": action.extract_schema and fill.schema(action.extract_schema),
     }
-    return action.model_copy(update=changes)
+    return action.model_copy(update={name: value for name, value in changes.items() if value is not None})
+
+
+def inject_condition(condition: Condition, parameters: Mapping[str, Any], step: str = "") -> Condition:
+    """A condition with every placeholder filled, as in a step."""
+    return _Filler(parameters, step).condition(condition)
+
+
+def prove(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
+    """Judge every step before the first one runs, those within others too; ValidationError as ``inject``.
+
+    A step that runs only ``when`` a parameter is given is not asked for it.
+    """
+    steps = list(actions)
+    _prove(steps, parameters, frozenset(saved(steps)) | _OWN, name)
+
+
+def _prove(
+    steps: list[NLWebAction], parameters: Mapping[str, Any], later: frozenset[str], name: str, before: str = ""
+) -> None:
+    for number, step in enumerate(steps, 1):
+        skipped = _waits_for_a_parameter(step, parameters, later)
+        if not skipped:
+            inject(step, parameters, label(step, name, f"{before}{number}"), secrets=_no_secret, later=later)
+            _prove(step.steps, parameters, later, name, f"{before}{number}.")
+        _prove(step.otherwise, parameters, later, name, f"{before}{number}.")
+
+
+def check(actions: Iterable[NLWebAction], name: str) -> None:
+    """Judge how the steps write their placeholders, whatever the parameters will be; ValidationError names the step."""
+    steps = list(actions)
+    _prove(steps, {}, frozenset(used(steps) | saved(steps)) | _OWN, name)
 
 
 def used(actions: Iterable[NLWebAction]) -> set[str]:
-    """The names of all parameters that the steps speak of."""
-    texts = (text for action in actions for text in _texts(action))
-    return {name for text in texts for name in _TOKEN.findall(text) if name}
+    """The names of all parameters that the steps speak of, without what they save for one another."""
+    steps = list(actions)
+    texts = (text for action in _all(steps) for text in _texts(action))
+    names = {name.split(".")[0] for text in texts for name in _TOKEN.findall(text) if name}
+    asked = {name.split(".")[0] for action in _all(steps) for name in _asked(action)}
+    return {name for name in names | asked if not name.startswith(_SECRET)} - saved(steps) - _OWN
+
+
+def saved(actions: Iterable[NLWebAction]) -> set[str]:
+    """The names under which the steps save something."""
+    return {action.save_as for action in _all(actions) if action.save_as}
+
+
+def look_up(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a name such as ``origin``, ``item.price.amount`` or ``rows.0``; None if there is none."""
+    if name in values:
+        return values[name]
+    root, *path = name.split(".")
+    value = values.get(root)
+    for part in path:
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal():
+            value = value[int(part)] if int(part) < len(value) else None
+        else:
+            return None
+    return value
 
 
 def describe(action: NLWebAction) -> str:
@@ -64,9 +136,31 @@ def nearest(name: str, known: Iterable[str]) -> str:
 class _Filler:
     """Fills the texts of one step, each as its place demands."""
 
-    def __init__(self, parameters: Mapping[str, Any], step: str):
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        step: str,
+        secrets: Secrets | None = None,
+        later: frozenset[str] = frozenset(),
+    ):
         self._parameters = parameters
         self._step = step
+        self._secrets = secrets
+        self._later = later
+
+    def text(self, text: str) -> str:
+        """Text that is typed or compared: as it is."""
+        return self._fill(text, str)
+
+    def condition(self, condition: Condition) -> Condition:
+        """Every selector and text of a condition."""
+        changes: dict[str, Any] = {
+            name: self.selector(text) for name in _SELECTORS if (text := getattr(condition, name)) is not None
+        }
+        changes |= {name: self.text(text) for name in _COMPARED if isinstance(text := getattr(condition, name), str)}
+        changes["negated"] = condition.negated and self.condition(condition.negated)
+        changes["any"] = [self.condition(one) for one in condition.any]
+        return condition.model_copy(update=changes)
 
     def value(self, action: NLWebAction) -> str:
         """The value: text as it is, but encoded inside an address. A whole address is judged by the sandbox."""
@@ -112,8 +206,13 @@ class _Filler:
         )
 
     def _parameter(self, name: str) -> str:
-        given = self._parameters.get(name)
+        if name.startswith(_SECRET):
+            return self._secret(name.removeprefix(_SECRET))
+        given = look_up(self._parameters, name)
         if given is None:
+            root = name.split(".")[0]
+            if root in self._later and root not in self._parameters:
+                return ""
             raise ValidationError(
                 f"Missing required parameter: {name} (for the step {self._step})",
                 errors=[{"path": f"/{name}", "expected": "a value", "got": None, "step": self._step}],
@@ -127,6 +226,13 @@ class _Filler:
             "or a boolean.",
             errors=[{"path": f"/{name}", "expected": "string", "got": type(given).__name__, "step": self._step}],
         )
+
+    def _secret(self, name: str) -> str:
+        if self._secrets is None:
+            raise ValidationError(
+                f"The step {self._step} needs the secret {name!r}, but no secrets were given to this run."
+            )
+        return self._secrets(name)
 
     def _refuse_loose_placeholders(self, text: str) -> None:
         for found in _TOKEN.finditer(text):
@@ -155,9 +261,54 @@ def _css_string(text: str) -> str:
     return "".join(one if one.isalnum() or one in _PLAIN_IN_STRING else f"\\{ord(one):x} " for one in text)
 
 
+_SELECTORS = ("visible", "hidden", "present", "absent", "count")
+_COMPARED = ("text", "url", "equals", "contains")
+
+
 def _texts(action: NLWebAction) -> Iterator[str]:
-    yield from (text for text in (action.selector, action.value, action.wait_for) if text)
+    plain = (action.selector, action.value, action.wait_for, action.frame, action.next)
+    yield from (text for text in plain if text)
+    yield from (action.fields or {}).values()
     yield from _schema_texts(action.extract_schema or {})
+    for condition in _conditions(action):
+        texts = (getattr(condition, name) for name in (*_SELECTORS, *_COMPARED))
+        yield from (text for text in texts if isinstance(text, str))
+
+
+def _asked(action: NLWebAction) -> Iterator[str]:
+    """The parameters that a step asks for by name, without a placeholder."""
+    if action.over:
+        yield action.over
+    for condition in _conditions(action):
+        yield from (name for name in (condition.given, condition.variable) if name)
+
+
+def _conditions(action: NLWebAction) -> Iterator[Condition]:
+    waiting = [one for one in (action.when, action.until) if one is not None]
+    while waiting:
+        condition = waiting.pop()
+        yield condition
+        waiting += [*condition.any, *([condition.negated] if condition.negated else [])]
+
+
+def _all(actions: Iterable[NLWebAction]) -> Iterator[NLWebAction]:
+    for action in actions:
+        yield action
+        yield from _all([*action.steps, *action.otherwise])
+
+
+def label(step: NLWebAction, name: str, number: str) -> str:
+    """A step's place and kind, for messages."""
+    return f"{number} of {name!r} ({describe(step)})" if name else describe(step)
+
+
+def _waits_for_a_parameter(step: NLWebAction, parameters: Mapping[str, Any], later: frozenset[str]) -> bool:
+    wanted = step.when.given if step.when else None
+    return wanted is not None and wanted.split(".")[0] not in later and look_up(parameters, wanted) in (None, "")
+
+
+def _no_secret(_: str) -> str:
+    return ""
 
 
 def _schema_texts(schema: Schema) -> Iterator[str]:

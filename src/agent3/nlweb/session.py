@@ -1,17 +1,16 @@
-"""A browser with one page behind its guarded proxy: the asynchronous core under the executor.
+"""A page in a context of its own, behind its guarded proxy: the asynchronous core under executor and connector.
 
-It starts and ends the browser, runs steps on the page, and translates what goes wrong into the house's errors. This is
-the one place that loads Playwright. It knows nothing of threads, names of actions or parameters.
+It runs steps on the page, keeps their time, counts them, and translates what goes wrong into the house's errors. It
+knows nothing of threads, of who asked, or where cookies are kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
-import shutil
 import time
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,41 +24,71 @@ from agent3.errors import (
     SecurityError,
     SetupError,
     TargetError,
+    TargetRefused,
     Unavailable,
 )
-from agent3.nlweb import browsers
+from agent3.llm.port import LLM
+from agent3.nlweb import workflow
+from agent3.nlweb.chrome import Chrome
+from agent3.nlweb.finding import Finder, Plain
 from agent3.nlweb.parameters import describe
 from agent3.nlweb.proxy import GuardedProxy
 from agent3.nlweb.sandbox import Guard, NLWebSandbox, Overrides, Resolver
+from agent3.nlweb.scene import Scene, Secrets
 from agent3.nlweb.sdk import playwright
+from agent3.nlweb.snapshots import Snapshots
 from agent3.nlweb.steps import STEPS, go, inside
+from agent3.nlweb.throttle import Pace, Throttle, site_of
+from agent3.observe import logs
+from agent3.observe.metrics import Metrics
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page, Playwright
+    from playwright.async_api import BrowserContext, Page, Response
 
-__all__ = ["FLAGS", "Session", "Timeouts"]
+__all__ = ["TARGETS", "OnStep", "Session", "Timeouts", "Tools", "Watch", "watching"]
 
-# Playwright sets most of these itself; they stand here because the sandbox depends on them and not on its taste.
-FLAGS = (
-    "--disable-quic",  # UDP would pass the proxy by
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    # The second lock: the browser itself can resolve nothing but its proxy, so that no query leaves for a name server.
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+Watch = Callable[[ActionType, str, float], None]
+"""Hears of every step: its kind, how it ended, and its seconds."""
+OnStep = Callable[[str, int, int], None]
+"""Hears of a step before it runs: its label, its number, and how many there are."""
+
+_READING = frozenset(
+    {
+        ActionType.NAVIGATE,
+        ActionType.EXTRACT,
+        ActionType.WAIT,
+        ActionType.SCROLL,
+        ActionType.SCREENSHOT,
+        ActionType.DIALOG,
+        ActionType.BACK,
+        ActionType.CLOSE,
+    }
 )
-_LAUNCH_SECONDS = 30.0
-_CLOSE_SECONDS = 10.0
+"""Steps that ask and look, and change nothing: a page that is asked for twice is the same page (RFC 9110, 9.2.1)."""
+
+TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
+"""RT-014's seconds for each step; every other kind has one."""
+
+logger = logs.get("nlweb")
+
 # Beyond a step's own time, for what Playwright does without a limit of its own, such as an evaluation.
 _MARGIN = 2.0
-_SWEEPS = 20
-_PROFILE = re.compile(r"--user-data-dir=(/.*?/playwright_\w+-\w+)")
+_MODEL_SECONDS = 30.0
+_CLOSE_SECONDS = 5.0
 _LOST = re.compile(r"has been closed|[Cc]rashed|Connection closed|Browser closed")
 _MOVED = re.compile(r"Execution context was destroyed|because of a navigation")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 _NET = re.compile(r"net::(ERR_\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the steps may use beside the page: who finds elements, a language model, secrets, and who records."""
+
+    finder: Finder | None = None
+    llm: LLM | None = None
+    secrets: Secrets | None = None
+    snapshots: Snapshots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +109,17 @@ class Timeouts:
             return action.timeout
         if action.optional:
             return self.optional
+        if action.next or (action.action_type is ActionType.SCROLL and action.value == "end"):
+            return self.sequence  # many pages in one step
         kinds = {ActionType.NAVIGATE: self.navigation, ActionType.EXTRACT: self.extraction}
         return kinds.get(action.action_type, self.step)
 
 
 class Session:
-    """One browser, one context, one page. It belongs to the event loop that opened it.
+    """One context with its page. It belongs to the event loop that opened it.
 
-    ``aclose`` ends the browser and everything it left behind, also after a failure and if called twice.
+    Without ``chrome`` it has a browser of its own, which ends with it. ``aclose`` leaves nothing behind, also after a
+    failure and if called twice. ``throttle`` holds its pages back for the website's sake; ``watch`` hears of each step.
     """
 
     def __init__(
@@ -95,60 +127,105 @@ class Session:
         interface: NLWebInterface,
         sandbox: NLWebSandbox,
         *,
+        chrome: Chrome | None = None,
         resolver: Resolver | None = None,
         overrides: Overrides | None = None,
         timeouts: Timeouts | None = None,
         uploads: Path | None = None,
+        throttle: Throttle | None = None,
+        watch: Watch | None = None,
+        on_step: OnStep | None = None,
+        tools: Tools | None = None,
     ):
         self._interface = interface
         self._sandbox = sandbox
+        self._chrome = chrome
         self._overrides = overrides or Overrides.read()
         self._uploads = uploads
         self._timeouts = timeouts or Timeouts()
+        self._throttle = throttle
+        self._pace = Pace.of(interface)
+        self._site = site_of(interface.base_url)
+        self._watch = watch
+        self._on_step = on_step
+        self._tools = tools or Tools()
         guard = Guard(sandbox, base_url=interface.base_url, resolver=resolver, overrides=self._overrides)
         self.proxy = GuardedProxy(guard.admit)
         self._stack = AsyncExitStack()
-        self._browser: Browser | None = None
-        self._page: Page | None = None
+        self._scene: Scene | None = None
+        self.crashed = False
+        """Whether the page died, though the browser may live."""
+        self.touched = False
+        """Whether a step has run that does more than read."""
+        self.asks: str | None = None
+        """What a page shows to those it does not know: a navigation that ends there is refused."""
 
     @property
     def alive(self) -> bool:
-        """Whether the browser is there and answers."""
-        return self._browser is not None and self._browser.is_connected()
+        """Whether the browser is there and its page answers."""
+        return self._scene is not None and self._chrome is not None and self._chrome.alive and not self.crashed
+
+    @property
+    def chrome(self) -> Chrome:
+        """The browser, while the session is open."""
+        if self._chrome is None or self._scene is None:
+            raise self._not_running()
+        return self._chrome
 
     @property
     def page(self) -> Page:
-        """The page, while the browser runs."""
-        if self._page is None:
-            raise SetupError(f"The browser of {self._interface.name!r} is not running. Call start_browser() first.")
-        return self._page
+        """The page in front, while the session is open."""
+        return self.scene.page
+
+    @property
+    def scene(self) -> Scene:
+        """Where the steps play, while the session is open."""
+        if self._scene is None:
+            raise self._not_running()
+        return self._scene
 
     async def open(self, *, headless: bool = True, state: Any = None) -> None:
         """Start proxy, browser and page, with the cookies of ``state``; if one fails, nothing stays behind."""
         async with AsyncExitStack() as stack:
             server = await self.proxy.start()
             stack.push_async_callback(self.proxy.aclose)
-            profiles: list[Path] = []
-            stack.push_async_callback(_sweep, profiles)
-            driver = await playwright().async_playwright().start()
-            stack.push_async_callback(_bounded, driver.stop)
-            self._browser = await self._launch(driver, server, headless)
-            stack.push_async_callback(_bounded, self._browser.close)
-            profiles += await _profile(self._browser)
-            context = await self._browser.new_context(
-                accept_downloads=False, service_workers="block", storage_state=state
-            )
-            self._page = await context.new_page()
+            if self._chrome is None:
+                stack.callback(setattr, self, "_chrome", None)
+                self._chrome = Chrome(headless=headless, keys=self._overrides.keys)
+                await self._chrome.start()
+                stack.push_async_callback(self._chrome.aclose)
+                context = await self._chrome.context(server, state=state)
+            else:
+                context = await self._chrome.context(server, state=state)
+                stack.push_async_callback(_closed, context)
+            self._scene = self._set(await self._first_page(context))
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
-        """End page, browser, driver and proxy, in this order."""
-        self._page = self._browser = None
-        await self._stack.aclose()
+        """End page, context and proxy, and the browser if it is our own, in this order."""
+        self._scene = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
 
     async def state(self) -> Any:
         """Cookies and local storage, for the session that follows this one."""
         return await self.page.context.storage_state()
+
+    async def run(self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]) -> Any:
+        """Run the steps of an action with its parameters: None, one result, or a list of several.
+
+        Every step is judged before the first one runs. CallTimeout if all together take longer than
+        ``timeouts.sequence``; otherwise as ``perform``, after what ``workflow`` tries again.
+        """
+        return await workflow.run(
+            self.scene,
+            steps,
+            parameters,
+            self.perform,
+            name=name,
+            seconds=self._timeouts.sequence,
+            on_step=self._on_step,
+        )
 
     async def perform(self, action: NLWebAction, label: str = "", limit: float = math.inf) -> Any:
         """Run one filled step; what it gives, or None. ``label`` names it in errors; ``limit`` is the most it may take.
@@ -156,12 +233,29 @@ class Session:
         CallTimeout if it took too long, SecurityError if it, or where the page went, is not allowed, and another
         TargetError for what the page or browser did. An optional step gives None instead of a TargetError.
         """
-        label = label or describe(action)
+        start = time.perf_counter()
+        status = "error"
+        try:
+            result = await self._judged(action, label or describe(action), limit)
+            status = "success"
+        except Agent3Error as error:
+            status = _status(error)
+            raise
+        finally:
+            if self._watch is not None:
+                self._watch(action.action_type, status, time.perf_counter() - start)
+        return result
+
+    # Inside
+
+    async def _judged(self, action: NLWebAction, label: str, limit: float) -> Any:
         seconds = min(self._timeouts.of(action), limit)
         refusals = self.proxy.refusals
         try:
-            async with asyncio.timeout(seconds + _MARGIN):
-                return await self._perform(self._allowed(action), seconds)
+            allowed = self._allowed(action)
+            await self._in_turn(action)
+            async with asyncio.timeout(seconds + self._margin(action)):
+                return await self._perform(allowed, seconds)
         except (TimeoutError, playwright().TimeoutError) as error:
             failure: Agent3Error = error if isinstance(error, CallTimeout) else _too_slow(action, label, seconds)
         except playwright().Error as error:
@@ -177,18 +271,30 @@ class Session:
 
     async def _perform(self, action: NLWebAction, seconds: float) -> Any:
         end = time.monotonic() + seconds
+        self.touched |= action.action_type not in _READING
         try:
-            result = await STEPS[action.action_type](self.page, action, _left(end))
+            result = await STEPS[action.action_type](self.scene, action, _left(end))
         except playwright().Error as error:
             # An extraction that meets the page on its way to the next one reads that one instead.
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
                 raise
-            result = await STEPS[action.action_type](self.page, action, _left(end))
+            result = await STEPS[action.action_type](self.scene, action, _left(end))
         if action.wait_for:
-            await self.page.locator(action.wait_for).first.wait_for(state="visible", timeout=_left(end))
+            place = await self.scene.place(action, _left(end))
+            await place.locator(action.wait_for).first.wait_for(state="visible", timeout=_left(end))
         if outside := self._outside():
             raise outside
+        if action.action_type is ActionType.NAVIGATE:
+            await self._require_known()
         return result
+
+    def _margin(self, action: NLWebAction) -> float:
+        asks_a_model = action.action_type is ActionType.EXTRACT and self.scene.llm is not None
+        return _MARGIN + (_MODEL_SECONDS if asks_a_model else 0.0)
+
+    async def _require_known(self) -> None:
+        if self.asks is not None and await self.page.locator(self.asks).first.is_visible():
+            raise TargetRefused(f"{self._interface.name} asks for a login: it does not know this session any more.")
 
     def _allowed(self, action: NLWebAction) -> NLWebAction:
         """The step as it may run: addresses made whole and judged, files looked for where they may be."""
@@ -203,13 +309,13 @@ class Session:
 
     def _outside(self) -> SecurityError | None:
         """A refused redirect over http ends on the proxy's own answer: the page is outside then, with nothing in it."""
-        url = self._page.url if self._page else ""
+        url = self._scene.page.url if self._scene else ""
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url} blocked", data={"reason": reason}) if reason else None
 
     async def _retreat(self) -> None:
         """Leave a page that is none: a refused address, or the browser's own notice of an error still on its way."""
-        with suppress(TimeoutError, playwright().Error):
+        with suppress(TimeoutError, SetupError, playwright().Error):
             await go(self.page, "about:blank", _MARGIN * 1000)
 
     def _translated(self, error: Any, label: str, refusals: int) -> Agent3Error:
@@ -223,25 +329,64 @@ class Session:
             return Unavailable(f"Step {label}: the browser went away. Start it again and repeat the action.")
         return TargetError(f"Step {label} failed: {text}")
 
-    async def _launch(self, driver: Playwright, server: str, headless: bool) -> Browser:
-        found = browsers.require()
-        keys = self._overrides.keys
-        pins = [f"--ignore-certificate-errors-spki-list={','.join(keys)}"] if keys else []
+    def _not_running(self) -> SetupError:
+        return SetupError(f"The browser of {self._interface.name!r} is not running. Call start_browser() first.")
+
+    # The page, and its pace
+
+    async def _first_page(self, context: BrowserContext) -> Page:
         try:
-            return await driver.chromium.launch(
-                executable_path=str(found.path),
-                headless=headless,
-                chromium_sandbox=not _is_root(),
-                args=[*FLAGS, *pins],
-                # Without <-loopback> Chromium would go to this machine's own addresses past the proxy.
-                proxy={"server": server, "bypass": "<-loopback>"},
-                timeout=_LAUNCH_SECONDS * 1000,
-            )
+            page = await context.new_page()
         except playwright().Error as error:
-            raise SetupError(
-                f"{found.path} did not start as a browser: {error.message.splitlines()[0]} "
-                "Run it by hand with --headless --version, or name another one in AGENT3_BROWSER."
-            ) from error
+            gone = Unavailable(f"The browser went away before the first step: {error.message.splitlines()[0]}")
+            gone.sent = False
+            raise gone from None
+        page.on("crash", self._note_crash)
+        context.on("response", self._note_response)
+        return page
+
+    def _set(self, page: Page) -> Scene:
+        tools = self._tools
+        return Scene(
+            page,
+            self._interface,
+            tools.finder or Plain(),
+            self._uploads,
+            llm=tools.llm,
+            secrets=tools.secrets,
+            snapshots=tools.snapshots or Snapshots(),
+        )
+
+    def _note_crash(self, _: Page) -> None:
+        self.crashed = True
+
+    def _note_response(self, response: Response) -> None:
+        if self._throttle is None or response.status not in (429, 503) or not response.request.is_navigation_request():
+            return
+        self._throttle.told(self._site, response.status, response.headers.get("retry-after"))
+
+    async def _in_turn(self, action: NLWebAction) -> None:
+        """Wait until the website may be asked for another page."""
+        if self._throttle is None or action.action_type is not ActionType.NAVIGATE:
+            return
+        if self._throttle.wants_robots(self._site, self._pace):
+            self._throttle.robots(self._site, await self._robots())
+        await self._throttle.turn(self._site, self._pace)
+
+    async def _robots(self) -> str:
+        """The site's robots.txt, asked for as a page of it would ask, through the same proxy; empty if it has none."""
+        try:
+            async with asyncio.timeout(_MARGIN):
+                answer = await self.page.context.request.get(f"{self._site}/robots.txt", max_redirects=0)
+                return await answer.text() if answer.ok else ""
+        except (TimeoutError, playwright().Error):
+            return ""
+
+
+def _status(error: Agent3Error) -> str:
+    if isinstance(error, CallTimeout):
+        return "timeout"
+    return "blocked" if isinstance(error, SecurityError) else "error"
 
 
 def _left(end: float) -> float:
@@ -257,38 +402,23 @@ def _too_slow(action: NLWebAction, label: str, seconds: float) -> CallTimeout:
     )
 
 
-async def _bounded(close: Any) -> None:
-    """Close, but not forever; a browser that is already gone is closed."""
-    try:
+async def _closed(context: BrowserContext) -> None:
+    """Close a context, but not forever; that of a browser that is gone is closed."""
+    with suppress(TimeoutError, playwright().Error):
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await close()
-    except (TimeoutError, playwright().Error):
-        pass  # the driver ends its browsers when it ends, and it ends with us
+            await context.close()
 
 
-async def _profile(browser: Browser) -> list[Path]:
-    """The folder that Playwright made for this browser; only the browser itself tells, if it does."""
-    talk = await browser.new_browser_cdp_session()
-    command = (await talk.send("SystemInfo.getInfo"))["commandLine"]
-    await talk.detach()
-    return [Path(found) for found in _PROFILE.findall(command)]
+def watching(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
+    """Count every step, and keep the seconds of those that succeeded; what misses its target is told."""
 
+    def watch(kind: ActionType, status: str, seconds: float) -> None:
+        metrics.nlweb_actions_executed.inc((kind.value, status))
+        if status == "success":
+            latencies.append(seconds)
+        target = TARGETS.get(kind, 1.0)
+        if seconds > target:
+            metrics.missed_targets.inc((f"nlweb_{kind.value}",))
+            logger.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
 
-async def _sweep(profiles: list[Path]) -> None:
-    """Remove what is left of a profile. The driver does so too, but a helper of a dying browser may write once more."""
-    for profile in profiles:
-        for _ in range(_SWEEPS):
-            if _removed(profile):
-                break
-            await asyncio.sleep(0.05)
-
-
-def _removed(profile: Path) -> bool:
-    # Here and not in a thread: at the exit of the interpreter there are no more threads to be had.
-    shutil.rmtree(profile, ignore_errors=True)
-    return not profile.exists()
-
-
-def _is_root() -> bool:
-    """Chromium's own sandbox cannot be set up by root; for everyone else it stays on."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0
+    return watch

@@ -1,41 +1,52 @@
 """What each step of an action does on a page: one short function per kind, in a table.
 
-It knows Playwright's page and nothing of browsers, sandboxes or parameters: a step that comes here is filled and
-allowed.
+It knows the scene, whose page is Playwright's, and nothing of browsers, sandboxes or parameters: a step that comes here
+is filled and allowed. ``if`` and ``repeat`` are not here; they are the business of ``workflow``.
 """
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 from agent3.definitions import ActionType, NLWebAction
-from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable, ValidationError
-from agent3.nlweb.extract import extract_page, extract_rows
+from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
+from agent3.nlweb import banners, forms, reading, waiting
+from agent3.nlweb.scene import Scene
 from agent3.nlweb.sdk import playwright
+from agent3.nlweb.waiting import left, number
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page, Response
 
-__all__ = ["STEPS", "YIELDING", "Step", "go", "inside"]
+__all__ = ["STEPS", "YIELDING", "Scene", "Step", "go", "inside"]
 
-Step = Callable[["Page", NLWebAction, float], Awaitable[Any]]
-"""(page, step, milliseconds it may take) → what it gives."""
+Step = Callable[[Scene, NLWebAction, float], Awaitable[Any]]
+"""(scene, step, milliseconds it may take) → what it gives."""
+Deed = Callable[["Locator", float], Awaitable[Any]]
 
 YIELDING = frozenset({ActionType.EXTRACT, ActionType.SCREENSHOT})
 """The kinds whose result is part of the action's result."""
 
-LoadState = Literal["load", "domcontentloaded", "networkidle"]
-
-_LOAD_STATES = frozenset({"load", "domcontentloaded", "networkidle"})
 _TRIES = 3
 _SETTLE = 500.0
 _SCREEN = 800.0
+_ROUNDS = 20
+_GROWTH = 1500.0
 _BOTTOM = "window.scrollTo(0, document.documentElement.scrollHeight)"
 _TOP = "window.scrollTo(0, 0)"
+_TO_END = """element => {
+  const box = element ?? document.scrollingElement ?? document.documentElement;
+  box.scrollTop = box.scrollHeight;
+  return [box.scrollHeight, box.querySelectorAll('*').length];
+}"""
+_GROWN = """([element, [height, count]]) => {
+  const box = element ?? document.scrollingElement ?? document.documentElement;
+  return box.scrollHeight > height || box.querySelectorAll('*').length > count;
+}"""
 
 
 def inside(folder: Path | None, name: str) -> Path:
@@ -73,122 +84,154 @@ async def _settle(page: Page, url: str) -> None:
         await page.wait_for_url(lambda now: now.rstrip("/") == url.rstrip("/"), timeout=_SETTLE, wait_until="commit")
 
 
-async def _navigate(page: Page, action: NLWebAction, ms: float) -> None:
-    answer = await go(page, action.value or "", ms)
+async def _act(scene: Scene, action: NLWebAction, ms: float, deed: Deed) -> Any:
+    """Find the element of a step and do something with it, past a banner that stands in the way."""
+    end = time.monotonic() + ms / 1000
+    place = await scene.place(action, ms)
+    found = await scene.finder.find(place, action, left(end))
+    if action.popup:
+        async with scene.page.expect_popup(timeout=left(end)) as opened:
+            result = await banners.past(scene, found, deed, end)
+        page = await opened.value
+        await page.wait_for_load_state("domcontentloaded", timeout=left(end))
+        scene.follow(page)
+    else:
+        result = await banners.past(scene, found, deed, end)
+    await scene.finder.worked(place, action, found)
+    return result
+
+
+async def _navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
+    answer = await go(scene.page, action.value or "", ms)
     if answer is None or answer.status < 400:
         return
     text = f"{answer.url} answered with status {answer.status}"
     if answer.status in (401, 403):
         raise TargetRefused(f"{text}: the site wants a login, or does not let automatons in.")
     if answer.status == 429 or answer.status >= 500:
-        raise Unavailable(f"{text}: try again later.")
+        raise Unavailable(f"{text}: try again later.", retry_after=_seconds(answer.headers.get("retry-after")))
     raise TargetError(f"{text}: see whether the address in the interface is still right.")
 
 
-async def _type(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.fill(_selector(action), action.value or "", timeout=ms)
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header and header.isdecimal() else None
 
 
-async def _click(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.click(_selector(action), timeout=ms)
+async def _type(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.fill(action.value or "", timeout=time_))
 
 
-async def _select(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.select_option(_selector(action), action.value or "", timeout=ms)
+async def _click(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.click(timeout=time_))
 
 
-async def _hover(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.hover(_selector(action), timeout=ms)
+async def _select(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.select_option(action.value or "", timeout=time_))
 
 
-async def _check(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.check(_selector(action), timeout=ms)
+async def _hover(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.hover(timeout=time_))
 
 
-async def _uncheck(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.uncheck(_selector(action), timeout=ms)
+async def _check(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.check(timeout=time_))
 
 
-async def _upload(page: Page, action: NLWebAction, ms: float) -> None:
-    await page.set_input_files(_selector(action), action.value or "", timeout=ms)
+async def _uncheck(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.uncheck(timeout=time_))
 
 
-async def _press(page: Page, action: NLWebAction, ms: float) -> None:
+async def _upload(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: found.set_input_files(action.value or "", timeout=time_))
+
+
+async def _press(scene: Scene, action: NLWebAction, ms: float) -> None:
     """A key, on an element or where the focus is; Enter unless it says another."""
     key = action.value or "Enter"
     if action.selector:
-        await page.press(action.selector, key, timeout=ms)
+        await _act(scene, action, ms, lambda found, time_: found.press(key, timeout=time_))
     else:
-        await page.keyboard.press(key)
+        await scene.page.keyboard.press(key)
 
 
-async def _wait(page: Page, action: NLWebAction, ms: float) -> None:
-    """For an element (with a text, if it has a value), a state of loading, or a number of seconds."""
+async def _fill(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await _act(scene, action, ms, lambda found, time_: forms.fill(found, action.fields or {}, time_))
+
+
+async def _submit(scene: Scene, action: NLWebAction, ms: float) -> dict[str, Any]:
+    """Send a form once, and read what the site says to it: where it led, and its messages."""
+    end = time.monotonic() + ms / 1000
+    place = await scene.place(action, ms)
+    found = await scene.finder.find(place, action, left(end))
+    result = await forms.submit(scene, place, found, end)
+    await scene.finder.worked(place, action, found)
+    return result
+
+
+async def _wait(scene: Scene, action: NLWebAction, ms: float) -> None:
+    end = time.monotonic() + ms / 1000
+    place = await scene.place(action, ms)
+    await waiting.wait(scene, place, action, left(end))
+
+
+async def _scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
+    """To an element, to the top, bottom or end, or by a number of pixels; one screen if it says nothing.
+
+    ``end`` scrolls on while more comes, and gives how often more came.
+    """
+    place = await scene.place(action, ms)
+    if action.value == "end":
+        return await _scroll_to_the_end(place, action, time.monotonic() + ms / 1000)
     if action.selector:
-        found = page.locator(action.selector)
-        await _visible(found.filter(has_text=action.value) if action.value else found, ms)
-    elif not action.wait_for:
-        await _wait_for_value(page, action.value or "load", ms)
-
-
-async def _wait_for_value(page: Page, value: str, ms: float) -> None:
-    if value in _LOAD_STATES:
-        await page.wait_for_load_state(cast("LoadState", value), timeout=ms)
-        return
-    async with asyncio.timeout(ms / 1000):
-        await asyncio.sleep(_number(value, "wait"))
-
-
-async def _scroll(page: Page, action: NLWebAction, ms: float) -> None:
-    """To an element, to the top or bottom, or by a number of pixels; one screen if it says nothing."""
-    if action.selector:
-        await page.locator(action.selector).first.scroll_into_view_if_needed(timeout=ms)
+        await _act(scene, action, ms, lambda found, time_: found.scroll_into_view_if_needed(timeout=time_))
     elif action.value in ("bottom", "top"):
-        await page.evaluate(_BOTTOM if action.value == "bottom" else _TOP)
+        await place.evaluate(_BOTTOM if action.value == "bottom" else _TOP)
     else:
-        await page.mouse.wheel(0, _number(action.value, "scroll") if action.value else _SCREEN)
+        await scene.page.mouse.wheel(0, number(action.value, "scroll") if action.value else _SCREEN)
+    return None
 
 
-async def _screenshot(page: Page, action: NLWebAction, ms: float) -> bytes:
+async def _scroll_to_the_end(place: Any, action: NLWebAction, end: float) -> int:
+    """Down, and down again while the page grows, at most ``times``. One time more without growth is the end."""
+    box = None
+    if action.selector:
+        box = await place.locator(action.selector).first.element_handle(timeout=left(end))
+    rounds = action.times or _ROUNDS
+    for done in range(rounds):
+        size = await place.evaluate(_TO_END, box)
+        try:
+            await place.wait_for_function(_GROWN, arg=[box, size], timeout=min(_GROWTH, left(end)), polling=50)
+        except playwright().TimeoutError:
+            if left(end) <= 1.0:
+                raise
+            return done
+    return rounds
+
+
+async def _screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
     """PNG of an element, or of what is seen of the page."""
     if action.selector:
-        return await page.locator(action.selector).first.screenshot(timeout=ms)
-    return await page.screenshot(timeout=ms)
+        shot: bytes = await _act(scene, action, ms, lambda found, time_: found.screenshot(timeout=time_))
+        return shot
+    return await scene.page.screenshot(timeout=ms)
 
 
-async def _extract(page: Page, action: NLWebAction, ms: float) -> Any:
-    """Rows of dicts for a selector, one dict for a schema alone, texts without a schema.
-
-    It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer.
-    """
-    if not action.selector:
-        return await extract_page(page, action.extract_schema)
-    rows = page.locator(action.selector)
-    await _appears(rows, ms)
-    return await extract_rows(rows, action.extract_schema)
+async def _extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
+    return await reading.extract(scene, action, ms)
 
 
-async def _appears(rows: Locator, ms: float) -> None:
-    """Wait for a first match; running out of time only means that there is none."""
-    with suppress(playwright().TimeoutError):
-        await rows.first.wait_for(state="attached", timeout=ms)
+async def _dialog(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """How the dialogs to come are answered; without a word of this, they are dismissed."""
+    scene.answer = action.value if action.value is not None else "accept"
 
 
-async def _visible(found: Locator, ms: float) -> None:
-    await found.first.wait_for(state="visible", timeout=ms)
+async def _back(scene: Scene, action: NLWebAction, ms: float) -> None:
+    if await scene.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and scene.page.url == "about:blank":
+        raise TargetError("There is no page to go back to.")
 
 
-def _selector(action: NLWebAction) -> str:
-    return action.selector or ""  # the definition refuses these kinds without one
-
-
-def _number(text: str | None, kind: str) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        raise ValidationError(
-            f"A {kind} step has the value {text!r}, which is neither a number nor a known word."
-        ) from None
+async def _close(scene: Scene, action: NLWebAction, ms: float) -> None:
+    await scene.close_front()
 
 
 STEPS: dict[ActionType, Step] = {
@@ -205,4 +248,9 @@ STEPS: dict[ActionType, Step] = {
     ActionType.HOVER: _hover,
     ActionType.CHECK: _check,
     ActionType.UNCHECK: _uncheck,
+    ActionType.FILL: _fill,
+    ActionType.SUBMIT: _submit,
+    ActionType.DIALOG: _dialog,
+    ActionType.BACK: _back,
+    ActionType.CLOSE: _close,
 }

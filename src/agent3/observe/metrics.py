@@ -240,6 +240,7 @@ class Metrics:
         self._declare_documented()
         self._declare_calls()
         self._declare_house()
+        self._declare_websites()
 
     def render(self) -> tuple[bytes, str]:
         """The page that Prometheus scrapes, and its content type."""
@@ -301,6 +302,16 @@ class Metrics:
         self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks that wait for their delivery")
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
         self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections that the gate refused", "rule")
+
+    def _declare_websites(self) -> None:
+        """How the browsers are, and the websites they visit."""
+        self.nlweb_sessions = self._level("agent3_web_sessions", "Browser sessions at work or waiting", "state")
+        self.nlweb_browsers_ended = self._count(
+            "agent3_web_browsers_ended_total", "Browsers replaced by another one", "reason"
+        )
+        self.nlweb_throttled = self._count(
+            "agent3_web_throttled_total", "Pages held back for a website's sake, by who asked for it", "reason"
+        )
 
     def _count(self, name: str, help_text: str, *labels: str) -> Count:
         return Count(name, help_text, labels, registry=self.registry, cap=self._cap)

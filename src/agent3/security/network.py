@@ -419,11 +419,15 @@ class Gate:
 
         For what strangers leave behind to be reached later; a request judges again, since names change.
         """
+        await self.addresses(url)
+
+    async def addresses(self, url: str) -> list[str]:
+        """The addresses of a URL's host, all of them judged, for what connects by itself and must go to no other."""
         trip = self._depart("GET", url, None, None, False, 0, self.policy.connect_timeout)
         host, port = trip.url.raw_host or "", trip.url.port or 0
         with self._told(trip):
             async with asyncio.timeout(self.policy.connect_timeout):
-                await self._resolved(host, port)
+                return await self._resolved(host, port)
 
     @asynccontextmanager
     async def stream(
@@ -510,13 +514,13 @@ class Gate:
             trace_request_ctx=trip,
         )
 
-    async def _resolved(self, host: str, port: int) -> None:
+    async def _resolved(self, host: str, port: int) -> list[str]:
         """Judge a host as a request to it would be."""
         if _is_address(host):
             self._judged.clear(host, port, [host])
-            return
+            return [host]
         try:
-            await self._judged.resolve(host, port)
+            return [one["host"] for one in await self._judged.resolve(host, port)]
         except OSError:
             raise Unavailable(f"The name {host} does not resolve; check its spelling and the name server.") from None
 

@@ -127,7 +127,12 @@ def clean_outcome(outcome: Outcome, max_text: int = MAX_TEXT) -> Outcome:
     What was cut ends in a note that says how much is missing. A connector's own ``state`` and the ids of questions
     and artifacts are left alone: they are handed back, not shown.
     """
-    return rewrite_outcome(outcome, _bounded(max_text), partial(clean_part, max_text=max_text))
+    return rewrite_outcome(outcome, *_cleaning(max_text))
+
+
+@cache
+def _cleaning(max_text: int) -> tuple[Rewrite, Callable[[Part], Part]]:
+    return _bounded(max_text), partial(clean_part, max_text=max_text)
 
 
 @cache
@@ -285,6 +290,9 @@ def _maybe(text: Rewrite, value: str | None) -> str | None:
 def _each(change: Callable[[T], T], items: tuple[T, ...]) -> tuple[T, ...]:
     if not items:
         return items
+    if len(items) == 1:  # as most are
+        new = change(items[0])
+        return items if new is items[0] else (new,)
     changed = tuple(map(change, items))
     for new, old in zip(changed, items, strict=True):
         if new is not old:

@@ -7,27 +7,32 @@ too. A tenant of ``/a2a`` is an agent. A message that names none goes to the age
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent3 import jsonrpc
 from agent3._version import __version__
+from agent3.a2a import grpc
 from agent3.a2a.aiming import Wish, aim, wish
 from agent3.a2a.authoring import card_of, skill_of
 from agent3.a2a.door import FEATURES, A2AEndpoint
 from agent3.a2a.engine import Aim, Engine
-from agent3.a2a.exchange import Talk
+from agent3.a2a.exchange import Heard, Talk, hear
 from agent3.a2a.shapes import Message
-from agent3.a2a.showing import CARD_PATHS
+from agent3.a2a.showing import CARD_PATHS, KEYS_PATH
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated, ValidationError
+from agent3.mcp.fastlane import HungUp, Reply
 from agent3.model import Agent, Call, Capability, Principal
 from agent3.security.limits import RateLimiter
 from agent3.server.build import Server
 from agent3.settings import Settings
+
+if TYPE_CHECKING:  # they need an optional part
+    from agent3.a2a.grpc.server import GrpcDoor, Judge
 
 __all__ = ["A2ADoors", "GatewayHost", "Place", "place_of"]
 
@@ -40,6 +45,8 @@ _OFTENER = 10
 _MOST_SKILLS = 1_000
 """Skills in the card of the gateway."""
 _ENGINES = 1_000
+_KNOWN = 10_000
+"""Pairs of a caller and an agent that are remembered."""
 ASK: Final = "ask"
 _ABOUT = (
     "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
@@ -61,7 +68,7 @@ def place_of(path: str) -> Place | None:
         base = f"{_AGENTS}{name}/a2a"
         whole = found and name and "/" not in name and (path == base or path.startswith(f"{base}/"))
         return Place(base, name) if whole else None
-    if path in (BASE, _EARLIER) or path.startswith(f"{BASE}/") or path in CARD_PATHS:
+    if path in (BASE, _EARLIER, KEYS_PATH) or path.startswith(f"{BASE}/") or path in CARD_PATHS:
         return Place(BASE)
     return None
 
@@ -83,6 +90,8 @@ class A2ADoors:
             principal=self._who,
             features=FEATURES.model_copy(update={"push_notifications": server.pushes is not None}),
             address=settings.oauth.resource.rstrip("/"),
+            keys=server.keys,
+            keys_at=KEYS_PATH,
             limits=jsonrpc.Limits(body=settings.server.max_body),
             body_seconds=settings.server.body_seconds,
         )
@@ -92,10 +101,45 @@ class A2ADoors:
         assert place is not None, "only what place_of knows is sent here"
         if scope["path"] in CARD_PATHS:
             await self._endpoint.card(Talk(scope, receive, send, *place))
+        elif scope["path"] == KEYS_PATH:
+            await self._endpoint.show_keys(Talk(scope, receive, send, *place))
         elif scope["path"] == _EARLIER:
             await self._endpoint.serve({**scope, "path": BASE + _EARLIER}, receive, send, *place)
         else:
             await self._endpoint.serve(scope, receive, send, *place)
+
+    async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
+        """The answer to a whole POST, without ASGI; None for what is not regular, which then has to come by ASGI."""
+        guest = self.guest(scope)
+        return await guest.reply(scope, body, hung_up) if guest is not None else None
+
+    def guest(self, scope: Scope) -> Guest | None:
+        """Who sends these headers, for this request and any further one; None where each must come by ASGI."""
+        place = place_of(scope["path"])
+        if place is None or scope["path"].rstrip("/") != place.base:
+            return None
+        if any(name == b"origin" or name.startswith(b"x-forwarded-") for name, _ in scope["headers"]):
+            return None  # a page, or a proxy that says who calls: the app around judges both
+        try:
+            return Guest(self, place, hear(scope), self._doorkeeper(scope))
+        except Agent3Error:
+            return None
+
+    def within(self, principal: Principal) -> bool:
+        """Whether a caller does not ask too often."""
+        return principal.kind == "local" or not self._meter.take(principal.id)
+
+    async def answered(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+        """What the endpoint says to a regular request."""
+        return await self._endpoint.reply(talk, principal, body)
+
+    async def speak_grpc(self, port: int, url: str, judge: Judge) -> GrpcDoor:
+        """Speak gRPC too, on a port of its own, beside the gateway at ``url``; MissingExtra, SetupError."""
+
+        async def endpoint() -> A2AEndpoint:
+            return self._endpoint
+
+        return await grpc.listen(endpoint, self._server.settings.server.host, port, url + BASE, judge)
 
     def routes(self) -> list[Route]:
         """The same for requests that come by way of the app around, as those of web pages do."""
@@ -106,6 +150,7 @@ class A2ADoors:
             "/agents/{agent}/a2a",
             "/agents/{agent}/a2a" + below,
             *sorted(CARD_PATHS),
+            KEYS_PATH,
             _EARLIER,
         ]
         return [Route(one, self, methods=_METHODS) for one in places]
@@ -138,12 +183,37 @@ class A2ADoors:
         return found
 
 
+class Guest:
+    """Who was let in, and comes again with the same headers."""
+
+    __slots__ = ("_doors", "_heard", "_place", "_principal")
+
+    def __init__(self, doors: A2ADoors, place: Place, heard: Heard, principal: Principal):
+        self._doors = doors
+        self._place = place
+        self._heard = heard
+        self._principal = principal
+
+    async def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+        """The answer to a request with this body. A client that hangs up has only stopped listening."""
+        if not self._doors.within(self._principal):
+            return None
+        talk = Talk(told, _nobody, _nobody, *self._place, self._heard)
+        answer = await self._doors.answered(talk, self._principal, body)
+        return Reply(answer) if answer is not None else None
+
+
+async def _nobody(*_: Any) -> Any:
+    raise RuntimeError("what is answered without ASGI has nobody to hear from")
+
+
 class GatewayHost:
     """What the gateway serves over A2A: every agent that the caller may call."""
 
     def __init__(self, server: Server):
         self._server = server
         self._schemes = _schemes(server.settings)
+        self._known: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
 
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
@@ -219,9 +289,18 @@ class GatewayHost:
                 break
         return found[:_MOST_SKILLS]
 
-    def _offered(self, agent: Agent, principal: Principal) -> list[Capability]:
+    def _offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
+        """What a caller may call of an agent. Rules do not change while a gateway runs, so it is found out once."""
+        key = (agent.id, principal.id, principal.scopes)
+        known = self._known.get(key)
+        if known is not None and known[0] is agent:
+            return known[1]
         narrow = self._server.house.access.narrow
-        return [one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes)]
+        offered = tuple(one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes))
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[key] = agent, offered
+        return offered
 
     def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
         return lambda agent: bool(self._offered(agent, principal))

@@ -1,8 +1,10 @@
 """Adding agents from outside: finds out what it was given, asks it what it can do, and puts it into the directory.
 
-Takes the URL of an MCP server, a command that runs one, or a client's JSON file (``{"mcpServers": {…}}``). Nothing is
-stored that was not reached, and no secret that was given: a value that looks like one must be a reference. The tokens
-of a sign-in are the exception: nobody else has them, so they are kept, sealed.
+Takes the URL of an MCP server, a command that runs one, or a client's JSON file (``{"mcpServers": {…}}``); the URL of
+an A2A agent, of its site or of its card, or the card as a JSON file; the interface of a website as a YAML or JSON
+file, or a website that answers questions. Nothing is stored that was not reached, and no secret that was given: a value
+that looks like one must be a reference. The tokens of a sign-in are the exception: nobody else has them, so they are
+kept, sealed.
 """
 
 from __future__ import annotations
@@ -19,23 +21,40 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError, TargetError, TargetRefused
+from agent3.a2a.cards import interfaces
+from agent3.a2a.connector import A2AConnector
+from agent3.definitions import AgentCard, NLWebInterface
+from agent3.errors import (
+    Agent3Error,
+    AgentNotFound,
+    Conflict,
+    SetupError,
+    TargetError,
+    TargetRefused,
+    Unavailable,
+)
 from agent3.gateway.cards import shown
 from agent3.mcp.connector import agent_id
 from agent3.mcp.processes import PREFIX, Command
 from agent3.mcp.upstream import place_of
 from agent3.model import Agent, Route
+from agent3.nlweb.connector import agent_of
+from agent3.nlweb.files import load as load_interface
 from agent3.security.secrets import Vault
 from agent3.server.build import Server, build
 from agent3.server.landing import Guide, Landing
 from agent3.server.references import check_query, check_words, holds_secret, names_secret, variable
 from agent3.server.renewing import describe
 from agent3.server.signins import Plan, Way, references_of
+from agent3.server.standing import keep_stand_ins, stand_in, withdraw
 from agent3.settings import Settings
 
 __all__ = ["Added", "SigningIn", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_AGENT = re.compile(r"\.json$|/\.well-known/|/a2a/?$")
+"""Paths at which an A2A agent is likelier than an MCP server."""
+_SOMEWHERE = Route("nlweb", "an interface")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
 
@@ -69,6 +88,10 @@ class _Found:
 
     route: Route
     name: str | None = None
+    card: Mapping[str, Any] | None = None
+    """The card of an A2A agent that was given by hand."""
+    interface: NLWebInterface | None = None
+    """The interface of a website."""
 
 
 async def add(
@@ -120,6 +143,7 @@ async def remove(server: Server, agent: str) -> None:
     except AgentNotFound:
         unused = set()
     await server.directory.remove(agent)
+    await withdraw(server.directory, agent)
     await _forget(server, unused)
 
 
@@ -158,6 +182,12 @@ async def renew(server: Server, address: str, *, vault: Vault | None = None) -> 
 
 
 async def _add(server: Server, found: _Found, vault: Vault, signing_in: SigningIn | None = None) -> Agent:
+    if found.interface is not None:
+        return await _add_website(server, found.interface, found.name)
+    if found.card is not None:
+        connector = server.house.connectors["a2a"]
+        assert isinstance(connector, A2AConnector)
+        return await _stored(server, connector.describe_card(found.card, found.route), found.name)
     if signing_in is not None:
         return await _add_signed_in(server, found, vault, signing_in)
     try:
@@ -167,10 +197,24 @@ async def _add(server: Server, found: _Found, vault: Vault, signing_in: SigningI
     return await _stored(server, agent, found.name)
 
 
+async def _add_website(server: Server, interface: NLWebInterface, name: str | None) -> Agent:
+    """The website of an interface, which may stand in for another agent too."""
+    if name is not None:
+        interface = interface.model_copy(update={"interface_id": agent_id(name), "name": name})
+    agent = await _stored(server, agent_of(interface), None)
+    try:
+        await stand_in(server.directory, agent)
+    except Agent3Error:
+        await server.directory.remove(agent.id)
+        raise
+    return agent
+
+
 async def _stored(server: Server, agent: Agent, name: str | None) -> Agent:
     if name is not None:
         agent = replace(agent, id=agent_id(name), name=name)
     before = await _check_free(server, agent)
+    agent = agent if before is None else keep_stand_ins(agent, before)
     await server.directory.add(agent)
     if before is not None:
         await _forget(server, references_of(before))
@@ -189,11 +233,72 @@ async def _check_free(server: Server, agent: Agent) -> Agent | None:
 
 
 async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Agent:
+    """Find out what it is: an MCP server, one below the address of its site, an A2A agent, or a site that answers.
+
+    An address that looks like a card's or an agent's is asked for its card first.
+    """
+    if route.address.startswith(PREFIX):
+        return await _describe(server, route, vault)
+    ways = [_mcp_server, _a2a_agent]
+    if _AGENT.search(urlsplit(route.address).path):
+        ways.reverse()
+    try:
+        return await ways[0](server, route, vault)
+    except TargetError as wrong:
+        if _settles(wrong):
+            raise
+        try:
+            agent = await ways[1](server, route, vault)
+        except TargetError as other:
+            if (site := await _website(server, route)) is not None:
+                return site
+            raise _the_clearer(wrong, other) from None
+        if isinstance(wrong, TargetRefused) and not _speaks_at(agent, route.address):
+            raise
+        return agent
+
+
+def _settles(wrong: TargetError) -> bool:
+    """Whether an error says that there is nobody at all, so that asking in another way is no use."""
+    return isinstance(wrong, Unavailable) and not wrong.sent
+
+
+def _the_clearer(wrong: TargetError, other: TargetError) -> TargetError:
+    """Of two failures that of the likelier guess, unless only the other one says what is missing."""
+    return other if isinstance(other, TargetRefused) and not isinstance(wrong, TargetRefused) else wrong
+
+
+def _speaks_at(agent: Agent, address: str) -> bool:
+    """Whether the card is of the very address that was given: a site that refuses one may show the card of another."""
+    offered = {one.url.rstrip("/") for one, _ in interfaces(AgentCard.from_wire(agent.card))}
+    return address.partition("?")[0].rstrip("/") in offered
+
+
+async def _website(server: Server, route: Route) -> Agent | None:
+    """A site that answers questions by itself; None if this one does not."""
+    connector = server.house.connectors.get("nlweb")
+    if connector is None or route.credential is not None:
+        return None
+    try:
+        return await connector.describe(route.address)
+    except (TargetError, SetupError):
+        return None
+
+
+async def _a2a_agent(server: Server, route: Route, vault: Vault) -> Agent:
+    try:
+        return await _describe(server, replace(route, protocol="a2a"), vault)
+    except TargetRefused as refused:
+        refused.data["protocol"] = "a2a"
+        raise
+
+
+async def _mcp_server(server: Server, route: Route, vault: Vault) -> Agent:
     """People give the address of a site as often as that of its endpoint."""
     try:
         return await _describe(server, route, vault)
     except TargetError as wrong:
-        if route.address.startswith(PREFIX) or urlsplit(route.address).path not in ("", "/"):
+        if urlsplit(route.address).path not in ("", "/"):
             raise
         endpoint = _endpoint(route.address)
         try:
@@ -213,7 +318,7 @@ def _endpoint(site: str) -> str:
 
 
 async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
-    return await describe(server.house.connectors.get("mcp"), route, vault)
+    return await describe(server.house.connectors, route, vault)
 
 
 # Signing in
@@ -266,6 +371,12 @@ def _how_to_sign_in(wrong: TargetRefused, found: _Found) -> TargetRefused:
         return wrong
     named = f" --name {shlex.quote(found.name)}" if found.name is not None else ""
     again = f"agent3 add {shlex.quote(found.route.address)}{named}"
+    if wrong.data.get("protocol") == "a2a":
+        return TargetRefused(
+            f"{place_of(found.route.address)} wants to know who you are (HTTP 401). With a key that it gave you in an "
+            f"environment variable, type: {again} --credential env:NAME",
+            data=wrong.data,
+        )
     return TargetRefused(
         f"{place_of(found.route.address)} wants to know who you are (HTTP 401). To sign in, type: {again} --sign-in\n"
         f"With a key that it gave you in an environment variable: {again} --credential env:NAME",
@@ -286,14 +397,19 @@ async def _forget(server: Server, references: set[str]) -> None:
 def _read(what: str, name: str | None, credential: str | None) -> list[_Found]:
     text = what.strip()
     if not text:
-        raise SetupError("Nothing was given to add. Give a URL, a command, or a file with mcpServers.")
+        raise SetupError(
+            "Nothing was given to add. Give a URL, a command, or a file with mcpServers, an agent card or a website's "
+            "interface."
+        )
     if text.startswith(("http://", "https://")):
         return [_Found(_at_url(text, credential), name)]
     if scheme := _SCHEME.match(text):
         raise SetupError(f"{scheme[1]!r} addresses are not known here; give http:// or https://, or a command.")
     if text.startswith("{"):
         return _from_config(text, "The JSON that was given", name, credential)
-    if (file := Path(text).expanduser()).suffix == ".json":
+    if (file := Path(text).expanduser()).suffix in (".yaml", ".yml"):
+        return [_Found(_SOMEWHERE, name, interface=load_interface(file))]
+    if file.suffix == ".json":
         return _from_config(_content(file), text[:100], name, credential)
     return [_Found(_at_command(_split(text), {}, None, credential), name)]
 
@@ -321,6 +437,10 @@ def _from_config(text: str, where: str, name: str | None, credential: str | None
     except ValueError as wrong:
         raise SetupError(f"{where} is not JSON: {wrong}.") from None
     servers = body.get("mcpServers") or body.get("servers") if isinstance(body, dict) else None
+    if isinstance(body, dict) and not servers and _is_card(body):
+        return [_Found(_at_card(body, where, credential), name, body)]
+    if isinstance(body, dict) and not servers and {"base_url", "actions"} <= set(body):
+        return [_Found(_SOMEWHERE, name, interface=NLWebInterface.from_document(body))]
     if not isinstance(servers, dict) or not servers:
         raise SetupError(f'{where} holds no MCP servers; they stand under "mcpServers".')
     if name is not None and len(servers) > 1:
@@ -328,6 +448,18 @@ def _from_config(text: str, where: str, name: str | None, credential: str | None
             raise SetupError(f"{where} holds no server {name!r}; it holds {', '.join(sorted(servers))}.")
         servers = {name: servers[name]}
     return [_Found(_configured(key, entry, credential), name or key) for key, entry in servers.items()]
+
+
+def _is_card(body: Mapping[str, Any]) -> bool:
+    return "name" in body and ("supportedInterfaces" in body or ("url" in body and "skills" in body))
+
+
+def _at_card(body: Mapping[str, Any], where: str, credential: str | None) -> Route:
+    """The route to the agent of a card, which is where the card says that it is."""
+    offered = interfaces(AgentCard.from_wire(body))
+    if not offered:
+        raise SetupError(f"{where} is a card without an address at which A2A is spoken.")
+    return replace(_at_url(offered[0][0].url, credential), protocol="a2a")
 
 
 def _configured(key: str, entry: Any, credential: str | None) -> Route:

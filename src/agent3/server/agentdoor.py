@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import msgspec
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
 from agent3.mcp.connector import MCPConnector
-from agent3.mcp.fastlane import FastLane, HungUp, Reply
+from agent3.mcp.fastlane import FastLane, HungUp, Reply, Visitor
 from agent3.mcp.mirror import Keys, Mirror
 from agent3.mcp.offers import ToolSet
 from agent3.mcp.protocol import MCPDoor
@@ -52,6 +53,8 @@ _OFTENER = 10
 """How much oftener than call a client may list, read and answer."""
 _CALLER = "agent3.caller"
 
+_Who = tuple[str, frozenset[str]]
+"""All of a caller that rules can ask for."""
 Make = Callable[..., MCPDoor]
 """Makes the MCP door of a tool set, with the hosts and bounds of the gateway."""
 
@@ -143,7 +146,7 @@ class AgentDoors:
             if not self._running:
                 return None
             door = self._open.get(name)
-            if door is None or not door.knows(principal, self._server.directory.peek(name)):
+            if door is None or not door.knows(_who(principal), self._server.directory.peek(name)):
                 door = await self._door(name, principal)
                 door.remember(principal)
         except Agent3Error:
@@ -151,6 +154,23 @@ class AgentDoors:
         self._open.move_to_end(name)
         scope[_CALLER] = principal
         return await door.reply(scope, body, hung_up)
+
+    def guest(self, scope: Scope) -> _Guest | None:
+        """Whoever was answered just now, for further requests with the same headers."""
+        name = agent_in(scope["path"]) or ""
+        door = self._open.get(name)
+        if door is None or _CALLER not in scope or (visitor := door.lane.visitor(scope)) is None:
+            return None
+        guest = _Guest(self, name, door, _caller(scope), visitor)
+        door.guests.add(guest)
+        return guest
+
+    def admits(self, name: str, door: _Door, who: _Who) -> bool:
+        """Whether the door that somebody was let in by is still open to them, and to the agent as it is now."""
+        if self._open.get(name) is not door or not self._running:
+            return False
+        self._open.move_to_end(name)
+        return door.knows(who, self._server.directory.peek(name))
 
     # Doors
 
@@ -185,6 +205,8 @@ class AgentDoors:
     def _close(self, name: str, why: str) -> None:
         door = self._open.pop(name)
         door.closing.set()
+        for guest in door.guests:
+            guest.leave()
         log.debug("the door of %s is closed: %s", name, why)
 
     def _evict(self) -> None:
@@ -270,6 +292,32 @@ class AgentDoors:
         return self.env.monotonic()
 
 
+class _Guest:
+    """Who was let in to an agent's door, and comes again with the same headers."""
+
+    def __init__(self, doors: AgentDoors, name: str, door: _Door, principal: Principal, visitor: Visitor):
+        self._doors = doors
+        self._name = name
+        self._who = _who(principal)
+        self._inside: tuple[_Door, Visitor] | None = (door, visitor)
+
+    def leave(self) -> None:
+        """The door is closed: nothing of it is kept because somebody might come again."""
+        self._inside = None
+
+    async def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+        """The answer to a request with this body; None where the guest has to be let in anew."""
+        if self._inside is None or not self._doors.admits(self._name, self._inside[0], self._who):
+            return None
+        door, visitor = self._inside
+        door.busy += 1
+        door.used = self._doors.now()
+        try:
+            return await visitor.reply(told, body, hung_up)
+        finally:
+            door.busy -= 1
+
+
 class _Door:
     """One agent's door, while it is open. ``busy`` counts the requests inside, open streams among them."""
 
@@ -280,7 +328,7 @@ class _Door:
         self._mirror = doors.mirror(agent, self.heard)
         self._tools = doors.tools(agent, self._mirror)
         self._mcp = doors.made(self._tools, agent)
-        self._lane = FastLane(self._mcp, env=doors.env)
+        self.lane = FastLane(self._mcp, env=doors.env)
         self._opened = asyncio.Event()
         self._stayed = float("-inf")
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -288,7 +336,8 @@ class _Door:
         self.closing = asyncio.Event()
         self.busy = 0
         self.used = doors.now()
-        self._known: set[tuple[str, frozenset[str]]] = set()
+        self._known: set[_Who] = set()
+        self.guests: WeakSet[_Guest] = WeakSet()
 
     async def live(self) -> None:
         """Be open until told to close."""
@@ -321,26 +370,26 @@ class _Door:
         """One request; the first ones wait a moment until it is open."""
         if not self._opened.is_set():
             await self._opened.wait()
-        await self._lane(scope, receive, send)
+        await self.lane(scope, receive, send)
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
         """Likewise without ASGI."""
         self.busy += 1
         self.used = self._doors.now()
         try:
-            return await self._lane.reply(scope, body, hung_up)
+            return await self.lane.reply(scope, body, hung_up)
         finally:
             self.busy -= 1
 
-    def knows(self, principal: Principal, agent: Agent | None) -> bool:
+    def knows(self, who: _Who, agent: Agent | None) -> bool:
         """Whether this caller was let in to the agent as it is now; rules do not change while a gateway runs."""
-        return agent is self._tools.agent and (principal.id, principal.scopes) in self._known
+        return agent is self._tools.agent and who in self._known
 
     def remember(self, principal: Principal) -> None:
         """This caller was let in."""
         if len(self._known) >= _KNOWN:
             self._known.clear()
-        self._known.add((principal.id, principal.scopes))
+        self._known.add(_who(principal))
 
     def fits(self, agent: Agent) -> bool:
         """Whether this door still says of the agent what is true; its tools may change behind it."""
@@ -424,6 +473,10 @@ def _instructions(agent: Agent) -> str | None:
         return agent.description or None
     told = agent.card.get("instructions")
     return told if isinstance(told, str) else None
+
+
+def _who(principal: Principal) -> _Who:
+    return principal.id, principal.scopes
 
 
 def _caller(scope: Scope) -> Principal:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import unknown
+from agent3.calls.prepared import Prepared, prepare
 from agent3.errors import Agent3Error, JobNotFound, NotFound, RateLimited
 from agent3.mcp.connector import passing
 from agent3.mcp.jobs import JobTasks
@@ -57,6 +58,7 @@ DOOR = "mcp"
 PATIENCE = 300.0
 """Seconds for which a client that cannot follow tasks waits for work that goes on elsewhere."""
 _DAY = 86_400.0
+_MOST_PREPARED = 1_000
 READ, PROMPT = "resources/read", "prompts/get"
 """What the rules and the ledger call a look at resources and at prompts; lists, news and completions go with it."""
 _RULED = {"resources": READ, "prompts": PROMPT}
@@ -107,6 +109,7 @@ class AgentTools:
         self._tasks = JobTasks(self._house.runner, self._house.settings.calls.job_days * _DAY, DOOR)
         self._generation = 0
         self._all: dict[str, Tool] = {}
+        self._prepared: dict[tuple[str, str, frozenset[str]], Prepared | None] = {}
         self.renew(agent)
         if mirror is not None:
             self._show(mirror, offers(agent))
@@ -121,6 +124,7 @@ class AgentTools:
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in made.items()}
         self._passes = agent.card.get("protocol") == "mcp"
         self._generation += 1
+        self._prepared.clear()
         return before != self._all
 
     # Tools
@@ -138,7 +142,10 @@ class AgentTools:
         started = self._env.monotonic()
         status = "error"
         try:
-            outcome = await self._start(name, arguments, caller)
+            prepared = self._prepared_for(name, caller.principal) if caller.traceparent is None else None
+            outcome = await prepared(arguments) if prepared is not None else None
+            if type(outcome) is not Done:
+                outcome = await self._start(name, arguments, caller, outcome)
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         finally:
@@ -153,7 +160,28 @@ class AgentTools:
         outcome = await self._house.runner.answer(caller.principal, state, answers, listener=caller.listener, door=DOOR)
         return await self._to_its_end(outcome, caller)
 
-    async def _start(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+    def _prepared_for(self, name: str, principal: Principal) -> Prepared | None:
+        key = name, principal.id, principal.scopes
+        try:
+            return self._prepared[key]
+        except KeyError:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            capability = self._capabilities.get(name)
+            if capability is None:
+                return None
+            made = self._prepared[key] = prepare(self._house, principal, self.agent, capability, DOOR)
+            return made
+
+    async def _start(
+        self, name: str, arguments: dict[str, Any], caller: Caller, outcome: Outcome | None = None
+    ) -> Outcome:
+        """What becomes of a call, and of one that a prepared call has begun but not ended."""
+        if outcome is None:
+            outcome = await self._by_all_steps(name, arguments, caller)
+        return await self._to_its_end(outcome, caller)
+
+    async def _by_all_steps(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         capability = self._capabilities.get(name)
         call = Call(
             id=self._env.id(),
@@ -171,8 +199,7 @@ class AgentTools:
             await self._house.refuse(call, refusal, DOOR)
             raise refusal
         target = self.agent, capability
-        outcome = await self._house.runner.start(call, target, listener=caller.listener, door=DOOR)
-        return await self._to_its_end(outcome, caller)
+        return await self._house.runner.start(call, target, listener=caller.listener, door=DOOR)
 
     async def _to_its_end(self, outcome: Outcome, caller: Caller) -> Outcome:
         """Wait for work that goes on elsewhere, unless the client follows tasks; large parts come back whole."""

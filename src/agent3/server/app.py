@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3._version import __version__
 from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
-from agent3.mcp.fastlane import FastLane
+from agent3.mcp.fastlane import FastLane, HungUp, Reply
 from agent3.mcp.offers import ToolSet
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
@@ -27,12 +27,15 @@ from agent3.server.a2a import A2ADoors, place_of
 from agent3.server.agentdoor import AgentDoors, agent_in
 from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
 from agent3.server.build import Server
-from agent3.server.connections import Lane
+from agent3.server.connections import Guest, Lane
 from agent3.server.letters import measure
 from agent3.server.rest import error_response, json_response, routes
 from agent3.server.tools import INSTRUCTIONS, GatewayTools
 
-__all__ = ["app", "door"]
+if TYPE_CHECKING:  # it needs an optional part
+    from agent3.a2a.grpc.server import GrpcDoor
+
+__all__ = ["Doors", "app", "door"]
 
 log = logger("server")
 
@@ -101,7 +104,30 @@ def app(server: Server) -> Doors:
             SignedRequests(one, doorkeeper, server.database, server.settings.server, server.env)
             for one in (lane, others, tasks)
         )
-    return Doors(_for_pages(inner, server.settings.server.allowed_origins), lane, others, tasks, server)
+    doors = Doors(_for_pages(inner, server.settings.server.allowed_origins), lane, others, tasks, server)
+    doors.speak_grpc = partial(a2a.speak_grpc, judge=_judging(server, doorkeeper))
+    return doors
+
+
+def _judging(server: Server, doorkeeper: Doorkeeper) -> Callable[[Scope], Awaitable[None]]:
+    """What judges the access tokens of calls that come by another way than HTTP. Signatures are none over gRPC."""
+
+    async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
+        """The verdict is in the scope."""
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def unheard(message: Message) -> None:
+        """Whoever refuses says why by itself."""
+
+    judge = SignedRequests(nobody, doorkeeper, server.database, server.settings.server, server.env)
+
+    async def judging(scope: Scope) -> None:
+        if doorkeeper.judges:
+            await judge(scope, gone, unheard)
+
+    return judging
 
 
 def _signed(server: Server, doorkeeper: Doorkeeper) -> list[Middleware]:
@@ -130,6 +156,9 @@ class Doors:
     MCP judges hosts and origins by itself, and goes straight to its lane unless a page calls, which needs CORS.
     """
 
+    speak_grpc: Callable[[int, str], Awaitable[GrpcDoor]]
+    """Opens the door of gRPC on a port, beside the address of these doors."""
+
     def __init__(self, inner: ASGIApp, lane: ASGIApp, agents: ASGIApp, a2a: ASGIApp, server: Server):
         self._inner = inner
         self._a2a = a2a
@@ -138,6 +167,7 @@ class Doors:
         # Where requests are judged before they reach a lane, none is answered without that.
         self._short = {"/mcp": lane} if isinstance(lane, FastLane) else {}
         self._shorts = agents if isinstance(agents, AgentDoors) else None
+        self._tasks = a2a if isinstance(a2a, A2ADoors) else None
         self._origins = {*server.settings.server.allowed_origins}
         names = {"127.0.0.1", "localhost", "[::1]", server.settings.server.host}
         self._hosts = names | set(server.settings.server.allowed_hosts)
@@ -160,7 +190,20 @@ class Doors:
 
     def lane(self, path: str) -> Lane | None:
         """What may answer a POST to this path before any app is asked."""
-        return self._short.get(path) or (self._shorts if agent_in(path) is not None else None)
+        if found := self._short.get(path):
+            return found
+        if agent_in(path) is not None:
+            return self._shorts
+        return self if self._tasks is not None and place_of(path) is not None else None
+
+    async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
+        """The answer of A2A to a whole POST, without ASGI."""
+        guest = self.guest(scope)
+        return await guest.reply(scope, body, hung_up) if guest is not None else None
+
+    def guest(self, scope: Scope) -> Guest | None:
+        """Who asks A2A, for this request and any further one with the same head."""
+        return self._tasks.guest(scope) if self._tasks is not None and self._refusal(scope) is None else None
 
     def _refusal(self, scope: Scope) -> Agent3Error | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agent3.a2a.push import Pushes
+from agent3.a2a.signing import CardKey, HouseKeys
 from agent3.calls import House, LocalAgent, LocalConnector
 from agent3.calls.callbacks import Callbacks
-from agent3.calls.outbox import Outbox
+from agent3.calls.outbox import KEY, Outbox
 from agent3.calls.runner import Target
 from agent3.calls.standalone import blob_folder
 from agent3.directory import Directory, Reputation
@@ -22,11 +23,14 @@ from agent3.observe import traces
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.security.network import Policy
+from agent3.security.safe import Safe
+from agent3.security.seals import Seals
 from agent3.security.secrets import EnvironmentVault
 from agent3.server.readiness import Readiness
-from agent3.server.references import ReferringConnector
+from agent3.server.references import ReferringA2AConnector, ReferringConnector
 from agent3.server.renewing import Renewals
-from agent3.server.signins import Seals, SignIns
+from agent3.server.signins import SignIns
+from agent3.server.websites import websites
 from agent3.settings import Outbound, Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
 from agent3.storage.news import News
@@ -51,7 +55,9 @@ class Server:
     readiness: Readiness
     sign_ins: SignIns
     pushes: Pushes | None = None
-    """What tells of A2A tasks; None where there is no secret to sign deliveries with."""
+    """What tells of A2A tasks; None where there is nothing to sign deliveries with."""
+    keys: HouseKeys | None = None
+    """What signs agent cards, and the public keys of all that is signed."""
     ready: bool = False
 
     def stop(self) -> None:
@@ -86,14 +92,24 @@ async def _take_over(house: House) -> None:
         house.callbacks.start()
 
 
-def _vault(settings: Settings, database: Database, url: str, env: Env) -> SignIns:
+def _vault(settings: Settings, database: Database, url: str, env: Env) -> tuple[SignIns, Seals]:
     plain = EnvironmentVault()
-    return SignIns(database, plain, Seals(settings.storage.seal, url, plain), env)
+    seals = Seals(settings.storage.seal, url, plain)
+    return SignIns(database, plain, seals, env), seals
 
 
-def _tells(settings: Settings) -> bool:
-    """Whether somebody has a secret by which it knows that what it is told is from us."""
-    return bool(settings.callbacks.secret or any(one.callback_secret for one in settings.clients))
+async def _keys(settings: Settings, safe: Safe) -> HouseKeys | None:
+    """By which others know what comes from this gateway; None where nothing can be kept secret."""
+    how, own = settings.server, None
+    if how.sign_cards and how.card_key:
+        own = CardKey((await EnvironmentVault().get(how.card_key)).reveal())
+    return await HouseKeys.of(safe, KEY, key=own, sign=how.sign_cards)
+
+
+def _tells(settings: Settings, keys: HouseKeys | None) -> bool:
+    """Whether there is anything by which somebody knows that what it is told is from us."""
+    secrets = (settings.callbacks.secret, *(one.callback_secret for one in settings.clients))
+    return keys is not None or any(secrets)
 
 
 def outbound_policy(out: Outbound) -> Policy:
@@ -122,7 +138,10 @@ async def build(
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
         local = LocalConnector()
-        vault = _vault(settings, database, url, env)
+        vault, seals = _vault(settings, database, url, env)
+        safe = Safe(database, seals, env)
+        # A passing command shows no card and delivers nothing: it makes no keys.
+        keys = await _keys(settings, safe) if take_over else None
 
         def changed(address: str) -> None:
             if take_over:
@@ -135,18 +154,20 @@ async def build(
             on_change=changed,
             env=env,
         )
-        connectors: dict[str, Connector] = {"local": local, "mcp": mcp}
+        a2a = ReferringA2AConnector(vault, outbound_policy(settings.outbound), env=env)
+        connectors: dict[str, Connector] = {"local": local, "mcp": mcp, "a2a": a2a}
         news = News(database, env.id())
         directory = Directory(database, env, metrics, news)
         for agent in agents:
             local.add(agent)
             directory.host(agent.agent)
+        connectors["nlweb"] = websites(database, directory, lambda: house.access, seals, vault, env, metrics)
         reputation = Reputation(database, env)
 
         async def lookup(agent_id: str, capability: str) -> Target:
             return await gateway.lookup(agent_id, capability)
 
-        outbox = Outbox(settings, database, vault, env, metrics)
+        outbox = Outbox(settings, database, vault, env, metrics, safe)
         house = House.build(
             settings,
             database,
@@ -160,12 +181,12 @@ async def build(
             news=news,
             callbacks=Callbacks(outbox, env),
         )
-        pushes = Pushes(outbox, house.jobs, database, env) if _tells(settings) else None
+        pushes = Pushes(outbox, house.jobs, database, env) if _tells(settings, keys) else None
         gateway = Gateway(house, directory, reputation)
         gateway.sign_in = vault.about
         renewals = Renewals(
             directory,
-            mcp,
+            connectors,
             vault=vault,
             card_seconds=settings.calls.card_seconds,
             env=env,
@@ -173,7 +194,7 @@ async def build(
             duty=house.leases.take,
         )
         server = Server(
-            settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env), vault, pushes
+            settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env), vault, pushes, keys
         )
         try:
             if take_over:

@@ -20,16 +20,18 @@ from urllib.parse import quote, unquote, unquote_plus
 
 from msgspec.structs import replace
 
+from agent3.a2a.connector import A2AConnector
 from agent3.errors import Agent3Error, SetupError
 from agent3.mcp.connector import Heard, MCPConnector
 from agent3.mcp.mirror import purged
 from agent3.mcp.processes import PREFIX, Command
 from agent3.mcp.upstream import place_of
-from agent3.model import Agent, Call, Capability, Done, Event, Outcome, Part, Route
+from agent3.model import Agent, Call, Capability, Done, Event, Handler, Outcome, Part, Route
 from agent3.security.sanitize import rewrite_value
 from agent3.security.secrets import Secret, Vault, redact, redact_outcome
 
 __all__ = [
+    "ReferringA2AConnector",
     "ReferringConnector",
     "check_query",
     "check_words",
@@ -337,16 +339,7 @@ class ReferringConnector(MCPConnector):
         filled, hidden = await self._filled(call.route.address)
         if filled == call.route.address and not hidden:
             return await super().call(call)
-        live = call.live
-        before = live.filters if live is not None else ()
-        if live is not None and hidden:
-            live.filters = (_hiding(hidden), *before)
-        try:
-            outcome = await super().call(replace(call, route=replace(call.route, address=filled)))
-        finally:
-            if live is not None:
-                live.filters = before
-        return redact_outcome(outcome, hidden)
+        return await _with_address(call, filled, hidden, super().call)
 
     async def request(
         self, route: Route, *arguments: Any, secret: Secret | None = None, **options: Any
@@ -389,6 +382,50 @@ class ReferringConnector(MCPConnector):
         if filled != address:
             self._given[filled] = address
         return filled, hidden if secret is None else (*hidden, secret)
+
+
+class ReferringA2AConnector(A2AConnector):
+    """Reaches A2A agents by addresses that hold references."""
+
+    def __init__(self, vault: Vault, *arguments: Any, **options: Any):
+        self._vault = vault
+        super().__init__(*arguments, **options)
+
+    async def describe(
+        self, address: str, *, secret: Secret | None = None, route: Route | None = None, registered: bool = False
+    ) -> Agent:
+        """As A2AConnector; the routes of the agent hold the references."""
+        filled, hidden = await resolve(address, self._vault)
+        pattern = route or Route("a2a", address)
+        if filled == address:
+            return await super().describe(address, secret=secret, route=pattern, registered=registered)
+        hidden = hidden if secret is None else (*hidden, secret)
+        with _purging(hidden):
+            agent = await super().describe(filled, secret=secret, route=pattern, registered=registered)
+        return _shown(replace(agent, source=_source(address)), hidden)
+
+    async def call(self, call: Call) -> Outcome:
+        """As A2AConnector, without the secrets of the address in what comes back."""
+        assert call.route is not None
+        filled, hidden = await resolve(call.route.address, self._vault)
+        if filled == call.route.address:
+            return await super().call(call)
+        return await _with_address(call, filled, hidden, super().call)
+
+
+async def _with_address(call: Call, filled: str, hidden: Sequence[Secret], handle: Handler) -> Outcome:
+    """A call to an address whose secrets are in it, without them in what comes back."""
+    assert call.route is not None
+    live = call.live
+    before = live.filters if live is not None else ()
+    if live is not None and hidden:
+        live.filters = (_hiding(hidden), *before)
+    try:
+        outcome = await handle(replace(call, route=replace(call.route, address=filled)))
+    finally:
+        if live is not None:
+            live.filters = before
+    return redact_outcome(outcome, hidden)
 
 
 @contextmanager

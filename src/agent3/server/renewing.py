@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
+from agent3.a2a.connector import GIVEN, SIGNATURE, A2AConnector
+from agent3.a2a.reaching import changed_hands
 from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, SetupError, TargetError
@@ -23,6 +25,7 @@ from agent3.model import Agent, Connector, Done, Failed, Outcome, Route
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.security.secrets import EnvironmentVault, Vault
+from agent3.server.standing import keep_stand_ins
 
 __all__ = ["Renewals", "describe"]
 
@@ -34,19 +37,22 @@ APART = 2.0
 """Least seconds between two questions to one server, also to one that says without end that it changed."""
 Duty = Callable[[str, float], Awaitable[bool]]
 """Whether something named is this process's to do for so many seconds, of all that share the directory."""
+SUSPENDED = "suspended"
+"""The key in an agent's ``meta`` under which stands since when and why it is left alone."""
 _DOWN = frozenset({"unavailable", "circuit_open", "timeout"})
 
 
-async def describe(connector: Connector | None, route: Route, vault: Vault) -> Agent:
-    """What the server of a route says of itself now."""
-    if not isinstance(connector, MCPConnector):
-        raise SetupError("This gateway was built without a connector for MCP servers.")
+async def describe(connectors: Mapping[str, Connector], route: Route, vault: Vault) -> Agent:
+    """What the server or agent of a route says of itself now."""
+    connector = connectors.get(route.protocol)
+    if not isinstance(connector, (MCPConnector, A2AConnector)):
+        raise SetupError(f"This gateway was built without a connector for {route.protocol}.")
     secret = await vault.get(route.credential) if route.credential is not None else None
     return await connector.describe(route.address, secret=secret, route=route, registered=True)
 
 
 class Renewals:
-    """Renews what the directory holds of MCP servers. It belongs to the event loop it is used in.
+    """Renews what the directory holds of MCP servers and A2A agents. It belongs to the event loop it is used in.
 
     ``changed`` and ``used`` return at once; for one server at most one question is under way, and a new one waits a
     little. ``listeners`` hear the address of a server that said that it changed, when the directory has its new card;
@@ -56,7 +62,7 @@ class Renewals:
     def __init__(
         self,
         directory: Directory,
-        connector: Connector | None,
+        connectors: Mapping[str, Connector],
         *,
         vault: Vault | None = None,
         card_seconds: float = 3_600.0,
@@ -70,7 +76,7 @@ class Renewals:
         self.listeners: list[Callable[[str], None]] = []
         self.counts: Counter[str] = Counter()
         self._directory = directory
-        self._connector = connector
+        self._connectors = connectors
         self._vault = vault or EnvironmentVault()
         self._card_seconds = card_seconds
         self._env = env
@@ -176,7 +182,7 @@ class Renewals:
     async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
-            found = await describe(self._connector, route, vault)
+            found = await describe(self._connectors, route, vault)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)
@@ -186,8 +192,11 @@ class Renewals:
             self._count("failed")
             log.warning("%s cannot be asked what it can do: %s", agent.id, wrong)
             return None
+        if why := changed_hands(agent.meta.get(SIGNATURE) or {}, found.meta.get(SIGNATURE) or {}):
+            return await self._stored(agent, self._suspended(agent, why))
         meta = {key: value for key, value in agent.meta.items() if key != UNREACHABLE}
         now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
+        now = keep_stand_ins(now, agent)
         self._count("same" if now == agent else "renewed")
         return await self._stored(agent, now)
 
@@ -201,6 +210,17 @@ class Renewals:
         mark = {"since": self._env.now(), "why": wrong.message[:300]}
         return replace(agent, meta={**agent.meta, UNREACHABLE: mark})
 
+    def _suspended(self, agent: Agent, why: str) -> Agent:
+        """The agent as it was, which takes no calls until somebody looks at it and adds it again."""
+        self._count("failed")
+        log.error("%s is suspended: %s. If that is right, add it again.", agent.id, why)
+        mark = {"since": self._env.now(), "why": why}
+        return (
+            agent
+            if agent.status == "suspended"
+            else replace(agent, status="suspended", meta={**agent.meta, SUSPENDED: mark})
+        )
+
     async def _stored(self, before: Agent, now: Agent) -> Agent | None:
         if now == before or not await self._directory.renew(before, now):
             return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
@@ -209,7 +229,9 @@ class Renewals:
 
 
 def _routes(agent: Agent) -> list[Route]:
-    return [route for one in agent.capabilities for route in one.routes if route.protocol == "mcp"]
+    """Those that tell what they can do; a card that was given by hand is not asked for again."""
+    routes = (route for one in agent.capabilities for route in one.routes)
+    return [route for route in routes if route.protocol in ("mcp", "a2a") and GIVEN not in route.meta]
 
 
 def _doubtful(agent: Agent, outcome: Outcome | None) -> bool:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -26,7 +26,7 @@ from agent3.a2a.authoring import agent_of, can_be_agent
 from agent3.calls import LocalAgent
 from agent3.errors import SetupError
 from agent3.observe import logs
-from agent3.server.app import app, door
+from agent3.server.app import Doors, app, door
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server, build, database_url
 from agent3.server.client import announce
@@ -34,6 +34,9 @@ from agent3.server.connections import patient
 from agent3.server.tools import GatewayTools
 from agent3.settings import Settings
 from agent3.storage.opening import without_password
+
+if TYPE_CHECKING:  # it needs an optional part
+    from agent3.a2a.grpc.server import GrpcDoor
 
 __all__ = ["serve_forever", "serve_stdio"]
 
@@ -80,14 +83,22 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
             ws="none",
         )
         url = _url(listener)
+        grpc = await _grpc(doors, settings, url)
         note = announce(url, settings)
-        _greet(url, settings, agents)
+        _greet(url, settings, agents, grpc)
         # What start-up made lives as long as the process; the collector need not look at it again.
         gc.freeze()
         try:
             await _Uvicorn(config, server).serve(sockets=[listener])
         finally:
             _forget(note)
+            if grpc is not None:
+                await grpc.aclose()
+
+
+async def _grpc(doors: Doors, settings: Settings, url: str) -> GrpcDoor | None:
+    port = settings.server.grpc_port
+    return await doors.speak_grpc(port, url) if port is not None else None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -234,7 +245,7 @@ def _not_loaded(reference: str, module: str, wrong: Exception) -> str:
     return f"{reference} could not be loaded: {type(wrong).__name__}: {wrong}{place}"
 
 
-def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
+def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], grpc: GrpcDoor | None) -> None:
     """Where it is, what to paste into a client, and one command to try."""
     entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
     keyed = [client.id for client in settings.clients if client.key and not client.require_signature]
@@ -244,7 +255,7 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
-        f"  A2A      {url}/a2a",
+        f"  A2A      {url}/a2a" + (f"  gRPC at port {grpc.port}" if grpc is not None else ""),
         f"  REST     {url}/openapi.json",
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
         f"  State    {without_password(database_url(settings))}",

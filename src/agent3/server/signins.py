@@ -7,10 +7,7 @@ reference on. How a person is sent to a page and comes back is not known here.
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, NoReturn
 
@@ -27,10 +24,10 @@ from agent3.model import Agent
 from agent3.observe.logs import get as logger
 from agent3.security.network import Gate, Stream
 from agent3.security.sealed import seal, unseal
+from agent3.security.seals import Seals
 from agent3.security.secrets import Secret, Vault
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.leases import Leases
-from agent3.storage.opening import sqlite_path
 
 __all__ = ["SCHEME", "Plan", "Seals", "SignIns", "Way", "references_of"]
 
@@ -42,7 +39,6 @@ _RECENT = 3
 """Tokens of one sign-in that are looked for in what comes back."""
 _DUTY = 15.0
 """Seconds for which one process of several renews a token, and the others wait for it."""
-_LEAST_SEAL = 16
 _NEW = (
     "INSERT INTO sign_ins (until, renews, updated, sealed, id, address, way, version) VALUES (?, ?, ?, ?, ?, ?, ?, 1)"
 )
@@ -68,59 +64,6 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 class _Kept(Struct, frozen=True):
     plan: Plan
     grant: Grant
-
-
-class Seals:
-    """The keys that seal what is kept: those of a setting, else of a file beside the embedded database."""
-
-    def __init__(self, reference: str, database: str, vault: Vault):
-        self._reference = reference
-        self._url = database
-        self._vault = vault
-        self._found: list[bytes] = []
-
-    async def keys(self) -> list[bytes]:
-        """The newest first; SetupError where there are none and no place to make one."""
-        if not self._found:
-            self._found = await self._named() if self._reference else [self._of_file()]
-        return self._found
-
-    async def _named(self) -> list[bytes]:
-        keys = [one.encode() for one in (await self._vault.get(self._reference)).reveal().split()]
-        if not keys or min(map(len, keys)) < _LEAST_SEAL:
-            raise SetupError(f"The secret of storage.seal is too short. Take one of {_LEAST_SEAL} characters or more.")
-        return keys
-
-    def _of_file(self) -> bytes:
-        if not self._url.startswith(("sqlite:", ":memory:")):
-            raise SetupError(
-                "Tokens are kept sealed, and gateways on PostgreSQL need one secret for that. Set AGENT3_STORAGE_SEAL "
-                "to env:NAME on each of them, with the same secret in NAME."
-            )
-        path = None if self._url == ":memory:" else sqlite_path(self._url)
-        return secrets.token_bytes(32) if path is None else _key_in(path.with_name(f"{path.name}.seal"))
-
-
-def _key_in(file: Path) -> bytes:
-    """The key in a file, which is made where there is none; of two who make it at once one wins."""
-    try:
-        if not file.exists():
-            _make(file)
-        return bytes.fromhex(file.read_text(encoding="ascii"))
-    except (OSError, ValueError) as wrong:
-        raise SetupError(f"The key that seals tokens cannot be read from {file}: {wrong}.") from None
-
-
-def _make(file: Path) -> None:
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as new:
-        new.write(secrets.token_hex(32))
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        pass  # somebody else was first, and theirs counts
-    finally:
-        draft.unlink()
 
 
 class SignIns:

@@ -27,7 +27,6 @@ from agent3.a2a.shapes import (
     GetTask,
     Item,
     ListPush,
-    ListTasks,
     Request,
     Send,
     Subscribe,
@@ -110,8 +109,8 @@ class Grpc10:
     """1.0: calls are named as on JSON-RPC, and messages have the members of its JSON."""
 
     generation: Generation = "1.0"
-    service = "lf.a2a.v1.A2AService"
-    rpcs = _table(
+    service: str = "lf.a2a.v1.A2AService"
+    rpcs: Mapping[str, Rpc] = _table(
         Rpc("SendMessage", "SendMessageRequest", "StreamResponse"),
         Rpc("SendStreamingMessage", "SendMessageRequest", "StreamResponse", streams=True),
         Rpc("GetTask", "GetTaskRequest", "Task"),
@@ -233,8 +232,8 @@ class Grpc03:
     """0.3: the messages of its REST, with names of resources where that has paths."""
 
     generation: Generation = "0.3"
-    service = "a2a.v1.A2AService"
-    rpcs = _table(
+    service: str = "a2a.v1.A2AService"
+    rpcs: Mapping[str, Rpc] = _table(
         Rpc("SendMessage", "SendMessageRequest", "StreamResponse"),
         Rpc("SendStreamingMessage", "SendMessageRequest", "StreamResponse", streams=True),
         Rpc("GetTask", "GetTaskRequest", "Task"),

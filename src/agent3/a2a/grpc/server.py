@@ -90,7 +90,7 @@ class GrpcDoor:
             value = await asyncio.shield(self._kept(_answered(talk, endpoint.desk, principal, request)))
             await _greet(talk, endpoint.desk, context)
             return codec.result(rpc, request, value)
-        except Exception as wrong:
+        except Exception as wrong:  # noqa: BLE001 - it is told, and logged where it is a surprise
             await self._refuse(talk, wrong, context)
 
     async def stream(self, codec: GrpcCodec, rpc: Rpc, data: bytes, context: Context) -> AsyncIterator[bytes]:
@@ -100,17 +100,18 @@ class GrpcDoor:
             endpoint = await self._endpoint()
             principal, request = await self._asked(talk, endpoint.desk, codec, rpc, data)
             items = endpoint.desk.items(talk, principal, request)
+            # A client that leaves at once has said its message all the same.
+            opening = self._kept(_first(items))
             try:
-                # A client that leaves at once has said its message all the same.
-                opened = await asyncio.shield(self._kept(_first(items)))
+                opened = await asyncio.shield(opening)
                 await _greet(talk, endpoint.desk, context)
                 for _, item in opened:
                     yield codec.item(item, request)
                 async for _, item in items:
                     yield codec.item(item, request)
             finally:
-                self._kept(_closed(items))
-        except Exception as wrong:
+                self._kept(_closed(items, opening))
+        except Exception as wrong:  # noqa: BLE001 - it is told, and logged where it is a surprise
             await self._refuse(talk, wrong, context)
 
     async def _asked(
@@ -126,7 +127,7 @@ class GrpcDoor:
         return principal, desk.taken(talk, codec.request(rpc, data, desk.limits))
 
     def _kept(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._begun.add(task)
         task.add_done_callback(self._forget)
         return task
@@ -201,7 +202,8 @@ async def _first(items: Items) -> list[tuple[int, Item]]:
     return []
 
 
-async def _closed(items: Items) -> None:
+async def _closed(items: Items, opening: asyncio.Task[Any]) -> None:
+    await asyncio.wait((opening,))
     await items.aclose()
 
 

@@ -138,6 +138,9 @@ def version_of(header: str | None) -> Generation | None:
 
     Only major and minor count: a patch number that should not be there is read over.
     """
+    known = _VERSIONS.get(header or "")
+    if known is not None:
+        return known
     text = (header or "").strip()
     if not text:
         return None

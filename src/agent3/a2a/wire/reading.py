@@ -7,6 +7,7 @@ else is explained by the JSON Schema of the same type, with a path for each faul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,6 +23,8 @@ from agent3.errors import MalformedResponse, ParseError, TooLarge, ValidationErr
 __all__ = [
     "Reader",
     "answer",
+    "camel",
+    "camel_name",
     "check_count",
     "check_id",
     "check_item",
@@ -40,19 +43,48 @@ _OPAQUE: Final = frozenset({"data", "metadata", "params"})
 """Members whose content belongs to the agents; a null in there is a value."""
 
 
-class Reader(Generic[T]):
-    """Reads one type. Raises ValidationError with every fault, or ParseError for what is no JSON."""
+_SNAKE: Final = re.compile(rb'"[a-z0-9]+_[a-z0-9_]+"\s*:')
+"""A name as protobuf writes it, which ProtoJSON takes as well as the one of JSON."""
 
-    def __init__(self, kind: type[T], what: str = "value of params"):
+
+def camel(value: Any) -> Any:
+    """The same with the names of JSON, inside what the protocol itself names and nowhere deeper."""
+    if isinstance(value, list):
+        return [camel(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {camel_name(name): one if name in _OPAQUE else camel(one) for name, one in value.items()}
+
+
+def camel_name(name: str) -> str:
+    """``taskId`` for ``task_id``."""
+    if "_" not in name:
+        return name
+    first, *others = name.split("_")
+    return first + "".join(one.title() for one in others)
+
+
+class Reader(Generic[T]):
+    """Reads one type. Raises ValidationError with every fault, or ParseError for what is no JSON.
+
+    With ``spellings``, names may be written as in protobuf too.
+    """
+
+    def __init__(self, kind: type[T], what: str = "value of params", *, spellings: bool = False):
         self._kind = kind
         self._what = what
+        self._spellings = spellings
         self._decode = msgspec.json.Decoder(kind).decode
 
     def __call__(self, value: Any, *, lax: bool = False) -> T:
         """``lax`` is for query strings, where numbers and booleans are texts."""
         try:
             if isinstance(value, (bytes, Raw)):
-                return self._decode(value)
+                if not (self._spellings and _SNAKE.search(value)):
+                    return self._decode(value)
+                value = camel(msgspec.json.decode(value))
+            elif self._spellings and lax:
+                value = camel(value)
             return msgspec.convert(value, self._kind, strict=not lax)
         except msgspec.ValidationError as reason:
             return self._closer(value, lax, str(reason))

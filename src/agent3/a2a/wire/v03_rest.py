@@ -43,7 +43,18 @@ from agent3.a2a.shapes import (
     TaskPage,
 )
 from agent3.a2a.wire import v10
-from agent3.a2a.wire.reading import Reader, answer, check_count, check_id, check_message, check_push, fault, utc, wrong
+from agent3.a2a.wire.reading import (
+    Reader,
+    answer,
+    camel_name,
+    check_count,
+    check_id,
+    check_message,
+    check_push,
+    fault,
+    utc,
+    wrong,
+)
 from agent3.a2a.wire.routes import Match, Route, Routes
 from agent3.a2a.wire.v10 import Value
 from agent3.a2a.wire.words import STATES, OldPush, Shape, old_push, read_push
@@ -175,11 +186,8 @@ def _camel(value: Any) -> Any:
 
 
 def _spelt(name: str) -> str:
-    if "_" not in name:
-        return _RENAMED.get(name, name)
-    first, *others = name.split("_")
-    camel = first + "".join(one.title() for one in others)
-    return _RENAMED.get(camel, camel)
+    plain = camel_name(name)
+    return _RENAMED.get(plain, plain)
 
 
 _RENAMED: Final = {"request": "message", "msg": "message", "update": "message"}

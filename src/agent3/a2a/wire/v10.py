@@ -104,14 +104,14 @@ class _Answer(_Shape):
 
 # Requests, read
 
-_send = Reader(_Send)
-_get = Reader(GetTask)
-_list = Reader(ListTasks)
-_named = Reader(_Named)
-_push = Reader(Push)
-_get_push = Reader(_GetPush)
-_list_push = Reader(ListPush)
-_card = Reader(GetCard)
+_send = Reader(_Send, spellings=True)
+_get = Reader(GetTask, spellings=True)
+_list = Reader(ListTasks, spellings=True)
+_named = Reader(_Named, spellings=True)
+_push = Reader(Push, spellings=True)
+_get_push = Reader(_GetPush, spellings=True)
+_list_push = Reader(ListPush, spellings=True)
+_card = Reader(GetCard, spellings=True)
 _search = Reader(Search)
 
 

@@ -11,7 +11,7 @@ from agent3.a2a import faults
 from agent3.a2a.faults import Profile
 from agent3.a2a.shapes import Generation, Item, Message, Request, Send, Task
 from agent3.a2a.wire import v10
-from agent3.a2a.wire.reading import Reader
+from agent3.a2a.wire.reading import Reader, camel
 from agent3.a2a.wire.routes import Match, Route, Routes
 from agent3.a2a.wire.v10 import Value
 from agent3.errors import Agent3Error, MalformedResponse, MethodNotFound
@@ -49,7 +49,7 @@ class Rest10:
             return msgspec.structs.replace(sent, tenant=values["tenant"]) if "tenant" in values else sent
         if route.operation in _TEXTS:
             return _TEXTS[route.operation]({**query, **values}, lax=True)
-        given = _object(body) if body and route.http == "POST" else query
+        given = camel(_object(body)) if body and route.http == "POST" else query
         return v10.METHODS[route.operation]({**given, **values})
 
     def result(self, request: Request, value: Value) -> bytes:

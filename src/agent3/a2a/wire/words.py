@@ -188,7 +188,7 @@ def read_push(push: OldPush, task: str | None = None) -> Push:
     schemes = given.schemes if given is not None and given.schemes is not UNSET else ()
     scheme = schemes[0] if schemes else "Bearer" if given is not None and given.credentials else None
     authentication = Authentication(scheme=scheme, credentials=given.credentials) if given and scheme else None
-    return Push(url=push.url, id=push.id, task_id=task, token=push.token, authentication=authentication)
+    return Push(url=push.url, id=push.id or None, task_id=task, token=push.token or None, authentication=authentication)
 
 
 def old_push(push: Push, *, named: bool = True) -> OldPush:

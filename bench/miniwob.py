@@ -1,0 +1,170 @@
+"""MiniWoB++ as an examination: each task's sentence goes to our command path, without a language model.
+
+The pages come from the package miniwob, installed without its dependencies into a cache folder, and are served on
+loopback. ``strict`` counts episodes with the full reward, ``lenient`` those with any. A control that only presses the
+submit button is measured beside it: what it gets for nothing is no merit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import http.server
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Options, Result, Row, bench, say
+
+__all__ = ["examine", "pages", "run"]
+
+VERSION = "1.1.0"
+SEEDS = (900, 901, 902)
+EPISODE_SECONDS = 25.0
+_FULL = 0.99
+_START = """
+([seed, ms]) => {
+  Math.seedrandom(seed);
+  core.EPISODE_MAX_TIME = ms;
+  core.startEpisodeReal();
+  for (const id of ["reward-display", "click-canvas"]) { const one = document.getElementById(id); if (one) one.remove(); }
+  const said = core.getUtterance();
+  return typeof said === "string" ? said : said.utterance;
+}
+"""
+_OUTCOME = "() => ({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL})"
+
+Agent = Callable[[Any, str], Awaitable[object]]
+
+
+def pages() -> Path:
+    """The folder of the pages; fetched the first time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent3" / "bench" / f"miniwob-{VERSION}"
+    folder = cache / "miniwob" / "html"
+    if not folder.is_dir():
+        say(f"installing miniwob {VERSION} without its dependencies …")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(cache)]
+        subprocess.run([*command, f"miniwob=={VERSION}"], check=True, timeout=300)
+    return folder
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/miniwob/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+async def examine(
+    tasks: Sequence[str], seeds: Sequence[int], agent: Agent, *, at_once: int = 2
+) -> list[dict[str, Any]]:
+    """Run every task with every seed; one dict per episode with task, seed, sentence, reward and seconds."""
+    from agent3.nlweb.browsers import require
+    from agent3.nlweb.sdk import playwright
+
+    waiting = list(tasks)
+    results: list[dict[str, Any]] = []
+    with _served(pages()) as base:
+        async with playwright().async_playwright() as driver:
+            browser = await driver.chromium.launch(executable_path=str(require().path))
+
+            async def work() -> None:
+                page = await browser.new_page(viewport={"width": 500, "height": 320})
+                while waiting:
+                    task = waiting.pop(0)
+                    results.extend([await _episode(page, base, task, seed, agent) for seed in seeds])
+
+            await asyncio.gather(*(work() for _ in range(at_once)))
+            await browser.close()
+    return results
+
+
+async def _episode(page: Any, base: str, task: str, seed: int, agent: Agent) -> dict[str, Any]:
+    """One try. Whatever goes wrong with it is a try without a reward."""
+    began = time.perf_counter()
+    row: dict[str, Any] = {"task": task, "seed": seed, "sentence": "", "reward": 0.0, "fault": ""}
+    try:
+        await page.goto(f"{base}{task}.html")
+        row["sentence"] = await page.evaluate(_START, [seed, int((EPISODE_SECONDS + 30) * 1000)])
+        await asyncio.wait_for(agent(page, row["sentence"]), EPISODE_SECONDS)
+        row["reward"] = await _reward(page)
+    except Exception as wrong:  # noqa: BLE001 - an examination counts, it does not stop
+        row["fault"] = f"{type(wrong).__name__}: {str(wrong)[:100]}"
+        row["reward"] = await _reward(page)
+    row["seconds"] = time.perf_counter() - began
+    return row
+
+
+async def _reward(page: Any) -> float:
+    """What the page gave; nothing while it is not done, after a moment's patience."""
+    for _ in range(4):
+        try:
+            outcome = await page.evaluate(_OUTCOME)
+        except Exception:  # noqa: BLE001 - the page went away: then there is no reward
+            return 0.0
+        if outcome["done"]:
+            return float(outcome["reward"] or 0.0)
+        await asyncio.sleep(0.1)
+    return 0.0
+
+
+async def _ours(page: Any, sentence: str) -> object:
+    from agent3.nlweb.commands import drive
+    from agent3.nlweb.commands.embeddings import load
+
+    return await drive(page, sentence, semantic=load())
+
+
+async def _control(page: Any, _: str) -> None:
+    button = page.get_by_text("Submit", exact=True).first
+    if await button.count():
+        await button.click(timeout=800)
+
+
+@bench("miniwob", "MiniWoB++ tasks done from their sentence alone, without a language model (--seeds, --tasks)")
+def run(options: Options) -> Result:
+    """Examine on the chosen seeds and tasks; rounds and load do not apply."""
+    known = sorted(path.stem for path in (pages() / "miniwob").glob("*.html"))
+    tasks = list(getattr(options, "tasks", ()) or known)
+    if unknown := sorted(set(tasks) - set(known)):
+        raise SystemExit(f"no such task: {unknown[0]}; there are {', '.join(known)}")
+    seeds = list(getattr(options, "seeds", ()) or SEEDS)
+    ours = asyncio.run(examine(tasks, seeds, _ours))
+    control = asyncio.run(examine(tasks, seeds, _control))
+    rows = [_row("ours", ours), _row("submit_only", control), *_by_task(ours)]
+    return Result(
+        rows, {"strict": _rate(ours, _FULL), "lenient": _rate(ours, 1e-9), "strict_submit_only": _rate(control, _FULL)}
+    )
+
+
+def _rate(results: Sequence[dict[str, Any]], least: float) -> float:
+    return round(sum(one["reward"] >= least for one in results) / len(results), 4) if results else 0.0
+
+
+def _row(target: str, results: Sequence[dict[str, Any]]) -> Row:
+    took = sorted(one["seconds"] * 1e3 for one in results)
+    extra = {"strict": _rate(results, _FULL), "lenient": _rate(results, 1e-9), "episodes": len(results)}
+    return Row(target, p50_ms=statistics.median(took), p99_ms=took[int(len(took) * 0.99)], extra=extra)
+
+
+def _by_task(results: Sequence[dict[str, Any]]) -> list[Row]:
+    tasks = sorted({one["task"] for one in results})
+    return [_row(f"task {task}", [one for one in results if one["task"] == task]) for task in tasks]

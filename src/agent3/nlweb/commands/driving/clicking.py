@@ -1,0 +1,151 @@
+"""Clicking what a clause names, wherever on the page it hides."""
+
+from __future__ import annotations
+
+import re
+
+from agent3.nlweb.commands.driving.matching import best, called, ranked
+from agent3.nlweb.commands.driving.revealing import openers, reveal
+from agent3.nlweb.commands.driving.seeing import Element, Sight
+from agent3.nlweb.commands.driving.sentences import Target, ordinal_of, target_of
+from agent3.nlweb.commands.driving.story import Story
+
+__all__ = ["click", "close", "expand", "find", "submit", "wait"]
+
+_SUBMIT = re.compile(r"^(?:on\s+|the\s+)*\"?(submit|login|log in|sign in|ok|send|search|enviar|buscar)\"?(?:\s+button)?(?:\s+when\b.*)?$", re.I)
+_SENDERS = ("submit", "ok", "login", "send", "search", "go", "confirm", "save", "continue", "done", "enviar", "aceptar")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|s|min)", re.IGNORECASE)
+_KEEP = re.compile(r"\b(?:find|click|link|item|named|folder|file)\b", re.IGNORECASE)
+_COLLAPSE = 0.9
+
+
+async def submit(story: Story) -> bool:
+    """Send the form: the button of that name, or the one that forms have for it."""
+    rest = re.sub(r"\b(?:when (?:done|finished)|when you are done)\b.*", "", story.clause.rest).strip(" .")
+    named = _SUBMIT.match(rest)
+    if story.clause.word in ("submit", "login") and (not rest or rest.startswith("when")):
+        name = story.clause.word
+    elif story.clause.verb == "click" and named:
+        name = named[1]
+    else:
+        return False
+    button = sender(await story.hand.look(), name)
+    if button is None:
+        return False
+    await story.hand.click(button)
+    return True
+
+
+def sender(sight: Sight, name: str = "submit") -> Element | None:
+    """The button that sends: of the name, of a usual one, or the only one."""
+    found = best(sight, Target(name, "button"), [one for one in sight.shown if one.pressable])
+    if found is not None:
+        return found
+    buttons = sight.having(lambda one: one.role == "button" and not one.off)
+    usual = [one for one in buttons if any(called(one, word) > 0.9 for word in _SENDERS)]
+    kind = [one for one in buttons if one.kind == "submit"]
+    return next(iter([*usual, *kind, *(buttons if len(buttons) == 1 else [])]), None)
+
+
+async def click(story: Story) -> bool:
+    """Click what is named, revealing it first where it is hidden."""
+    clause = story.clause
+    if clause.verb not in ("click", "find", "close", "expand", ""):
+        return False
+    target = target_of(clause.rest, clause.quotes[-1:] if clause.verb == "close" else clause.quotes)
+    if target.role == "widget":
+        return await _widget(story, target)
+    if not target.name and not target.role:
+        return False
+    found = await _seek(story, target)
+    if found is None:
+        return False
+    await story.hand.click(found)
+    return True
+
+
+async def _seek(story: Story, target: Target) -> Element | None:
+    sight = await story.hand.look()
+    found = _exactly(sight, target)
+    if found is not None:
+        return found
+    hidden = [one for one in sight.all if not one.visible and target.name and called(one, target.name) > _COLLAPSE]
+    if target.name and (hidden or openers(sight)):
+        found = await reveal(story.hand, lambda now: _exactly(now, target))
+    return found or best(await story.hand.look(), target)
+
+
+def _exactly(sight: Sight, target: Target) -> Element | None:
+    """A sure match only: a doubtful one would end the search too early."""
+    if not target.name:
+        return best(sight, target)
+    pool = [one for score, one in ranked(sight, target) if score > _COLLAPSE]
+    return best(sight, target, pool)
+
+
+async def _widget(story: Story, target: Target) -> bool:
+    sight = await story.hand.look()
+    wanted = target.name.lower()
+    found = next((one for one in sight.shown if wanted in (one.kind, one.role, one.tag)), None)
+    if found is None and wanted in ("text", "input"):
+        found = next((one for one in sight.shown if one.role == "textbox"), None)
+    if found is None:
+        return False
+    await story.hand.click(found)
+    return True
+
+
+async def close(story: Story) -> bool:
+    """Close a dialog, by the name that is given or the sign that such things have."""
+    if story.clause.verb != "close":
+        return False
+    sight = await story.hand.look()
+    named = story.clause.quotes[-1] if story.clause.quotes else "close"
+    found = best(sight, Target(named)) or best(sight, Target("close"))
+    if found is None:
+        return False
+    await story.hand.click(found)
+    story.ahead[:] = [one for one in story.ahead if one.word != "clicking"]
+    return True
+
+
+async def expand(story: Story) -> bool:
+    """Open a section or menu. Where the next clause looks for something inside, that clause opens what it needs."""
+    if story.clause.verb != "expand" and story.clause.word not in ("switch", "navigate"):
+        return False
+    if story.clause.quotes:
+        return False
+    if any(_KEEP.search(one.text) and one.quotes for one in story.ahead):
+        return True
+    sight = await story.hand.look()
+    closed = openers(sight)
+    number = ordinal_of(story.clause.rest) or 1
+    if not closed:
+        return False
+    await story.hand.click(closed[min(number, len(closed)) - 1])
+    await story.hand.settle(100, 900)
+    return True
+
+
+async def find(story: Story) -> bool:
+    """A clause that only says to look: the next one acts on it."""
+    rest = story.clause.rest
+    if story.clause.verb == "find" and not story.clause.quotes and re.match(r"(?:and|between|through)?\b", rest) and story.ahead:
+        following = story.ahead[0]
+        if following.verb in ("click", "select") and following.quotes:
+            return True
+    return False
+
+
+async def wait(story: Story) -> bool:
+    """Wait as long as the clause says."""
+    if story.clause.verb != "wait":
+        return False
+    match = _SECONDS.search(story.clause.rest)
+    scale = {"m": 0.001, "s": 1.0}.get(match[2][0].lower(), 1.0) if match else 1.0
+    if match and match[2].lower().startswith("min"):
+        scale = 60.0
+    await story.hand.pause(float(match[1]) * scale + 0.1 if match else 1.0)
+    return True
+
+

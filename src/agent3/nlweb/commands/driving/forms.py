@@ -1,0 +1,83 @@
+"""Filling a form from one sentence: its labels say what to look for in the words."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from agent3.nlweb.commands.driving.clicking import sender
+from agent3.nlweb.commands.driving.comparing import take_extreme
+from agent3.nlweb.commands.driving.dates import pick
+from agent3.nlweb.commands.driving.seeing import Element, Sight
+from agent3.nlweb.commands.driving.story import Story
+from agent3.nlweb.commands.driving.writing import propose
+from agent3.nlweb.commands.lexicon import EMPTY
+from agent3.nlweb.commands.spans import spans
+
+__all__ = ["fill"]
+
+_VERBS = ("search", "buy", "find", "create")
+_LINK = r"(?:\s*[:=]\s*|\s+(?:by|of|is|in|from|named|called)\s+|\s+)"
+_END = r"(?=\s+(?:from|to|by|on|in|directed|with|and|for|between|at)\b|[.;]|$)"
+
+
+async def fill(story: Story) -> bool:
+    """Fill the fields that the sentence has values for, send, and take the best result if it says which."""
+    if story.clause.verb not in _VERBS or story.clause.quotes:
+        return False
+    sight = await story.hand.look()
+    fields = [one for one in sight.having(lambda one: one.writable) if _label(one)]
+    values = _values(story.hand.sentence, sight, fields)
+    if len(values) < 2:
+        return False
+    for one, value in values:
+        await _put(story, one, value)
+    button = sender(await story.hand.look(), "search")
+    if button is not None:
+        await story.hand.click(button)
+        await story.hand.settle(150, 1500)
+    superlative = re.search(r"\b(cheapest|shortest|longest|earliest)\b", story.hand.sentence, re.IGNORECASE)
+    if superlative:
+        await take_extreme(story, superlative[0], superlative[0].lower() in ("cheapest", "shortest", "earliest"))
+    return True
+
+
+def _label(one: Element) -> str:
+    return (one.label or one.hint or one.before or one.title).strip(" :*")
+
+
+def _values(sentence: str, sight: Sight, fields: list[Element]) -> list[tuple[Element, str]]:
+    found: list[tuple[Element, str]] = []
+    left = sentence
+    for one in fields:
+        stem = re.escape(_label(one).lower().split()[0][:6]) if _label(one) else ""
+        if re.search(r"\bdate\b", _label(one).lower()) or "datepicker" in one.words:
+            value = next((span for span in spans(sentence, datetime.now()) if span.kind == "date"), None)  # noqa: DTZ005
+            if value is not None:
+                found.append((one, value.value.isoformat()))
+            continue
+        match = re.search(rf"\b{stem}\w*{_LINK}(?P<value>\S.*?){_END}", sentence, re.IGNORECASE) if stem else None
+        if match:
+            found.append((one, match["value"].strip(" ,")))
+            left = left.replace(match[0], " ")
+    return [*found, *_rest(left, sight, [one for one in fields if all(one is not other for other, _ in found)])]
+
+
+def _rest(left: str, sight: Sight, fields: list[Element]) -> list[tuple[Element, str]]:
+    """One field without a value gets the words that nothing else explains."""
+    if len(fields) != 1:
+        return []
+    known = {word[:4] for one in sight.having(lambda each: not each.writable) for word in re.findall(r"\w+", one.own.lower())}
+    said = [word for word in re.findall(r"[\w-]+", left)[1:] if word.lower() not in EMPTY and word.lower()[:4] not in known]
+    return [(fields[0], " ".join(said))] if said else []
+
+
+async def _put(story: Story, one: Element, value: str) -> None:
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        await pick(story.hand, one, datetime.fromisoformat(value).date())
+    elif "autocomplete" in one.marks or one.role == "combobox":
+        found = await propose(story, one, value)
+        if found is not None:
+            await story.hand.click(found)
+    else:
+        await story.hand.write(one, value)

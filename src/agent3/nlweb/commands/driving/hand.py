@@ -1,0 +1,127 @@
+"""The hand that acts on a page for a sentence: look, click, write, choose, drag; every act bounded in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agent3.nlweb.commands.driving.seeing import Element, Sight, look
+from agent3.nlweb.sdk import playwright
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
+
+__all__ = ["Hand"]
+
+_MS = 800.0
+_QUIET = """
+([quiet, most]) => new Promise(done => {
+  let timer = setTimeout(done, quiet);
+  const watcher = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(end, quiet); });
+  const end = () => { watcher.disconnect(); done(); };
+  setTimeout(end, most);
+  watcher.observe(document, {subtree: true, childList: true, attributes: true});
+})
+"""
+
+
+class Hand:
+    """Acts on one page. ``did`` is the story so far, for people: what was done, to what."""
+
+    def __init__(self, page: Page, sentence: str):
+        self.page = page
+        self.sentence = sentence
+        self.did: list[str] = []
+
+    async def look(self) -> Sight:
+        """What is there now."""
+        return await look(self.page, self.sentence)
+
+    def locator(self, element: Element) -> Locator:
+        """The element as Playwright knows it."""
+        frame = self.page.frames[element.frame] if element.frame < len(self.page.frames) else self.page.main_frame
+        return frame.locator(element.path).first
+
+    async def settle(self, quiet: int = 40, most: int = 700) -> None:
+        """Wait until the page has stopped changing, or for ``most`` milliseconds."""
+        with suppress(playwright().Error):
+            await self.page.evaluate(_QUIET, [quiet, most])
+
+    async def click(self, element: Element) -> None:
+        """Click it as a person would; what covers it is no reason to give up."""
+        self.did.append(f"click {_name(element)}")
+        try:
+            await self.locator(element).click(timeout=_MS)
+        except playwright().TimeoutError:
+            await self.locator(element).dispatch_event("click", timeout=_MS)
+        await self.settle()
+
+    async def hover(self, element: Element) -> None:
+        """Hold the mouse over it."""
+        self.did.append(f"hover {_name(element)}")
+        with suppress(playwright().TimeoutError):
+            await self.locator(element).hover(timeout=_MS, force=True)
+        await self.settle(120)
+
+    async def point(self, x: float, y: float) -> None:
+        """Click at a place."""
+        self.did.append(f"click at {x:.0f},{y:.0f}")
+        await self.page.mouse.click(x, y)
+        await self.settle()
+
+    async def write(self, element: Element, text: str, *, keys: bool = False) -> None:
+        """Put a text into a field, in place of what was there; by keys where the page listens to them."""
+        self.did.append(f"type into {_name(element)}")
+        where = self.locator(element)
+        try:
+            if keys:
+                await where.click(timeout=_MS)
+                await where.press("Control+a", timeout=_MS)
+                await where.press_sequentially(text, timeout=10 * _MS)
+            else:
+                await where.fill(text, timeout=_MS)
+        except playwright().Error:
+            await where.focus(timeout=_MS)
+            await self.page.keyboard.press("Control+a")
+            await self.page.keyboard.type(text)
+        await self.settle()
+
+    async def choose(self, element: Element, options: Sequence[str]) -> None:
+        """Choose options of a list by what they show."""
+        self.did.append(f"choose {', '.join(options)} in {_name(element)}")
+        await self.locator(element).select_option(label=list(options), timeout=_MS, force=True)
+        await self.settle()
+
+    async def check(self, element: Element, on: bool = True) -> None:
+        """Set a checkbox or radio button."""
+        if element.checked != on:
+            await self.click(element)
+
+    async def press(self, element: Element, key: str, times: int = 1) -> None:
+        """A key on an element."""
+        where = self.locator(element)
+        await where.focus(timeout=_MS)
+        for _ in range(times):
+            await self.page.keyboard.press(key)
+        await self.settle()
+
+    async def drag(self, start: tuple[float, float], end: tuple[float, float], steps: int = 8) -> None:
+        """Press at one place, move, let go at another."""
+        self.did.append(f"drag from {start[0]:.0f},{start[1]:.0f} to {end[0]:.0f},{end[1]:.0f}")
+        mouse = self.page.mouse
+        await mouse.move(*start)
+        await mouse.down()
+        await mouse.move(*end, steps=steps)
+        await mouse.up()
+        await self.settle()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, because the sentence says so."""
+        await asyncio.sleep(min(seconds, 30.0))
+
+
+def _name(element: Element) -> str:
+    named = element.names[0][:40] if element.names else element.marks[:40]
+    return f"{element.role or element.tag} {named!r}" if named else element.role or element.tag

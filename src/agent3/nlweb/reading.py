@@ -1,0 +1,160 @@
+"""What an extraction gives: by its selectors, page after page, and in other ways where those find nothing.
+
+The ways are tried in this order: the selectors, the page's own structured data (JSON-LD, microdata), structure that
+repeats itself, and a language model if there is one. The scene is told which it was. A way is believed only if it fills
+most of the fields by evidence: an empty list is a better answer than a menu mistaken for a list of flights.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from agent3.definitions import NLWebAction
+from agent3.errors import Agent3Error, MalformedResponse
+from agent3.nlweb import asides
+from agent3.nlweb.extract import Schema, extract_page, extract_rows, typed
+from agent3.nlweb.scene import Place, Scene, Source
+from agent3.nlweb.sdk import playwright
+from agent3.nlweb.waiting import left
+from agent3.observe import logs
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator
+
+__all__ = ["extract"]
+
+logger = logs.get("nlweb")
+
+_PAGES = 10
+_FIRST_ROW = 5000.0
+_CHANGE = 5000.0
+_MOVED = ("context was destroyed", "because of a navigation", "detached")
+_CAN_GO = """element => !element.disabled && element.getAttribute('aria-disabled') !== 'true'
+  && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(element.getAttribute('class') ?? '')"""
+
+
+async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
+    """Rows of dicts for a selector, one dict for a schema alone, texts without a schema.
+
+    It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer.
+    MalformedResponse if a required field is on no way to be had.
+    """
+    end = time.monotonic() + ms / 1000
+    place = await scene.place(action, ms)
+    try:
+        found = await _by_selectors(scene, place, action, end)
+        failure = None
+    except MalformedResponse as error:
+        found, failure = None, error
+    how = "selectors"
+    if action.extract_schema and _is_empty(found):
+        how, other = await _otherwise(scene, place, action)
+        found = other if other is not None else found
+    if found is None and failure is not None:
+        raise failure
+    scene.sources.append(Source(scene.label, how, len(found) if isinstance(found, list) else 1))
+    return found
+
+
+async def _by_selectors(scene: Scene, place: Place, action: NLWebAction, end: float) -> Any:
+    if not action.selector:
+        return await extract_page(place, action.extract_schema)
+    rows = place.locator(action.selector)
+    await _appears(rows, min(left(end), _FIRST_ROW) if action.next else left(end))
+    found = await extract_rows(rows, action.extract_schema)
+    if action.next and found:
+        await _turn_pages(scene, action, found, end)
+    return found
+
+
+async def _appears(rows: Locator, ms: float) -> None:
+    """Wait for a first match; running out of time only means that there is none."""
+    with suppress(playwright().TimeoutError):
+        await rows.first.wait_for(state="attached", timeout=ms)
+
+
+# One page after another
+
+
+async def _turn_pages(scene: Scene, action: NLWebAction, found: list[Any], end: float) -> None:
+    """Add the rows of the pages that follow, until there is no way on or a page brings nothing new."""
+    latest = list(found)
+    for _ in range((action.times or _PAGES) - 1):
+        place = await scene.place(action, left(end))
+        way = place.locator(action.next or "").first
+        if not await way.is_visible() or not await way.evaluate(_CAN_GO):
+            return
+        await way.click(timeout=left(end))
+        latest = await _changed(scene, action, latest, end)
+        if not latest:
+            return
+        found += latest
+
+
+async def _changed(scene: Scene, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
+    """The rows once they are others than before; none if they stay the same.
+
+    ``load more`` keeps the old rows at the head: then only those that came are new.
+    """
+    stop = min(end, time.monotonic() + _CHANGE / 1000)
+    while time.monotonic() < stop:
+        try:
+            place = await scene.place(action, left(stop))
+            rows = await extract_rows(place.locator(action.selector or ""), action.extract_schema)
+        except playwright().Error as error:
+            if not any(words in error.message for words in _MOVED):
+                raise
+            rows = []
+        if rows and rows != before:
+            return rows[len(before) :] if rows[: len(before)] == before else rows
+        await scene.page.wait_for_timeout(50)
+    return []
+
+
+# Other ways
+
+
+async def _otherwise(scene: Scene, place: Place, action: NLWebAction) -> tuple[str, Any]:
+    """How something was found after all, and what; ``nothing`` and None if it was not."""
+    schema = action.extract_schema or {}
+    many = action.selector is not None
+    seen = await asides.look(place)
+    for how, rows in asides.ways(seen, schema):
+        if (found := _typed(rows, schema, many)) is not None:
+            return how, found
+    if scene.llm is not None:
+        try:
+            rows = await asides.ask(scene.llm, seen.text, schema, many)
+        except Agent3Error as error:
+            logger.warning("The model could not read the page: %s", error.message)
+            rows = []
+        if (found := _typed(rows, schema, many)) is not None:
+            return "model", found
+    return "nothing", None
+
+
+def _typed(rows: list[dict[str, Any]], schema: Schema, many: bool) -> Any:
+    """The rows as values of their types; None if there are none, or one lacks what is required."""
+    try:
+        found = [typed(row, schema) for row in rows]
+    except MalformedResponse:
+        return None
+    found = [row for row in found if not _is_empty(row)]
+    if not found:
+        return None
+    return found if many else found[0]
+
+
+def _is_empty(found: Any) -> bool:
+    """Nothing at all, or rows whose every field is empty."""
+    if isinstance(found, dict):
+        return all(value in (None, [], "", False) or _is_empty_row(value) for value in found.values())
+    if isinstance(found, list):
+        return all(_is_empty(row) for row in found)
+    return found is None or found == ""
+
+
+def _is_empty_row(value: Any) -> bool:
+    return isinstance(value, dict) and _is_empty(value)

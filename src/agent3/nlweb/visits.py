@@ -1,0 +1,252 @@
+"""A visit to a website: a place in the pool, the caller's own session, a login where one is wanted, and the action.
+
+Each visit has a context of its own, so that two callers share neither cookies nor page. A browser that dies is no end:
+what has only read so far begins again in another one. It knows no protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent3.definitions import NLWebInterface
+from agent3.errors import Agent3Error, SetupError, TargetRefused, Unavailable
+from agent3.llm.port import LLM
+from agent3.nlweb.chrome import Chrome
+from agent3.nlweb.finding import Finder
+from agent3.nlweb.login import Login
+from agent3.nlweb.pool import Pool
+from agent3.nlweb.preparing import prepare
+from agent3.nlweb.sandbox import NLWebSandbox, Overrides, Resolver
+from agent3.nlweb.session import OnStep, Session, Timeouts, Tools, watching
+from agent3.nlweb.sessions import Sessions
+from agent3.nlweb.snapshots import Snapshots
+from agent3.nlweb.throttle import Pace, Throttle, site_of
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.security.secrets import EnvironmentVault, Secret, Vault, redact
+
+__all__ = ["Visits"]
+
+log = logger("nlweb")
+
+_TRIES = 3
+"""Browsers that one visit may take, as long as each dies before anything but reading was done."""
+_KEPT = 1_000
+_SECRET = re.compile(r"\{secret:([\w-]+)\}")
+
+Finding = Callable[[NLWebInterface], Finder]
+"""Who finds the elements of an interface."""
+Recording = Callable[[], Snapshots]
+"""Who keeps what a failure looked like."""
+
+
+class Visits:
+    """All visits of a process. It belongs to the event loop it is used in.
+
+    Without ``sessions`` nothing is remembered from one visit to the next.
+    """
+
+    def __init__(
+        self,
+        pool: Pool | None = None,
+        *,
+        sessions: Sessions | None = None,
+        vault: Vault | None = None,
+        throttle: Throttle | None = None,
+        resolver: Resolver | None = None,
+        overrides: Overrides | None = None,
+        timeouts: Timeouts | None = None,
+        uploads: Path | None = None,
+        finder: Finding | None = None,
+        snapshots: Recording | None = None,
+        llm: LLM | None = None,
+        metrics: Metrics = METRICS,
+    ):
+        self._finder = finder
+        self._snapshots = snapshots
+        self._llm = llm
+        self._overrides = overrides or Overrides.read()
+        self.pool = pool or Pool(make=lambda: Chrome(keys=self._overrides.keys), metrics=metrics)
+        self._sessions = sessions
+        self._vault = vault or EnvironmentVault()
+        self._throttle = throttle or Throttle(metrics=metrics)
+        self._resolver = resolver
+        self._timeouts = timeouts
+        self._uploads = uploads
+        self.latencies: deque[float] = deque(maxlen=_KEPT)
+        self._watch = watching(metrics, self.latencies)
+
+    async def run(
+        self,
+        interface: NLWebInterface,
+        name: str,
+        parameters: Mapping[str, Any],
+        *,
+        principal: str,
+        on_step: OnStep | None = None,
+    ) -> Any:
+        """Run an action for a principal: None, one result, or a list of several; errors as those of its steps.
+
+        ``on_step`` hears of every step before it runs.
+        """
+        prepare(interface, name, parameters)  # before a browser is troubled
+        for _ in range(_TRIES - 1):
+            visit = _Visit(self, interface, principal, on_step)
+            try:
+                return await visit.run(name, parameters)
+            except Unavailable as wrong:
+                if not visit.may_begin_again:
+                    raise
+                log.warning("%s: the browser went away and the visit begins again: %s", interface.name, wrong.message)
+        return await _Visit(self, interface, principal, on_step).run(name, parameters)
+
+    async def aclose(self) -> None:
+        """End the browsers."""
+        await self.pool.aclose()
+
+    # For a visit
+
+    @asynccontextmanager
+    async def place(self, interface: NLWebInterface, principal: str) -> AsyncIterator[Chrome]:
+        """A browser to work in: first a place at the site, so that who waits for one keeps no browser from others."""
+        async with (
+            self._throttle.visit(site_of(interface.base_url), Pace.of(interface)),
+            self.pool.lease(principal) as chrome,
+        ):
+            yield chrome
+
+    def session(
+        self, interface: NLWebInterface, chrome: Chrome, on_step: OnStep | None, secrets: Mapping[str, Secret]
+    ) -> Session:
+        """A session in that browser, not yet open."""
+        tools = Tools(
+            finder=self._finder(interface) if self._finder else None,
+            llm=self._llm,
+            secrets=lambda name: secrets[name].reveal(),
+            snapshots=self._snapshots() if self._snapshots else None,
+        )
+        return Session(
+            interface,
+            NLWebSandbox.of(interface),
+            chrome=chrome,
+            resolver=self._resolver,
+            overrides=self._overrides,
+            timeouts=self._timeouts,
+            uploads=self._uploads,
+            throttle=self._throttle,
+            watch=self._watch,
+            on_step=on_step,
+            tools=tools,
+        )
+
+    async def remembered(self, principal: str, site: str) -> dict[str, Any] | None:
+        """What the last visit left."""
+        return None if self._sessions is None else await self._sessions.load(principal, site)
+
+    async def remember(self, principal: str, site: str, state: Mapping[str, Any]) -> None:
+        """What the next visit finds."""
+        if self._sessions is not None:
+            await self._sessions.save(principal, site, state)
+
+    async def filled(self, login: Login) -> tuple[dict[str, Any], list[Secret]]:
+        """The parameters of a login."""
+        return await login.filled(self._vault)
+
+    async def secrets(self, interface: NLWebInterface, names: Iterable[str]) -> dict[str, Secret]:
+        """The secrets that steps speak of, by the references of the interface: ``secrets: {pin: env:SHOP_PIN}``."""
+        references = interface.metadata.get("secrets") or {}
+        found = {}
+        for name in sorted(names):
+            if not isinstance(references, Mapping) or not str(references.get(name, "")).startswith("env:"):
+                raise SetupError(
+                    f"{interface.name!r} uses the secret {name!r} and does not say where it is. Write in its metadata: "
+                    f"secrets: {{{name}: env:NAME}}."
+                )
+            found[name] = await self._vault.get(str(references[name]))
+        return found
+
+
+class _Visit:
+    """One of them, from its place to its end."""
+
+    def __init__(self, house: Visits, interface: NLWebInterface, principal: str, on_step: OnStep | None):
+        self._house = house
+        self._interface = interface
+        self._principal = principal
+        self._on_step = on_step
+        self._site = site_of(interface.base_url)
+        self._login = Login.of(interface)
+        self._died = False
+        self._touched = False
+
+    @property
+    def may_begin_again(self) -> bool:
+        """Whether it was the browser that failed, and nothing but reading had been done."""
+        return self._died and not self._touched
+
+    async def run(self, name: str, parameters: Mapping[str, Any]) -> Any:
+        async with self._house.place(self._interface, self._principal) as chrome:
+            state = await self._house.remembered(self._principal, self._site)
+            secrets = await self._house.secrets(self._interface, self._spoken_of(name))
+            session = self._house.session(self._interface, chrome, self._on_step, secrets)
+            try:
+                await session.open(state=state)
+                result = await self._let_in(session, name, parameters, known=state is not None)
+                await self._remember(session, state)
+                return result
+            except Agent3Error:
+                self._died = not chrome.alive or session.crashed
+                self._touched = session.touched
+                raise
+            finally:
+                await session.aclose()
+
+    def _spoken_of(self, name: str) -> set[str]:
+        """The secrets of the action, and of the login that may come before it."""
+        actions = {name, *([self._login.action] if self._login else ())}
+        steps = [step for one in actions for step in self._interface.actions[one]]
+        return {found for step in steps for found in _SECRET.findall(step.model_dump_json())}
+
+    async def _let_in(self, session: Session, name: str, parameters: Mapping[str, Any], *, known: bool) -> Any:
+        """The action, after a login where nobody is known yet, or where the site says that it knows us no more."""
+        login = self._login
+        if login is None or name == login.action:
+            return await self._act(session, name, parameters)
+        session.asks = login.asks
+        if not known:
+            await self._log_in(session, login)
+        try:
+            return await self._act(session, name, parameters)
+        except TargetRefused:
+            if not known or session.touched:
+                raise
+        await self._log_in(session, login)
+        return await self._act(session, name, parameters)
+
+    async def _log_in(self, session: Session, login: Login) -> None:
+        values, secrets = await self._house.filled(login)
+        session.asks, asks = None, session.asks
+        try:
+            await self._act(session, login.action, values)
+        except Agent3Error as wrong:
+            wrong.message = redact(f"The login failed. {wrong.message}", secrets)
+            wrong.args = (wrong.message,)
+            raise
+        finally:
+            session.asks = asks
+        session.touched = False  # to be let in is the beginning; what is asked for comes now
+        await self._remember(session, None)
+
+    async def _act(self, session: Session, name: str, parameters: Mapping[str, Any]) -> Any:
+        steps, given = prepare(self._interface, name, parameters)
+        return await session.run(name, steps, given)
+
+    async def _remember(self, session: Session, before: Mapping[str, Any] | None) -> None:
+        state = await session.state()
+        if state != before and (before is not None or state["cookies"] or state["origins"]):
+            await self._house.remember(self._principal, self._site, state)
