@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent3._version import __version__
 
 if TYPE_CHECKING:
+    from agent3.a2a.client import A2AClient, SyncA2AClient
     from agent3.a2a.coordination import Coordinator
     from agent3.a2a.encryption import A2AEncryption, A2AKeyring
     from agent3.a2a.executor import AgentExecutor
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
 
 __all__ = [
+    "A2AClient",
     "A2AEncryption",
     "A2AIdentityVerifier",
     "A2AKeyring",
@@ -68,6 +70,7 @@ __all__ = [
     "NLWebPerformanceMonitor",
     "NLWebSandbox",
     "SecurityError",
+    "SyncA2AClient",
     "SyncContext",
     "ToolDefinition",
     "ToolParameter",
@@ -76,6 +79,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "agent3.a2a.client": ("A2AClient", "SyncA2AClient"),
     "agent3.a2a.coordination": ("Coordinator",),
     "agent3.a2a.encryption": ("A2AEncryption", "A2AKeyring"),
     "agent3.a2a.executor": ("AgentExecutor",),

@@ -330,7 +330,7 @@ def test_one_card_is_for_every_generation(agent: Door) -> None:
     assert spoken == {("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")}
     assert told["capabilities"]["streaming"] is True
     assert {one["id"] for one in told["skills"]} >= {"echo", "add", "story", "book"}
-    assert {one["uri"] for one in told["capabilities"]["extensions"]} == {USAGE, TRACEABILITY, SEARCH, TIMED_OUT}
+    assert {one["uri"] for one in told["capabilities"]["extensions"]} >= {USAGE, TRACEABILITY, SEARCH, TIMED_OUT}
     assert "url" not in card(agent, "/.well-known/agent-card.json?format=1.0").json
     assert "url" not in card(agent, **V1).json
     assert "supportedInterfaces" not in card(agent, a2a_version="0.3").json
@@ -420,7 +420,7 @@ def test_a_required_extension_that_is_not_activated_refuses_the_request() -> Non
         assert (
             door.post("/message:send", {"message": message("x")}, content_type="application/json", **V1).status == 400
         )
-        assert card(door).json["capabilities"]["extensions"][-1]["required"] is True
+        assert [one for one in card(door).json["capabilities"]["extensions"] if one.get("required")]
     core.close()
 
 

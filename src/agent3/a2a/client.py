@@ -253,6 +253,10 @@ class SyncA2AClient:
         """The card that the agent shows to our credential."""
         return bridge.run(self._client.extended_card())
 
+    def signature(self) -> dict[str, Any]:
+        """Whether the card is signed, and with which keys."""
+        return bridge.run(self._client.signature())
+
     def close(self) -> None:
         """Close the connections."""
         bridge.run(self._client.aclose())

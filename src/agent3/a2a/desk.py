@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -113,12 +114,26 @@ class Desk:
 
     def _caller(self, talk: Talk, principal: Principal, request: Request) -> Caller:
         trace = self._extensions.traceparent(request, talk.active, talk.heard.traceparent)
-        return Caller(principal=principal, generation=talk.words, traceparent=trace, extensions=talk.active)
+        until = self._extensions.deadline(request, talk.heard.deadline)
+        return Caller(
+            principal=principal, generation=talk.words, traceparent=trace, extensions=talk.active, until=_moment(until)
+        )
 
 
 def streams(request: Request) -> bool:
     """Whether a request is answered by a stream."""
     return isinstance(request, Subscribe) or (isinstance(request, Send) and request.stream)
+
+
+def _moment(deadline: str | None) -> float | None:
+    """The moment that a deadline names, in seconds since the epoch."""
+    if deadline is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(deadline[:40])
+    except ValueError:
+        raise ValidationError(f"A deadline is a moment as in 2026-01-31T12:00:00Z, got {deadline[:40]!r}.") from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _number(last: str | None) -> int | None:

@@ -64,7 +64,7 @@ from agent3.calls.policy import resolve, validate
 from agent3.calls.runner import Runner
 from agent3.definitions import AgentCard
 from agent3.env import Env
-from agent3.errors import Conflict, JobNotFound, TurnTaken, ValidationError
+from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, ValidationError
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Live, Outcome, Part, Principal, Usage
 from agent3.observe.metrics import METRICS, Metrics
 
@@ -79,6 +79,8 @@ Items: TypeAlias = AsyncGenerator[tuple[int, Item], None]
 I = TypeVar("I", bound=Item)  # noqa: E741 - an item
 _PATIENCE: Final = 600.0
 """Seconds that a send waits for a task before it answers how that stands."""
+_LONGEST: Final = 86_400.0
+"""Seconds that a deadline may give a call at most."""
 _A_WHILE: Final = 30.0
 _LOOKED: Final = 500
 """Tasks that a search reads, the latest first."""
@@ -107,13 +109,14 @@ class Host(Protocol):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who asks, and in which words."""
+    """Who asks, and in which words; ``until`` is the moment, by the clock, until which the answer is wanted."""
 
     principal: Principal
     generation: Generation = "1.0"
     traceparent: str | None = None
     extensions: frozenset[str] = frozenset()
     door: str = "a2a"
+    until: float | None = None
 
 
 class Engine:
@@ -376,8 +379,18 @@ class Engine:
             routes=aim.capability.routes,
             key=f"a2a:{aim.agent.id}:{self._told_apart(request)}",
             traceparent=caller.traceparent,
+            timeout=self._seconds(caller),
             meta=meta,
         )
+
+    def _seconds(self, caller: Caller) -> float | None:
+        """The seconds that a call has, where its caller says until when it wants the answer."""
+        if caller.until is None:
+            return None
+        left = caller.until - self._env.now()
+        if left <= 0:
+            raise CallTimeout("The answer was wanted before this message came. Send it with a later deadline.")
+        return min(left, _LONGEST)
 
     def _told_apart(self, request: Send) -> str:
         """What two messages have alike only if they are the same."""

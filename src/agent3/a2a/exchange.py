@@ -57,6 +57,7 @@ class Heard(NamedTuple):
     accept: str
     last_event: str | None
     traceparent: str | None
+    deadline: str | None = None
 
 
 class Talk:
@@ -92,6 +93,7 @@ _HEARD = frozenset(
         b"accept",
         b"last-event-id",
         b"traceparent",
+        b"x-agent3-deadline",
     }
 )
 
@@ -115,6 +117,7 @@ def hear(scope: Scope) -> Heard:
         get(b"accept", ""),
         get(b"last-event-id"),
         get(b"traceparent"),
+        get(b"x-agent3-deadline"),
     )
 
 

@@ -7,6 +7,10 @@
 * **timed-out** (a state): a task that ran out of time is in a state of its own, below ``failed``, with a transition
   that says whether it may be sent again.
 
+Three more need no activation, for they only say what an agent of ours does anyway: a message that is sent twice is done
+once (**idempotent-send**), a deadline in the metadata of a request is kept (**deadline**), and the schemas of skills
+stand in the card (**skill-schemas**).
+
 An extension does nothing until a request activates it by its URI in ``A2A-Extensions``. Unknown URIs are left alone, as
 the specification asks; a required one that was not activated refuses the request.
 """
@@ -21,10 +25,13 @@ from msgspec.structs import replace
 from agent3.a2a.engine import Caller
 from agent3.a2a.faults import ExtensionRequired
 from agent3.a2a.shapes import TERMINAL, Message, Send, State, StatusUpdate, Task, TaskPage
-from agent3.definitions import AgentExtension
+from agent3.definitions import AgentCapability, AgentCard, AgentExtension
 from agent3.model import Usage
 
 __all__ = [
+    "DEADLINE",
+    "IDEMPOTENT",
+    "SCHEMAS",
     "SEARCH",
     "SEARCH_METHOD",
     "STANDARD",
@@ -32,6 +39,7 @@ __all__ = [
     "TRACEABILITY",
     "USAGE",
     "Extensions",
+    "schemas_of",
 ]
 
 _HOME: Final = "https://agent3.dev/extensions"
@@ -39,6 +47,12 @@ USAGE: Final = f"{_HOME}/usage/v1"
 TRACEABILITY: Final = f"{_HOME}/traceability/v1"
 SEARCH: Final = f"{_HOME}/tasks-search/v1"
 TIMED_OUT: Final = f"{_HOME}/timed-out/v1"
+IDEMPOTENT: Final = f"{_HOME}/idempotent-send/v1"
+"""An agent that declares it answers a message with an id that it knows as it did before, and does nothing twice."""
+SCHEMAS: Final = f"{_HOME}/skill-schemas/v1"
+"""Its params give the JSON Schemas of skills: ``{"skills": {"id": {"input": {…}, "output": {…}}}}``."""
+DEADLINE: Final = f"{_HOME}/deadline/v1"
+"""The key in a request's metadata under which stands until when its answer is wanted."""
 SEARCH_METHOD: Final = "tasks/search"
 STATE_TIMED_OUT: Final = "TASK_STATE_TIMED_OUT"
 
@@ -63,10 +77,34 @@ STANDARD: Final = (
         description="A failed task that ran out of time says so under this URI in its metadata.",
         params={"state": STATE_TIMED_OUT, "below": State.FAILED.value},
     ),
+    AgentExtension(
+        uri=IDEMPOTENT,
+        description="A message with an id that is known gets the answer that the first one got.",
+    ),
+    AgentExtension(
+        uri=DEADLINE,
+        description="A request may say under this URI in its metadata until when its answer is wanted.",
+        params={"field": "deadline", "format": "date-time"},
+    ),
 )
 """What every endpoint of ours speaks."""
 
 V = TypeVar("V")
+_MOST_SCHEMAS: Final = 100
+"""Skills of which a card gives the schemas; those of a large catalogue are read one agent at a time."""
+
+
+def schemas_of(card: AgentCard) -> list[AgentExtension]:
+    """The extension that gives the schemas of a card's skills, where there are any to give."""
+    known = {one.id or one.name: _schemas(one) for one in card.capabilities if one.input_schema or one.output_schema}
+    if not 0 < len(known) <= _MOST_SCHEMAS:
+        return []
+    return [AgentExtension(uri=SCHEMAS, description="The JSON Schemas of skills.", params={"skills": known})]
+
+
+def _schemas(skill: AgentCapability) -> dict[str, Any]:
+    given = {"input": skill.input_schema, "output": skill.output_schema}
+    return {name: schema for name, schema in given.items() if schema}
 
 
 class Accounts(Protocol):
@@ -95,11 +133,11 @@ class Extensions:
         """The trace of a request: of its header, else of its metadata."""
         if header is not None or TRACEABILITY not in active or not isinstance(request, Send):
             return header
-        for metadata in (request.metadata, request.message.metadata):
-            named = (metadata or {}).get(TRACEABILITY)
-            if isinstance(named, dict) and isinstance(named.get("traceparent"), str):
-                return str(named["traceparent"])
-        return None
+        return _named(request, TRACEABILITY, "traceparent")
+
+    def deadline(self, request: Any, header: str | None) -> str | None:
+        """Until when the answer to a request is wanted: of its header, else of its metadata."""
+        return header if header is not None or not isinstance(request, Send) else _named(request, DEADLINE, "deadline")
 
     async def shown(self, value: V, caller: Caller, accounts: Accounts) -> V:
         """What is answered, with what the extensions that the caller activated add to it."""
@@ -110,6 +148,15 @@ class Extensions:
             return value
         added = await _added(value, caller, accounts)
         return replace(value, metadata={**(value.metadata or {}), **added}) if added else value
+
+
+def _named(request: Send, uri: str, field: str) -> str | None:
+    """What the metadata of a request or of its message say under an extension."""
+    for metadata in (request.metadata, request.message.metadata):
+        said = metadata.get(uri) if metadata else None
+        if isinstance(said, dict) and isinstance(said.get(field), str):
+            return str(said[field])
+    return None
 
 
 async def _added(value: Task | Message | StatusUpdate, caller: Caller, accounts: Accounts) -> dict[str, Any]:

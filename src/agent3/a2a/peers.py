@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from agent3.a2a import cards
 from agent3.a2a.credentials import Credential
-from agent3.a2a.extensions import TRACEABILITY, USAGE
+from agent3.a2a.extensions import DEADLINE, IDEMPOTENT, SCHEMAS, TRACEABILITY, USAGE
 from agent3.a2a.faults import ContentTypeNotSupported, UnsupportedOperation, VersionNotSupported
 from agent3.a2a.lines import LINES, How, Line, Place
 from agent3.a2a.reaching import Found, find
@@ -61,13 +61,6 @@ __all__ = ["DEADLINE", "IDEMPOTENT", "INTERRUPTED", "SCHEMAS", "SPOKEN", "Peer",
 
 log = logger("a2a.client")
 
-_HOME: Final = "https://agent3.dev/extensions"
-IDEMPOTENT: Final = f"{_HOME}/idempotent-send/v1"
-"""An agent that declares it answers a message with an id that it knows as it did before, and does nothing twice."""
-SCHEMAS: Final = f"{_HOME}/skill-schemas/v1"
-"""Its params give the JSON Schemas of skills: ``{"skills": {"id": {"input": {…}, "output": {…}}}}``."""
-DEADLINE: Final = f"{_HOME}/deadline/v1"
-"""The key in a request's metadata under which stands until when its answer is wanted."""
 SPOKEN: Final = frozenset({USAGE, TRACEABILITY, IDEMPOTENT, SCHEMAS, DEADLINE})
 """Extensions that we activate wherever they are offered."""
 INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})

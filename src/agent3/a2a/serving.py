@@ -30,7 +30,7 @@ from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, SecurityError
 from agent3.listening import Listening, Who, at_this_machine, names_of, run_http
-from agent3.model import Principal
+from agent3.model import Capability, Principal
 
 __all__ = ["AgentApp", "asgi", "listening", "serve"]
 
@@ -117,11 +117,17 @@ class AgentHost:
         return aim(agent, agent.capabilities, wish(message))
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
-        """The same for everybody, unless its author gave another for those who show who they are."""
+        """The same for everybody, unless its author gave another for those who show who they are.
+
+        Then strangers see the skills that the public card names, and no others.
+        """
         agent, known = self._agent.agent, self._card()
-        if extended and principal is not None and self._extended is not None:
+        offered: Sequence[Capability] = agent.capabilities
+        if self._extended is not None and extended and principal is not None:
             known = self._extended if isinstance(self._extended, AgentCard) else self._extended(principal)
-        return card_of(agent, agent.capabilities, known=known)
+        elif self._extended is not None and known.capabilities:
+            offered = [one for one in offered if known.capability(one.name) is not None]
+        return card_of(agent, offered, known=known)
 
 
 class AgentApp:

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from agent3.a2a import cards
 from agent3.a2a.engine import Host
 from agent3.a2a.exchange import JSON, Headers, Talk, address_of, answer, one_of
-from agent3.a2a.extensions import Extensions
+from agent3.a2a.extensions import Extensions, schemas_of
 from agent3.a2a.faults import ExtendedCardNotConfigured, UnsupportedOperation
 from agent3.a2a.shapes import Generation
 from agent3.a2a.wire import version_of
@@ -146,11 +146,12 @@ class CardDesk:
         """The card with what the door knows: addresses and features."""
         spoken = [AgentInterface(url=url, protocolBinding=one, protocolVersion=two) for one, two in _SPOKEN]
         spoken += self._over_grpc(url, talk.tenant)
+        extensions = [*self._features.extensions, *schemas_of(card)]
         return card.model_copy(
             update={
                 "url": card.url or url,
                 "interfaces": card.interfaces or spoken,
-                "features": self._features,
+                "features": self._features.model_copy(update={"extensions": extensions}),
             }
         )
 
