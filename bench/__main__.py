@@ -31,13 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Without this, a polite kill would leave the servers running; SystemExit unwinds what stops them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     where = machine()
-    result = benches[chosen.name].run(Options(chosen.seconds, chosen.rounds, chosen.connections))
+    result = benches[chosen.name].run(_options(chosen))
     report = _report(chosen.name, where, result)
     if chosen.json:
         print(json.dumps(report))
     else:
         _draw(report)
     return 0 if all(row.errors == 0 for row in result.rows) else 1
+
+
+def _options(chosen: argparse.Namespace) -> Options:
+    return Options(chosen.seconds, chosen.rounds, chosen.connections, tuple(chosen.seeds), tuple(chosen.tasks))
 
 
 def _parser(benches: dict[str, Bench]) -> argparse.ArgumentParser:
@@ -49,6 +53,8 @@ def _parser(benches: dict[str, Bench]) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_between(float, 0.1, 60), default=default.seconds, help="of load per round")
     parser.add_argument("--rounds", type=_between(int, 1, 20), default=default.rounds, help="over all targets")
     parser.add_argument("--connections", type=_between(int, 1, 256), default=default.connections, help="at a time")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="of an examination")
+    parser.add_argument("--tasks", nargs="+", default=[], help="of an examination, by name; all of them without it")
     return parser
 
 

@@ -62,7 +62,7 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
-MODULES = ("a2a", "calls", "footprint", "gateway", "mcp", "queues", "schemas")
+MODULES = ("a2a", "calls", "footprint", "gateway", "mcp", "miniwob", "queues", "schemas")
 
 T = TypeVar("T")
 
@@ -74,6 +74,10 @@ class Options:
     seconds: float = 3.0
     rounds: int = 3
     connections: int = 16
+    seeds: tuple[int, ...] = ()
+    """Of an examination; its own if none are given."""
+    tasks: tuple[str, ...] = ()
+    """Of an examination; all if none are given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,16 @@ _START = """
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = ms;
   core.startEpisodeReal();
-  for (const id of ["reward-display", "click-canvas"]) { const one = document.getElementById(id); if (one) one.remove(); }
+  // The judge's own display is no part of the page that is examined.
+  for (const id of ["reward-display", "click-canvas"]) {
+    const one = document.getElementById(id);
+    if (one) one.style.display = "none";
+  }
   const said = core.getUtterance();
   return typeof said === "string" ? said : said.utterance;
 }
 """
-_OUTCOME = "() => ({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL})"
+_OUTCOME = "() => WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null"
 
 Agent = Callable[[Any, str], Awaitable[object]]
 
@@ -120,8 +124,8 @@ async def _reward(page: Any) -> float:
             outcome = await page.evaluate(_OUTCOME)
         except Exception:  # noqa: BLE001 - the page went away: then there is no reward
             return 0.0
-        if outcome["done"]:
-            return float(outcome["reward"] or 0.0)
+        if outcome is not None:
+            return float(outcome)
         await asyncio.sleep(0.1)
     return 0.0
 
@@ -130,7 +134,7 @@ async def _ours(page: Any, sentence: str) -> object:
     from agent3.nlweb.commands import drive
     from agent3.nlweb.commands.embeddings import load
 
-    return await drive(page, sentence, semantic=load())
+    return await drive(page, sentence, semantic=load(), send=True)
 
 
 async def _control(page: Any, _: str) -> None:
@@ -143,10 +147,10 @@ async def _control(page: Any, _: str) -> None:
 def run(options: Options) -> Result:
     """Examine on the chosen seeds and tasks; rounds and load do not apply."""
     known = sorted(path.stem for path in (pages() / "miniwob").glob("*.html"))
-    tasks = list(getattr(options, "tasks", ()) or known)
+    tasks = list(options.tasks or known)
     if unknown := sorted(set(tasks) - set(known)):
         raise SystemExit(f"no such task: {unknown[0]}; there are {', '.join(known)}")
-    seeds = list(getattr(options, "seeds", ()) or SEEDS)
+    seeds = list(options.seeds or SEEDS)
     ours = asyncio.run(examine(tasks, seeds, _ours))
     control = asyncio.run(examine(tasks, seeds, _control))
     rows = [_row("ours", ours), _row("submit_only", control), *_by_task(ours)]

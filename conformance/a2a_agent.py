@@ -2,7 +2,8 @@
 
 Written as any agent is, with a ``LocalAgent`` and its context. It stands on the parts of a gateway: the durable core on
 an embedded database, push notifications, the A2A endpoint, and gRPC on a port of its own. ``full`` declares all that an
-A2A agent can do; ``minimal`` declares nothing, so that the kit asks how what is not there is refused.
+A2A agent can do; ``minimal`` declares nothing, so that the kit asks how what is not there is refused; ``extension``
+requires an extension, which only those tests of the kit survive that look for it.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from agent3.settings import Callbacks, Settings, Storage
 
 __all__ = ["PROFILES", "Profile", "agent", "serve"]
 
-Profile: TypeAlias = Literal["full", "minimal"]
+Profile: TypeAlias = Literal["full", "minimal", "extension"]
 Behaviour: TypeAlias = Callable[[SyncContext], Any]
 
-PROFILES: tuple[Profile, ...] = ("full", "minimal")
+PROFILES: tuple[Profile, ...] = ("full", "minimal", "extension")
 FEATURES: dict[Profile, AgentFeatures] = {
     "full": AgentFeatures(streaming=True, pushNotifications=True, extendedAgentCard=True),
     "minimal": AgentFeatures(),
+    "extension": AgentFeatures(streaming=True),
 }
+_EXTENSION = AgentExtension(uri="urn:a2a:tck:required-extension", description="For the kit", required=True)
 LINGER = 4.5
 """Seconds that a task stays busy for the tests that subscribe to it: more than twice the kit's patience."""
 BUSY = 1.5
@@ -259,7 +262,7 @@ def _endpoint(
         host,
         principal=_who,
         features=FEATURES[profile],
-        extensions=Extensions(AgentExtension(uri="urn:a2a:tck:extension", description="For the kit")),
+        extensions=Extensions(_EXTENSION) if profile == "extension" else Extensions(),
         card_format=written,
         profile="1.0.0",
     )

@@ -11,10 +11,21 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CONFORMANCE", "CONFORMANCE_OLD", "FASTMCP", "INSPECTOR", "KitError", "Npm", "cache", "python_with"]
+__all__ = [
+    "CONFORMANCE",
+    "CONFORMANCE_OLD",
+    "FASTMCP",
+    "INSPECTOR",
+    "KitError",
+    "Npm",
+    "cache",
+    "python_for",
+    "python_with",
+]
 
 NODE = "22"
 """The major version of node that the kits are made for."""
@@ -33,6 +44,8 @@ class Npm:
     package: str
     version: str
     entry: str
+    beside: tuple[str, ...] = ()
+    """Further packages that it needs and does not bring."""
 
     @property
     def folder(self) -> Path:
@@ -58,7 +71,7 @@ class Npm:
             raise KitError(f"{self.package} comes from npm, which is not on PATH. Install Node.js {NODE} or later.")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "package.json").write_text('{"private": true}\n', "utf-8")
-        packages = [f"node@{NODE}", f"{self.package}@{self.version}"]
+        packages = [f"node@{NODE}", *self.beside, f"{self.package}@{self.version}"]
         _quietly([npm, "install", "--no-audit", "--no-fund", "--no-save", *packages], self.folder)
         if not self._there():
             raise KitError(f"npm did not install {self.package} {self.version} into {self.folder}.")
@@ -76,15 +89,27 @@ def cache() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "agent3" / "kits"
 
 
-def python_with(package: str, version: str) -> Path:
-    """A Python of its own that has a package of PyPI at one version."""
-    folder = cache() / f"{package}-{version}"
+def python_with(package: str, version: str, *beside: str) -> Path:
+    """A Python of its own that has a package of PyPI at one version, and others beside it at any."""
+    folder = cache() / f"{package.partition('[')[0]}-{version}"
     python = folder / "bin" / "python"
     done = folder / "installed"
     if not done.is_file():
         venv.create(folder, with_pip=True, clear=True)
-        _quietly([str(python), "-m", "pip", "install", "--quiet", f"{package}=={version}"], folder)
+        _quietly([str(python), "-m", "pip", "install", "--quiet", *beside, f"{package}=={version}"], folder)
         done.touch()
+    return python
+
+
+def python_for(name: str, requirements: Sequence[str]) -> Path:
+    """A Python of its own for a kit that is given as a checkout, with what that says it needs."""
+    folder = cache() / name
+    python, done = folder / "bin" / "python", folder / "installed"
+    wanted = "\n".join(requirements)
+    if not done.is_file() or done.read_text("utf-8") != wanted:
+        venv.create(folder, with_pip=True, clear=True)
+        _quietly([str(python), "-m", "pip", "install", "--quiet", *requirements], folder)
+        done.write_text(wanted, "utf-8")
     return python
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of the browser in the middle of visits: each begins again, or fails with its reason, and nothing stays behind.
+"""kill -9 of the browser in the middle of visits: each begins again or fails with its reason, and nothing is left.
 
 A gateway visits a small shop on loopback, searching and buying, while its browser (at times a page of it, or the driver
 beside it) is killed at random moments. What was searched for must be found or refused with a reason; nothing is bought
@@ -40,7 +40,7 @@ ME = Caller(LOCAL, "faults")
 
 @fault("kill-browser")
 def kill_browser(seed: int, kills: int = KILLS) -> Result:
-    """kill -9 of the browser under four visitors, 20 times: found again or failed with a reason, nothing left behind."""
+    """kill -9 of the browser under four visitors, 20 times: done again or failed with a reason, nothing left behind."""
     chance = random.Random(seed)
     before = descendants(os.getpid())
     with (
@@ -51,7 +51,7 @@ def kill_browser(seed: int, kills: int = KILLS) -> Result:
         folder = Path(name)
         told = asyncio.run(asyncio.wait_for(_story(folder, url, kills, chance), 300))
         left = _left(before)
-        profiles = sorted(one.name for one in folder.iterdir() if one.name.startswith("playwright"))
+        profiles = sorted(one.name for one in folder.iterdir() if one.name.startswith(("playwright", "agent3-browser")))
         return judged(told, sold, left, profiles) | {"kills": kills}
 
 
@@ -73,7 +73,7 @@ def judged(told: list[dict[str, Any]], sold: Counter[str], left: int, profiles: 
         **{key: ended[key] for key in ("found", "bought", "failed")},
         **faults,
         "slowest": round(max((one["seconds"] for one in told), default=0.0), 1),
-        "reasons": dict(Counter(one["why"] for one in told if one["why"])),
+        "reasons": dict(Counter(one["why"].partition(":")[0] for one in told if one["why"])),
     }
 
 
@@ -138,7 +138,7 @@ async def _bought(server: Server, what: str) -> Outcome:
 
 def _ended(outcome: Outcome, what: str) -> dict[str, Any]:
     if isinstance(outcome, Failed):
-        return {"status": "failed", "why": outcome.code if outcome.message else ""}
+        return {"status": "failed", "why": f"{outcome.code}: {outcome.message}" if outcome.message else ""}
     value = value_of(outcome.parts) if isinstance(outcome, Done) else None
     known = {f"found {what}": "found", f"bought {what}": "bought"}
     said = value[0] if isinstance(value, list) and len(value) == 1 else None
@@ -211,11 +211,12 @@ def shop() -> Iterator[tuple[str, Counter[str]]]:
 def _temporary(folder: Path) -> Iterator[None]:
     """Have every profile made in a folder of our own, where one that stays is seen."""
     before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(folder)
+    os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
     try:
         yield
     finally:
         os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
+        tempfile.tempdir = None
 
 
 def _left(before: set[int], seconds: float = 10.0) -> int:

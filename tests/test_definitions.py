@@ -174,7 +174,7 @@ def test_a_capability_states_its_input_in_any_way() -> None:
 
 
 def test_steps_that_cannot_work_are_refused_where_they_are_written() -> None:
-    alone = ("navigate", "extract", "wait", "scroll", "press", "screenshot", "dialog", "back", "close")
+    alone = ("navigate", "extract", "wait", "scroll", "press", "screenshot", "dialog", "back", "close", "tool")
     for kind in ActionType:
         if kind in alone:
             NLWebAction(action_type=kind, value="https://example.com")

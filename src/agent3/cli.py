@@ -437,6 +437,9 @@ def doctor(*, where: Here = Here()) -> None:  # noqa: B008 - frozen
         sys.exit(1)
 
 
+app.command("agent3.nlweb.commands.installing:app", name="semantic")
+
+
 def main() -> None:
     """The ``agent3`` command. An error is one sentence on standard error, never a stack."""
     try:

@@ -439,6 +439,7 @@ class ActionType(StrEnum):
     CLOSE = "close"
     IF = "if"
     REPEAT = "repeat"
+    TOOL = "tool"
 
 
 _WITHOUT_SELECTOR = frozenset(
@@ -454,6 +455,7 @@ _WITHOUT_SELECTOR = frozenset(
         ActionType.CLOSE,
         ActionType.IF,
         ActionType.REPEAT,
+        ActionType.TOOL,
     }
 )
 _MOST_STEPS = 500
@@ -522,8 +524,10 @@ class NLWebAction(_Definition):
 
     An ``if`` runs its ``steps`` or ``otherwise``. A ``repeat`` runs its ``steps`` for each ``{item}`` of the saved list
     ``over``, or ``until`` a condition holds, and at most so many ``times``. A ``wait`` may wait ``until`` a condition
-    holds, an ``extract`` goes on over ``next``, the selector of the way to the next page, and a ``fill`` fills the
-    ``fields`` of a form by their names or labels.
+    holds. An ``extract`` goes on over ``next``, the selector of the way to the next page; where its selectors find
+    nothing the page is read in other ways, unless ``fallbacks`` is false. A ``fill`` fills the ``fields`` of a form by
+    their names or labels. A ``tool`` calls the tool of that ``value`` which the page itself offers (WebMCP) with
+    ``fields``; it runs its ``steps`` after one that gives nothing, and ``otherwise`` where there is no such tool.
     """
 
     # In YAML a number needs no quotes, and what is typed into a page is text all the same.
@@ -548,6 +552,7 @@ class NLWebAction(_Definition):
     popup: bool = False
     next: str | None = None
     fields: dict[str, str] | None = None
+    fallbacks: bool = True
     retries: int | None = Field(default=None, ge=0, le=10)
 
     @model_validator(mode="after")
@@ -564,6 +569,8 @@ def _fault(step: NLWebAction) -> str | None:
         return f"a {kind.value} step needs a selector: say which element of the page it acts on"
     if kind is ActionType.NAVIGATE and not step.value:
         return "a navigate step needs a value: the address to go to"
+    if kind is ActionType.TOOL and not step.value:
+        return "a tool step needs a value: the name of the tool that the page offers"
     if kind in (ActionType.IF, ActionType.REPEAT) and not step.steps:
         return f"a {kind.value} step needs steps: say what it runs"
     if kind is ActionType.IF and step.when is None:
@@ -583,13 +590,13 @@ def _stray(step: NLWebAction) -> str | None:
 
 
 _ONLY_FOR: dict[str, set[ActionType]] = {
-    "steps": {ActionType.IF, ActionType.REPEAT},
-    "otherwise": {ActionType.IF},
+    "steps": {ActionType.IF, ActionType.REPEAT, ActionType.TOOL},
+    "otherwise": {ActionType.IF, ActionType.TOOL},
     "until": {ActionType.REPEAT, ActionType.WAIT},
     "times": {ActionType.REPEAT, ActionType.EXTRACT, ActionType.SCROLL},
     "over": {ActionType.REPEAT},
     "next": {ActionType.EXTRACT},
-    "fields": {ActionType.FILL},
+    "fields": {ActionType.FILL, ActionType.TOOL},
     "extract_schema": {ActionType.EXTRACT},
 }
 
@@ -645,7 +652,7 @@ class NLWebInterface(_Definition):
             count, depth = _extent(steps)
             if count > _MOST_STEPS or depth > _DEEPEST:
                 raise ValueError(
-                    f"action {name!r} has {count} steps, {depth} deep; there may be at most {_MOST_STEPS}, {_DEEPEST} deep"
+                    f"action {name!r} has {count} steps, {depth} deep; at most {_MOST_STEPS}, {_DEEPEST} deep, go"
                 )
         return actions
 

@@ -187,6 +187,35 @@ def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_conflict
     asyncio.run(main())
 
 
+def test_without_idempotence_every_message_is_a_new_one(url: str) -> None:
+    async def main() -> None:
+        async with a_bench(an_agent(), url, idempotent=False) as bench:
+            one = as_task(await bench.engine.send(ALICE, say("x", "m1")))
+            two = as_task(await bench.engine.send(ALICE, say("x", "m1")))
+            other = as_task(await bench.engine.send(ALICE, say("y", "m1")))
+            assert len({one.id, two.id, other.id}) == 3
+            asked = as_task(await bench.engine.send(ALICE, say("x", "m1", **skill("order"))))
+            assert asked.status.state is State.INPUT_REQUIRED
+            done = as_task(await bench.engine.send(ALICE, say("large", "m1", task_id=asked.id)))
+            assert done.status.state is not State.INPUT_REQUIRED
+
+    asyncio.run(main())
+
+
+def test_before_1_0_the_context_of_the_task_stands_whatever_the_message_says(url: str) -> None:
+    async def main() -> None:
+        async with a_bench(an_agent(), url) as bench:
+            asked = as_task(await bench.engine.send(ALICE, say("x", **skill("order"))))
+            elsewhere = say("large", task_id=asked.id, context_id="elsewhere")
+            with pytest.raises(ValidationError, match="belongs to context"):
+                await bench.engine.send(ALICE, elsewhere)
+            older = Caller(principal=ALICE.principal, generation="0.3")
+            done = as_task(await bench.engine.send(older, elsewhere))
+            assert (done.id, done.context_id) == (asked.id, asked.context_id)
+
+    asyncio.run(main())
+
+
 def test_a_strangers_task_is_not_there(url: str) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), url) as bench:
@@ -197,7 +226,7 @@ def test_a_strangers_task_is_not_there(url: str) -> None:
                 bench.engine.send(BOB, say("large", task_id=task.id)),
                 heard(bench.engine.subscribe(BOB, Subscribe(id=task.id))),
             ):
-                with pytest.raises(JobNotFound, match="no task"):
+                with pytest.raises(JobNotFound, match="not found"):
                     await ask
             assert (await bench.engine.list(BOB, ListTasks())).tasks == ()
 

@@ -149,6 +149,24 @@ def test_clients_before_1_0_are_told_the_task(receiver: Receiver) -> None:
     asyncio.run(main())
 
 
+def test_a_configuration_of_0_3_without_a_name_is_the_default_one_and_set_anew(receiver: Receiver) -> None:
+    async def main() -> None:
+        older = Caller(principal=Principal("alice"), generation="0.3")
+        async with a_bench(an_agent(), settings=settings()) as bench:
+            task = await bench.engine.send(older, say("pizza"))
+            assert isinstance(task, Task)
+            for path in ("/one", "/two"):
+                unnamed = Push(url=receiver.url + path)
+                assert (
+                    await bench.engine.create_push(older, CreatePush(task_id=task.id, config=unnamed))
+                ).id == "default"
+            read = await bench.engine.get_push(older, GetPush(task_id=task.id, id="default"))
+            assert read.url.endswith("/two")
+            assert len((await bench.engine.list_push(older, ListPush(task_id=task.id))).configs) == 1
+
+    asyncio.run(main())
+
+
 def test_no_secret_is_shown_or_kept_in_clear(receiver: Receiver) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), settings=settings()) as bench:

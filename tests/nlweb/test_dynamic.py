@@ -23,8 +23,9 @@ setTimeout(() => { state.textContent = 'Ready now'; veil.remove(); history.repla
   for (const one of 'abc') document.querySelector('ul').innerHTML += `<li>${one}</li>`; }, 150);</script>"""
 FEED = """<!doctype html><title>Feed</title><div id="list"></div><script>
 let page = 0; const more = () => { if (page >= 4) return; page++;
-  for (let i = 0; i < 10; i++) list.insertAdjacentHTML('beforeend', `<p class="row" style="height:150px">${page}-${i}</p>`); };
-more(); addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) setTimeout(more, 30); });
+  for (let i = 0; i < 10; i++) list.innerHTML += `<p class="row" style="height:150px">${page}-${i}</p>`; };
+const near = () => scrollY + innerHeight > document.body.scrollHeight - 50;
+more(); addEventListener('scroll', () => { if (near()) setTimeout(more, 30); });
 </script>"""
 ODDITIES = """<!doctype html><title>Oddities</title>
 <iframe id="inner" src="/inner"></iframe><my-card></my-card><my-card></my-card>
@@ -39,7 +40,8 @@ BANNER = """<!doctype html><title>Banner</title><button id="go" onclick="documen
 <button onclick="window.chosen='accept'; this.parentElement.remove()">Accept all</button>
 <button onclick="window.chosen='decline'; this.parentElement.remove()">Reject all</button></div>"""
 PLAIN_OVERLAY = """<!doctype html><title>Over</title><button id="go">Go</button>
-<div style="position:fixed;inset:0;background:#fff">Delete everything?<button onclick="document.title='deleted'">OK</button></div>"""
+<div style="position:fixed;inset:0;background:#fff">Delete everything?
+<button onclick="document.title='deleted'">OK</button></div>"""
 FORM = """<!doctype html><title>Login</title><p>Hello there</p><input id="user"><input id="pass" type="password">
 <input id="code">"""
 
@@ -60,7 +62,7 @@ PAGES: dict[str, Page] = {
     "/late": LATE,
     "/feed": FEED,
     "/odd": ODDITIES,
-    "/inner": "<!doctype html><title>Inner</title><button id='deep' onclick=\"this.textContent='pressed'\">deep</button>",
+    "/inner": "<!doctype html><title>Inner</title><button id=deep onclick='this.textContent=`pressed`'>deep</button>",
     "/popup": "<!doctype html><title>Popup</title><h1>in the popup</h1>",
     "/banner": BANNER,
     "/overlay": PLAIN_OVERLAY,
@@ -201,6 +203,17 @@ def test_a_failure_keeps_the_page_without_its_secrets(play: Stage, folder: Path)
         assert b"hunter22" not in one.read_bytes()
         assert b"s3cret-code" not in one.read_bytes()
     assert kept.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.requirement("RF-013-48")
+def test_a_single_step_keeps_its_failure_too(play: Stage) -> None:
+    play.executor._execute_single_action(step(A.NAVIGATE, value="/form"))
+    inner = step(A.CLICK, "#gone", timeout=0.1)
+    for one in (inner, step(A.IF, when={"present": "#user"}, steps=[inner])):
+        with pytest.raises(CallTimeout) as caught:
+            play.executor._execute_single_action(one)
+        assert play.executor.snapshot is not None
+        assert play.executor.snapshot.name == caught.value.data["snapshot"]
 
 
 @pytest.mark.requirement("RF-013-48")

@@ -6,7 +6,7 @@ import pytest
 
 from agent3.definitions import ActionType, ExtractField, NLWebAction
 from agent3.errors import ValidationError
-from agent3.nlweb.parameters import inject, used
+from agent3.nlweb.parameters import check, inject, look_up, prove, used
 
 
 def typing(value: str) -> NLWebAction:
@@ -117,3 +117,60 @@ def test_selectors_without_placeholders_may_be_of_any_kind() -> None:
 def test_in_an_address_a_parameter_stays_one_piece(value: str, given: str, result: str) -> None:
     action = NLWebAction(action_type=ActionType.NAVIGATE, value=value)
     assert inject(action, {"a": given}).value == result
+
+
+# Values of earlier steps, secrets, and steps within steps
+
+
+def of(**fields: Any) -> NLWebAction:
+    return NLWebAction.model_validate(fields)
+
+
+def test_parts_of_a_value_are_named_with_dots() -> None:
+    values = {"item": {"price": {"amount": 3}, "tags": ["a", "b"]}, "a.b": "dotted"}
+    assert inject(typing("{item.price.amount} {item.tags.1} {a.b}"), values).value == "3 b dotted"
+    assert look_up(values, "item.tags.7") is None
+    assert look_up(values, "item.price.amount.deeper") is None
+    with pytest.raises(ValidationError, match=r"parameter: item\.colour"):
+        inject(typing("{item.colour}"), values)
+    with pytest.raises(ValidationError, match=r"Parameter 'item\.tags' is list"):
+        inject(typing("{item.tags}"), values)
+
+
+def test_a_secret_comes_from_whoever_keeps_it_and_is_no_parameter() -> None:
+    step = typing("{secret:pass}")
+    assert inject(step, {}, secrets=lambda name: f"<{name}>").value == "<pass>"
+    assert used([step]) == set()
+    with pytest.raises(ValidationError, match="needs the secret 'pass'"):
+        inject(step, {"secret:pass": "given by a caller"})
+
+
+@pytest.mark.requirement("RF-013-43")
+def test_every_field_of_every_step_is_judged_over_the_whole_sequence() -> None:
+    loop = of(
+        action_type="repeat",
+        over="rows",
+        steps=[
+            of(action_type="navigate", value="/x/{item.id}"),
+            of(action_type="fill", selector="form", frame='[name="{where}"]', fields={"a": "{b}"}),
+            of(action_type="if", when={"text": "{c}"}, steps=[typing("{d}")], otherwise=[typing("{e}")]),
+            of(
+                action_type="wait", until={"any": [{"visible": '[x="{f}"]'}], "not": {"variable": "g", "equals": "{h}"}}
+            ),
+        ],
+    )
+    steps = [of(action_type="extract", selector="li", save_as="rows"), loop]
+    assert used(steps) == {"where", "b", "c", "d", "e", "f", "g", "h"}
+    given = dict.fromkeys("bcdefgh", "x") | {"where": "x"}
+    prove(steps, given, "act")
+    for name in ("where", "b", "c", "d", "e", "f", "h"):
+        with pytest.raises(ValidationError, match=rf"parameter: {name} \(for the step 2\.\d"):
+            prove(steps, {key: value for key, value in given.items() if key != name}, "act")
+
+
+def test_placeholders_are_judged_without_parameters() -> None:
+    check([typing("{a}"), clicking('[x="{b}"]')], "act")
+    with pytest.raises(ValidationError, match=r"the step 1\.1 of 'act' .*outside a quoted string"):
+        check([of(action_type="repeat", steps=[clicking("#x-{b}")])], "act")
+    with pytest.raises(ValidationError, match="lone"):
+        check([typing("{")], "act")

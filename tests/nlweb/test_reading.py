@@ -29,8 +29,9 @@ LINKED = {"@context": "https://schema.org", "@graph": [{"@type": "Organization",
     "@type": "ItemList", "itemListElement": [{"@type": "ListItem", "item": one} for one in OFFERS]}]}  # fmt: skip
 MENU = "<nav><ul><li class='m'><a href='/a'>Home</a></li><li class='m'><a href='/b'>About</a></li></ul></nav>"
 MICRO = "".join(
-    f"<div itemscope itemtype='https://schema.org/Product'><b itemprop='name'>{name}</b><span itemprop='offers' itemscope>"
-    f"<meta itemprop='priceCurrency' content='EUR'><i itemprop='price' content='{price}'>{price} €</i></span></div>"
+    f"<div itemscope itemtype='https://schema.org/Product'><b itemprop='name'>{name}</b>"
+    "<span itemprop='offers' itemscope><meta itemprop='priceCurrency' content='EUR'>"
+    f"<i itemprop='price' content='{price}'>{price} €</i></span></div>"
     for name, price in (("Lamp", "20.00"), ("Chair", "75.50"))
 )
 TABLE = """<table><tr><th>Name</th><th>Price</th><th>Stock</th></tr>
@@ -48,8 +49,15 @@ HUNDRED = "".join(
 )
 IN_PLACE = """<!doctype html><title>Pages</title><div id="rows"></div><button class="more">more</button><script>
 let at = 0; const more = document.querySelector('.more'); const show = () => { at++;
-  rows.innerHTML = [1, 2].map(n => `<p class="row">${at}.${n}</p>`).join(''); more.disabled = at >= 3; };
+  rows.innerHTML = `<p class="row">${at}.1</p>`; more.disabled = at >= 3;
+  setTimeout(() => rows.innerHTML += `<p class="row">${at}.2</p>`, at > 1 ? 30 : 0); };
 more.onclick = () => setTimeout(show, 40); show();</script>"""
+
+MORE = """<!doctype html><title>More</title><ul></ul><button class="more">more</button><script>
+let at = 0; const more = document.querySelector('.more'); const add = () => { at++;
+  for (const n of [1, 2]) document.querySelector('ul').innerHTML += `<li class="row">${at}.${n}</li>`;
+  if (at >= 3) more.remove(); };
+more.onclick = () => setTimeout(add, 40); add();</script>"""
 
 
 def _numbered(query: dict[str, str]) -> str:
@@ -72,6 +80,7 @@ PAGES: dict[str, Page] = {
     "/hundred": _page(HUNDRED),
     "/pages": _numbered,
     "/in-place": IN_PLACE,
+    "/more": MORE,
 }
 
 
@@ -94,13 +103,16 @@ def reading(path: str, **fields: Any) -> list[NLWebAction]:
 )
 def test_where_selectors_find_nothing_the_page_is_read_otherwise(play: Stage, path: str, how: str) -> None:
     assert play.act(*reading(path)) == BOTH
-    assert [(one.how, one.rows) for one in play.scene.sources] == [(how, 2)]
+    assert [(one.how, one.rows) for one in play.executor.sources] == [(how, 2)]
+    assert play.executor.sources[0].step == "2 of 'act' (extract '.gone')"
 
 
 @pytest.mark.requirement("RF-013-45")
 def test_a_menu_is_not_mistaken_for_what_was_sought(play: Stage) -> None:
     assert play.act(*reading("/nothing")) == []
     assert play.scene.sources[0].how == "nothing"
+    assert play.act(*reading("/ld", fallbacks=False)) == []
+    assert play.scene.sources[0].how == "selectors"
 
 
 @pytest.mark.requirement("RF-013-45")
@@ -135,7 +147,7 @@ def test_a_model_is_asked_last_and_believed_only_where_the_page_says_so(play: St
 
 
 @pytest.mark.requirement("RF-013-44", "RF-013-50")
-@pytest.mark.parametrize(("path", "way"), [("/pages", ".next"), ("/in-place", ".more")])
+@pytest.mark.parametrize(("path", "way"), [("/pages", ".next"), ("/in-place", ".more"), ("/more", ".more")])
 def test_an_extraction_goes_on_over_the_pages(play: Stage, path: str, way: str) -> None:
     there = step(A.NAVIGATE, value=path)
     assert play.act(there, step(A.EXTRACT, ".row", next=way)) == ["1.1", "1.2", "2.1", "2.2", "3.1", "3.2"]

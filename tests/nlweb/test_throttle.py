@@ -62,9 +62,13 @@ def test_a_site_that_says_too_much_is_left_alone_as_long_as_it_says(
     async def story() -> None:
         env = SeededEnv()
         throttle = Throttle(env=env)
-        pace = Pace(seconds=0.0, patience=5.0)
+        pace = Pace(seconds=0.5, patience=5.0)
         await throttle.turn(SITE, pace)
+        env.advance(1)
         throttle.told(SITE, status, header)
+        await throttle.turn("http://127.0.0.1:1", FREE)
+        throttle.told("http://127.0.0.1:1", status, None)
+        assert await throttle.turn("http://127.0.0.1:1", FREE) == 0.0  # this machine is no stranger
         if seconds:
             with pytest.raises(Unavailable, match="left alone") as caught:
                 await throttle.turn(SITE, pace)

@@ -13,7 +13,15 @@ import pytest
 
 from agent3 import bridge
 from agent3.definitions import NLWebInterface
-from agent3.errors import Agent3Error, CapabilityNotFound, SetupError, TargetRefused, Unavailable, ValidationError
+from agent3.errors import (
+    Agent3Error,
+    CapabilityNotFound,
+    Interrupted,
+    SetupError,
+    TargetRefused,
+    Unavailable,
+    ValidationError,
+)
 from agent3.nlweb.chrome import Chrome
 from agent3.nlweb.login import Login
 from agent3.nlweb.pool import Pool
@@ -208,7 +216,7 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
     async def story() -> None:
         visit = asyncio.create_task(house.visits.run(shop(house.site.url), "buy", {"product": "tea"}, principal="gert"))
         await _kill(house.visits, seen)
-        with pytest.raises(Unavailable, match="the browser went away"):
+        with pytest.raises(Interrupted, match="the browser went away"):
             await visit
 
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from threading import Event
 
 import pytest
 
-from agent3.definitions import ActionType
-from agent3.errors import CallTimeout, Conflict, TargetError, ValidationError
+from agent3.definitions import ActionType, NLWebAction
+from agent3.errors import CallTimeout, Conflict, SecurityError, TargetError, ValidationError
 from tests.support.acting import Stage, stage, step
 from tests.support.sites import Page
 
@@ -40,7 +41,8 @@ ORDER = """<!doctype html><title>Order</title><form id="order" action="/ordered"
 <label>Your name* <input name="name" required></label>
 <label for="m">E-mail:</label><input id="m" name="mail" type="email" required>
 <select name="size" aria-label="Size"><option value="s">Small</option><option value="l">Large</option></select>
-<label><input type="radio" name="speed" value="slow"> Slow</label><label><input type="radio" name="speed" value="fast"> Fast</label>
+<label><input type="radio" name="speed" value="slow"> Slow</label>
+<label><input type="radio" name="speed" value="fast"> Fast</label>
 <label><input type="checkbox" name="gift"> As a gift</label><textarea name="note" placeholder="A note"></textarea>
 <button>Order</button></form>"""
 
@@ -56,6 +58,7 @@ def _ordered(query: dict[str, str]) -> str:
 
 QUIET = """<!doctype html><title>Quiet</title><form id="f" novalidate onsubmit="event.preventDefault(); send()">
 <input name="city"><button>Send</button></form><div id="out"></div><script>
+setInterval(() => new Image().src = '/beacon', 50);
 async function send() { const answer = await fetch('/judge?city=' + f.city.value);
   out.innerHTML = await answer.text(); }</script>"""
 
@@ -66,6 +69,14 @@ def _judge(query: dict[str, str]) -> str:
     return "<p role='status'>Noted.</p>"
 
 
+released = Event()
+
+
+def _never(query: dict[str, str]) -> str:
+    released.wait(10)
+    return "late"
+
+
 PAGES: dict[str, Page] = {
     "/list": _listing,
     "/thing": _thing,
@@ -74,6 +85,11 @@ PAGES: dict[str, Page] = {
     "/ordered": _ordered,
     "/quiet": QUIET,
     "/judge": _judge,
+    "/beacon": "",
+    "/silent": "<!doctype html><form id='f' action='/never'><input name='a' value='1'><button>Go</button></form>",
+    "/never": _never,
+    "/hostile": "<!doctype html><title>Hostile</title><p>https://evil.example/</p><p>1&amp;x=2#</p>"
+    "<p>\"], button</p><button onclick='document.title=`clicked`'>x</button>",
     "/count": "<!doctype html><title>0</title><button onclick='document.title = +document.title + 1'>more</button>",
 }
 
@@ -122,14 +138,12 @@ def test_a_workflow_goes_over_the_pages_of_what_it_found(play: Stage) -> None:
 
 
 @pytest.mark.requirement("RF-013-55")
-@pytest.mark.parametrize(("limit", "title"), [("100", "Cart"), ("10", "Lamp")])
-def test_a_saved_value_decides_what_is_done(play: Stage, limit: str, title: str) -> None:
+@pytest.mark.parametrize(("limit", "title"), [(100, "Cart"), (10, "Lamp")])
+def test_a_saved_value_decides_what_is_done(play: Stage, limit: float, title: str) -> None:
     play.act(
         step(A.NAVIGATE, value="/thing?id={id}"),
         step(A.EXTRACT, extract_schema={"price": {"selector": ".price", "type": "price"}}, save_as="seen"),
-        step(A.CLICK, "#buy", when={"variable": "seen.price", "below": float(limit)}, wait_for="h1:has-text('added')")
-        if limit == "100"
-        else step(A.CLICK, "#buy", when={"variable": "seen.price", "below": float(limit)}),
+        step(A.CLICK, "#buy", when={"variable": "seen.price", "below": limit}, wait_for="h1:has-text('added')"),
         id="1",
     )
     assert play.page.title() == title
@@ -168,23 +182,23 @@ def test_a_parameter_may_be_left_out_where_its_steps_say_so(play: Stage) -> None
 
 
 @pytest.mark.requirement("RF-013-43")
-def test_what_a_page_says_never_becomes_an_address_elsewhere(play: Stage) -> None:
-    before = play.site.connections
+def test_what_a_page_says_stays_data(play: Stage) -> None:
+    read = [step(A.NAVIGATE, value="/hostile"), step(A.EXTRACT, "p", save_as="said")]
+    with pytest.raises(SecurityError, match=r"Navigation to https://evil\.example/ blocked"):
+        play.act(*read, step(A.NAVIGATE, value="{said.0}"))
+    play.act(*read, step(A.NAVIGATE, value="/cart?add={said.1}&x=1"))
+    assert play.sent("/cart")[-1] == "/cart?add=1%26x%3D2%23&x=1"
+    with pytest.raises(CallTimeout):
+        play.act(*read, step(A.CLICK, '[data-x="{said.2}"]', timeout=0.1))
+    assert play.page.title() == "Hostile"
     with pytest.raises(ValidationError, match="which is no list"):
         play.act(step(A.NAVIGATE, value="/count"), step(A.REPEAT, over="x", steps=[step(A.BACK)]), x="abc")
-    play.act(
-        step(A.NAVIGATE, value="/list"),
-        step(A.EXTRACT, "title", save_as="t"),
-        step(A.NAVIGATE, value="/cart?add={t.0}&x=1"),
-    )
-    assert play.sent("/cart")[-1] == "/cart?add=List&x=1"
-    assert play.site.connections >= before
 
 
 # Forms
 
 
-def order(*more: object, **fields: str) -> list[object]:
+def order(*more: NLWebAction, **fields: str) -> list[NLWebAction]:
     filled = step(A.FILL, "#order", fields=fields)
     return [step(A.NAVIGATE, value="/order"), filled, step(A.SUBMIT, "#order", save_as="answer"), *more]
 
@@ -192,7 +206,7 @@ def order(*more: object, **fields: str) -> list[object]:
 @pytest.mark.requirement("RF-013-56")
 def test_a_form_is_filled_by_its_labels_and_its_answer_read(play: Stage) -> None:
     fields = {"your name": "{name}", "E-Mail": "a@b.example", "size": "large", "speed": "Fast", "as a gift": "yes"}
-    play.act(*order(**fields, **{"a note": "soon"}), name="Ada")  # type: ignore[arg-type]
+    play.act(*order(**fields, **{"a note": "soon"}), name="Ada")
     answer = play.scene.memory["answer"]
     assert answer["outcome"] == "moved"
     assert answer["messages"] == ["Thank you. gift=on mail=a@b.example name=Ada note=soon size=l speed=fast"]
@@ -204,18 +218,18 @@ def test_what_is_required_is_found_before_anything_is_sent(play: Stage) -> None:
     with pytest.raises(
         ValidationError, match=r"not sent, because it is not complete\. Your name\*: .*E-mail:: "
     ) as caught:
-        play.act(*order(mail="not an address"))  # type: ignore[arg-type]
+        play.act(*order(mail="not an address"))
     assert [(one["path"], one["required"]) for one in caught.value.errors] == [("/name", True), ("/mail", True)]
     assert len(play.sent("/ordered")) == before
     for field, words in ({"nane": "x"}, "no field 'nane'"), ({"size": "huge"}, "no choice 'huge'"):
         with pytest.raises(TargetError, match=words):
-            play.act(*order(**field))  # type: ignore[arg-type]
+            play.act(*order(**field))
 
 
 @pytest.mark.requirement("RF-013-56")
 def test_the_messages_of_the_site_are_read_back(play: Stage) -> None:
     with pytest.raises(ValidationError, match=r"did not accept the form\. Your name\*: We do not deliver to Nobody\."):
-        play.act(*order(name="Nobody", mail="a@b.example"))  # type: ignore[arg-type]
+        play.act(*order(name="Nobody", mail="a@b.example"))
     quiet = [step(A.NAVIGATE, value="/quiet"), step(A.TYPE, "[name=city]", "{city}"), step(A.SUBMIT, "#f button")]
     with pytest.raises(ValidationError, match=r"did not accept the form\. There is no such city\."):
         play.act(*quiet, city="Atlantis")
@@ -224,13 +238,18 @@ def test_the_messages_of_the_site_are_read_back(play: Stage) -> None:
 
 
 @pytest.mark.requirement("RF-013-56")
+def test_a_form_without_an_answer_is_not_sent_again(play: Stage) -> None:
+    with pytest.raises(CallTimeout, match="The form was sent, but the website has not answered"):
+        play.act(step(A.NAVIGATE, value="/silent"), step(A.SUBMIT, "#f", timeout=0.5))
+    released.set()
+    assert len(play.sent("/never")) == 1
+
+
+@pytest.mark.requirement("RF-013-56")
 def test_a_form_is_not_sent_twice(play: Stage) -> None:
     before = len(play.sent("/ordered"))
-    twice = [
-        step(A.BACK),
-        step(A.FILL, "#order", fields={"name": "Eve", "mail": "e@b.example"}),
-        step(A.SUBMIT, "#order"),
-    ]
+    eve = {"name": "Eve", "mail": "e@b.example"}
+    twice = [step(A.BACK), step(A.FILL, "#order", fields=eve), step(A.SUBMIT, "#order")]
     with pytest.raises(Conflict, match="sent already with the same content"):
-        play.act(*order(*twice, name="Eve", mail="e@b.example"))  # type: ignore[arg-type]
+        play.act(*order(*twice, **eve))
     assert len(play.sent("/ordered")) == before + 1

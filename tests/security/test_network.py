@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gzip
 import ssl
 import time
@@ -17,10 +16,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from agent3.errors import (
     CallTimeout,
@@ -31,6 +26,7 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.security.network import Gate, Policy, judge, parse_url
+from tests.support.tls import certificate
 
 CLOSED = Policy()
 
@@ -820,44 +816,8 @@ def test_cancelling_the_caller_frees_the_connection() -> None:
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-def _certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, Path]:
-    """A server context with a certificate for the names, and the file of the authority that signed it."""
-    now = datetime.datetime.now(datetime.UTC)
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-
-    def signed(subject: x509.Name, public: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> Any:
-        builder = x509.CertificateBuilder(
-            issuer_name=issuer,
-            subject_name=subject,
-            public_key=public,
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now - datetime.timedelta(hours=1),
-            not_valid_after=now + datetime.timedelta(hours=1),
-        )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=False)
-        return builder.sign(authority_key, hashes.SHA256())
-
-    authority = signed(issuer, authority_key.public_key(), x509.BasicConstraints(ca=True, path_length=None))
-    site = signed(
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "site")]),
-        key.public_key(),
-        x509.SubjectAlternativeName([x509.DNSName(name) for name in names]),
-    )
-    files = folder / "ca.pem", folder / "site.pem", folder / "site.key"
-    files[0].write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(site.public_bytes(serialization.Encoding.PEM))
-    files[2].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files[1], files[2])
-    return context, files[0]
-
-
 def test_the_tls_name_stays_the_host_while_the_address_is_the_judged_one(tmp_path: Path) -> None:
-    server, authority = _certificate(tmp_path, "shop.test")
+    server, authority = certificate(tmp_path, "shop.test")
     names: list[str | None] = []
     server.sni_callback = lambda _, name, __: names.append(name)
     trusting = ssl.create_default_context(cafile=str(authority))
@@ -877,7 +837,7 @@ def test_the_tls_name_stays_the_host_while_the_address_is_the_judged_one(tmp_pat
 
 
 def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
-    server, _ = _certificate(tmp_path, "shop.test")
+    server, _ = certificate(tmp_path, "shop.test")
 
     async def story() -> None:
         blocked: list[str] = []
@@ -894,7 +854,7 @@ def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_https_answer_cannot_send_us_to_http(tmp_path: Path) -> None:
-    server, authority = _certificate(tmp_path, "shop.test")
+    server, authority = certificate(tmp_path, "shop.test")
     trusting = ssl.create_default_context(cafile=str(authority))
 
     async def story() -> None:

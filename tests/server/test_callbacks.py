@@ -19,9 +19,11 @@ from mcp.client import client as official
 from mcp.client.streamable_http import streamable_http_client
 
 from agent3 import Context, LocalAgent
-from agent3.calls.webhooks import verify
-from agent3.settings import Callbacks, Client, Limits, Settings
+from agent3.calls.webhooks import verify, verify_by
+from agent3.errors import Unauthenticated
+from agent3.settings import Callbacks, Client, Limits, Settings, Storage
 from tests.support.gateway import Door, Hosted, gateway, hosted, run_agent3
+from tests.support.postgres import new_database_url
 from tests.support.receiver import SECRET, Receiver, Webhook, receiving
 
 KEYS = {"alice": "key-of-alice-0123456789", "bob": "key-of-bob-0123456789"}
@@ -260,12 +262,29 @@ def test_the_callbacks_of_another_are_not_there(alice: Door, bob: Door, receiver
     assert (theirs.status, theirs.error["code"]) == (404, "job_not_found")
 
 
-def test_without_a_secret_there_are_no_callbacks(tmp_path: Path, receiver: Receiver) -> None:
-    with hosted(tmp_path, [Worker().agent]) as bare:
+def test_without_a_secret_callbacks_are_signed_with_a_key_that_everybody_may_read(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    how = Callbacks(schemes=("https", "http"), allow_loopback=True)
+    with hosted(tmp_path, [Worker().agent], Settings(callbacks=how)) as bare:
+        metadata = {"callback": {"url": receiver.url, "token": "my-own"}}
+        assert bare.call("worker", capability="double", input={"number": 1}, metadata=metadata).status in (200, 202)
+        (came,) = receiver.wait(1)
+        keys = bare.get("/.well-known/jwks.json").json["keys"]
+    assert verify_by(keys, came.headers, came.body) == came.id
+    assert came.headers["authorization"] == "Bearer my-own"
+    with pytest.raises(Unauthenticated):
+        verify_by(keys, came.headers, came.body + b" ")
+
+
+@pytest.mark.postgres
+def test_where_nothing_can_be_kept_secret_there_are_no_callbacks(tmp_path: Path, receiver: Receiver) -> None:
+    with hosted(tmp_path, [Worker().agent], Settings(storage=Storage(url=new_database_url()))) as bare:
         metadata = {"callback": {"url": receiver.url}}
         refused = bare.call("worker", capability="double", input={"number": 1}, metadata=metadata)
         assert (refused.status, refused.error["code"]) == (500, "setup")
         assert "callbacks.secret" in refused.error["message"]
+        assert "AGENT3_STORAGE_SEAL" in refused.error["message"]
 
 
 def test_a_model_that_calls_over_mcp_is_answered_at_once_and_told_later(

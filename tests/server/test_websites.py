@@ -54,7 +54,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Ho
         Rule("deny", principal="guest", capability="account"),
         Rule("allow"),
     )
-    with house(folder, site, rules=rules) as made:
+    with pytest.MonkeyPatch.context() as patch, house(folder, site, rules=rules) as made:
+        patch.setenv("AGENT3_DATA", str(folder))  # words alone decide, whatever this machine has installed
         yield made
 
 

@@ -16,12 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.a2a.executor import AgentExecutor
-from agent3.calls.functions import LocalAgent
+from agent3.a2a.projecting import META
+from agent3.a2a.shapes import Message
+from agent3.calls.functions import Context, LocalAgent, SyncContext
 from agent3.definitions import AgentCapability, AgentCard, AgentProvider
 from agent3.errors import SetupError
 from agent3.model import Agent, Capability
 
-__all__ = ["agent_of", "can_be_agent", "card_of", "furnished", "skill_of"]
+__all__ = ["agent_of", "can_be_agent", "card_of", "furnished", "message_in", "skill_of"]
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -79,6 +81,15 @@ def skill_of(one: Capability) -> AgentCapability:
         idempotent=one.hints.idempotent,
         consequential=one.hints.consequential,
     )
+
+
+def message_in(ctx: Context | SyncContext) -> Message | None:
+    """The message that a call began with, for what only A2A has: its metadata, and the tasks that it refers to.
+
+    None where the call came by another door. Its parts are those of the context.
+    """
+    kept = ctx.meta.get(META)
+    return msgspec.convert(kept["message"], Message) if kept is not None else None
 
 
 def _text(example: Any) -> str:

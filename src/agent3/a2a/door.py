@@ -120,12 +120,12 @@ class A2AEndpoint:
             below = _EARLIER.get(path) or _below(scope, base)
             await self._rest.serve(talk, below)
 
-    async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+    def reply(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
         """The answer to a POST at the address itself without ASGI, of a caller that is known; None where that must be.
 
         Who does not want it by that way gets the same by ``serve``, with the scope as this left it.
         """
-        return await self._rpc.reply(talk, principal, body)
+        return self._rpc.reply(talk, principal, body)
 
     def grpc_at(self, port: int) -> None:
         """Say in the cards that gRPC is spoken at this port of the same host."""

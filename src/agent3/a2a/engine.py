@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from agent3.a2a.answers import answers_to
 from agent3.a2a.faults import ContentTypeNotSupported, InvalidTaskState, PushNotSupported, TaskNotCancelable
-from agent3.a2a.filling import Fetch, filled
+from agent3.a2a.filling import Fetch, filled, lacks
 from agent3.a2a.flights import Flights, key_of
 from agent3.a2a.following import Follower, after_event, fold
 from agent3.a2a.pages import TASK, size_of, token_of, wanted
@@ -171,11 +171,16 @@ class Engine:
 
         The same message again gets the same answer; another one under its id is a Conflict.
         """
-        if (job := await self._meant(caller, request)) is not None:
-            return await self._go_on(caller, request, job)
+        if request.message.task_id or request.task_alias is not None:
+            job = await self._meant(caller, request)
+            if job is not None:
+                return await self._go_on(caller, request, job)
         call, aim = await self._prepared(caller, request)
         if (job := await self._on_shelf(call)) is None:
             job = await self._new(caller, request, call, aim)
+        quick = finished(job, self._link, request.configuration.history_length)
+        if quick is not None and (self._fetch is None or not lacks(quick)):
+            return quick
         return await self._whole(await self._reply(request, job), job)
 
     async def stream(self, caller: Caller, request: Send) -> Items:
@@ -410,7 +415,8 @@ class Engine:
 
     async def _on_shelf(self, call: Call) -> Job | None:
         """The task of a message that was answered without a trace in the table of jobs."""
-        await self._flights.landed(key_of(call))
+        if (flying := self._flights.flying(key_of(call))) is not None:
+            await flying
         return self._shelf.known(call) if self._shelf is not None else None
 
     def _log(self, job: Job) -> Sequence[Line] | None:
@@ -570,8 +576,6 @@ class Engine:
         return both[:limit], total + others
 
     async def _reply(self, request: Send, job: Job) -> Reply:
-        if (quick := finished(job, self._link, request.configuration.history_length)) is not None:
-            return quick
         seen = await self._projected(job)
         if isinstance(job.outcome, Done) and job.turn == 1 and is_message(job.call, job.outcome):
             return seen.answer(job.outcome, job.seq)

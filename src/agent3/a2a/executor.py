@@ -21,6 +21,7 @@ import msgspec
 from agent3 import bridge
 from agent3.a2a.artifacts import ArtifactReference, Artifacts
 from agent3.a2a.boxes import Box
+from agent3.a2a.courier import Courier, content_of, error_content
 from agent3.a2a.encryption import Cipher
 from agent3.a2a.events import Broadcast, Subscription, Topics
 from agent3.a2a.identity import A2AIdentityVerifier, AgentIdentity
@@ -35,7 +36,7 @@ from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import A2AMessage, AgentCapability, AgentCard, MessageType
 from agent3.env import REAL
 from agent3.errors import AccessError, Agent3Error, CallTimeout, RequestError, SetupError, Unavailable, ValidationError
-from agent3.model import Capability, Done, Failed, Needs, Outcome, Principal, value_of
+from agent3.model import Capability, Principal
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS
 from agent3.queue import Lease, Rules
@@ -74,7 +75,9 @@ class AgentExecutor:
     With a ``core`` that keeps a database messages and answers outlive the process, and agents of other processes on it
     are reached; each message is then done once, however often it is delivered. ``encryption`` seals what is sent and
     takes nothing plain; ``identity`` signs and ``verifier`` takes nothing that is not signed by whom it names. With a
-    ``registry`` it is registered there, with a heartbeat. ``rules`` are those of its letter box.
+    ``registry`` it is registered there, with a heartbeat, and agents that are registered there by an address are
+    reached over A2A; ``credentials`` are what it shows them, by their ids: ``{"hotel": "env:HOTEL_KEY"}``. ``rules``
+    are those of its letter box.
     """
 
     _here: weakref.WeakKeyDictionary[Standalone, weakref.WeakValueDictionary[str, AgentExecutor]] = (
@@ -91,6 +94,7 @@ class AgentExecutor:
         identity: AgentIdentity | None = None,
         verifier: A2AIdentityVerifier | None = None,
         rules: Rules | None = None,
+        credentials: Mapping[str, str] | None = None,
     ):
         self.card = card
         self.core = core or shared()
@@ -102,6 +106,8 @@ class AgentExecutor:
         self._topics = Topics(self._post)
         self._inbox = Inbox(self.core, self._post, card.agent_id, self._process, registry)
         weakref.finalize(self, self._inbox.leave).atexit = False
+        self._courier = Courier(self.core, self._mail, registry, self._lives_here(), credentials)
+        weakref.finalize(self, _leave_soon, self._courier).atexit = False
         self._running = 0
         self._idle = asyncio.Event()
         self._closed = False
@@ -112,6 +118,8 @@ class AgentExecutor:
         if registry is not None:
             registry.register_agent(card, lease=LEASE)
             self._inbox.open_soon()
+            if self.core.durable:
+                bridge.shared().spawn(self._courier.resume())
 
     # What it can do
 
@@ -259,7 +267,7 @@ class AgentExecutor:
         return bridge.run(self._waiting(agent_id or self.card.agent_id))
 
     def dead_letters(self, limit: int = 100) -> list[DeadMessage]:
-        """Messages in its box that were given up, the oldest first, and why."""
+        """Messages in its box that were given up, and those that did not reach an agent elsewhere, and why."""
         return bridge.run(self._dead(limit))
 
     def replay_dead_letters(self, *message_ids: str) -> int:
@@ -279,6 +287,10 @@ class AgentExecutor:
             self.register_capability(name, handler)
         bridge.run(self._topics.subscribe(Subscription(topic, self.card.agent_id, name)))
         return name
+
+    def subscribe_agent(self, agent_id: str, topic: str, capability: str) -> None:
+        """Have another agent hear of a topic by one of its capabilities, such as one elsewhere that cannot ask."""
+        bridge.run(self._topics.subscribe(Subscription(topic, agent_id, capability)))
 
     def unsubscribe(self, topic: str | None = None) -> int:
         """Hear no more of a topic, or of any; how many subscriptions there were."""
@@ -350,6 +362,7 @@ class AgentExecutor:
             return
         self._closed = True
         self._inbox.leave()
+        _leave_soon(self._courier)
         with suppress(SetupError):  # from inside the bridge's loop, which cannot wait for itself
             bridge.run(self._finished(_GRACE))
         self.core.drop(self.agent)
@@ -377,7 +390,7 @@ class AgentExecutor:
         try:
             await self._mail.judge(message)
         except Agent3Error as wrong:
-            content = _error(wrong.code, wrong.message)
+            content = error_content(wrong.code, wrong.message)
         else:
             if message.message_type in _ANSWERS:
                 await self._mail.keep(message)
@@ -392,13 +405,13 @@ class AgentExecutor:
     async def _content(self, message: A2AMessage, attempt: int = 1) -> dict[str, Any]:
         """What comes of a message, as the content of its answer."""
         if message.expires_at is not None and message.expires_at < _now():
-            return _error("timeout", f"Message {message.message_id} expired before it was processed.")
+            return error_content("timeout", f"Message {message.message_id} expired before it was processed.")
         if message.capability == PING:
             return {"status": "success", "result": {"status": self.status, "running": self._running}}
         if message.capability == NEGOTIATE:
             return self._negotiated(message.content)
         if (out := refusal(self.card.agent_id, self.status)) is not None:
-            return _error(out.code, out.message)
+            return error_content(out.code, out.message)
         function = self.agent.functions.get(message.capability or "")
         if function is None:
             return self._unknown(message.capability)
@@ -437,21 +450,21 @@ class AgentExecutor:
                 door="a2a",
             )
         except RequestError as wrong:
-            return _error(wrong.code, wrong.message)
-        return _content(outcome)
+            return error_content(wrong.code, wrong.message)
+        return content_of(outcome)
 
     def _negotiated(self, content: Mapping[str, Any]) -> dict[str, Any]:
         try:
             wants = msgspec.convert(content, Wants)
         except msgspec.ValidationError as wrong:
-            return _error("invalid_input", f"{NEGOTIATE}: {wrong}")
+            return error_content("invalid_input", f"{NEGOTIATE}: {wrong}")
         return {"status": "success", "result": msgspec.to_builtins(negotiate(self.full_card(), wants))}
 
     def _unknown(self, name: str | None) -> dict[str, Any]:
         near = nearest(name or "", self.agent.functions)
         hint = f" Did you mean {near!r}?" if near else ""
         text = f"Agent {self.card.agent_id!r} has no capability {(name or '')[:100]!r}.{hint}"
-        return _error("capability_not_found", text)
+        return error_content("capability_not_found", text)
 
     # The letter box. All below runs in the bridge's loop
 
@@ -505,7 +518,7 @@ class AgentExecutor:
     async def _send(self, message: A2AMessage) -> None:
         if message.message_type is MessageType.REQUEST:
             await self._inbox.expect()
-        await self._post.put(self._mail.letter(message))
+        await self._post.put(self._mail.letter(message, await self._courier.way_to(message.to_agent)))
         METRICS.a2a_messages_sent.inc((message.from_agent, message.to_agent, message.message_type.value))
 
     async def _response(self, message: A2AMessage, timeout: float) -> A2AMessage:
@@ -516,20 +529,27 @@ class AgentExecutor:
         return answer
 
     async def _waiting(self, agent_id: str) -> int:
-        return (await (await self._post.box(box_of(agent_id))).depth()).live
+        box = await self._courier.way_to(agent_id) or box_of(agent_id)
+        return (await (await self._post.box(box)).depth()).live
+
+    async def _own_boxes(self) -> list[Box]:
+        names = [box_of(self.card.agent_id), *map(self._courier.box_for, self._courier.known())]
+        return [await self._post.box(one) for one in names]
 
     async def _dead(self, limit: int) -> list[DeadMessage]:
-        letters = await (await self._post.box(box_of(self.card.agent_id))).dead(limit=limit)
-        return [DeadMessage(one.id, one.reason, one.attempts, one.body) for one in letters]
+        letters = [one for box in await self._own_boxes() for one in await box.dead(limit=limit)]
+        return [DeadMessage(one.id, one.reason, one.attempts, one.body) for one in letters[:limit]]
 
     async def _replay(self, message_ids: tuple[str, ...]) -> int:
         await self._inbox.open()
-        return await (await self._post.box(box_of(self.card.agent_id))).replay(message_ids)
+        return sum([await box.replay(message_ids) for box in await self._own_boxes()])
 
     async def _broadcast(
         self, topic: str, content: dict[str, Any], priority: int, ordered: bool, trace: str
     ) -> Broadcast:
         event = REAL.id()
+        heard_by = {one.agent for one in await self._topics.subscribers(topic)}
+        ways = {agent: await self._courier.way_to(agent) for agent in heard_by}
 
         def letter(wish: Subscription) -> Letter:
             message = A2AMessage(
@@ -545,7 +565,7 @@ class AgentExecutor:
                 metadata={"topic": topic},
             )
             METRICS.a2a_messages_sent.inc((message.from_agent, message.to_agent, "event"))
-            return self._mail.letter(self._mail.signed(message))
+            return self._mail.letter(self._mail.signed(message), ways.get(wish.agent))
 
         return await self._topics.broadcast(topic, event, letter)
 
@@ -572,6 +592,22 @@ class AgentExecutor:
     def step_aside(self) -> None:
         """Leave the messages to another executor of the same id."""
         self._inbox.leave()
+
+    def _lives_here(self) -> Callable[[str], bool]:
+        """Tells whether an agent is of this core, without keeping either alive."""
+        core = weakref.ref(self.core)
+
+        def here(agent: str) -> bool:
+            found = core()
+            return found is not None and agent in AgentExecutor._here.get(found, ())
+
+        return here
+
+
+def _leave_soon(courier: Courier) -> None:
+    """Have a courier stop, from any thread; in the bridge's loop, where its rounds are."""
+    if courier.known():
+        bridge.shared().spawn(courier.leave())
 
 
 _HOPELESS = frozenset(
@@ -625,17 +661,3 @@ def _tell_of_failure(sending: Future[None]) -> None:
     if not sending.cancelled() and (wrong := sending.exception()) is not None:
         log.error("a message was not sent: %s", wrong)
         METRICS.events_dropped.inc(("unsent message",))
-
-
-def _error(code: str, message: str) -> dict[str, Any]:
-    return {"status": "error", "error": {"code": code, "message": message}}
-
-
-def _content(outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, Done):
-        return {"status": "success", "result": value_of(outcome.parts)}
-    if isinstance(outcome, Failed):
-        return _error(outcome.code, outcome.message)
-    if isinstance(outcome, Needs):
-        return {"status": "needs", "job": outcome.job, "questions": [one.text for one in outcome.questions]}
-    return {"status": "working", "job": outcome.job}

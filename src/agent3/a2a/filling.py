@@ -18,7 +18,7 @@ from agent3.calls.keeping import StoredArtifact
 from agent3.errors import NotFound
 from agent3.observe.logs import get as logger
 
-__all__ = ["Fetch", "filled"]
+__all__ = ["Fetch", "filled", "lacks"]
 
 log = logger("a2a")
 
@@ -30,7 +30,7 @@ I = TypeVar("I", bound=Item)  # noqa: E741 - an item
 async def filled(item: I, owner: str, fetch: Fetch) -> I:
     """The item with the content of its stored parts; itself, where it has none."""
     if isinstance(item, Task):
-        if not any(_lacks(one.parts) for one in item.artifacts):
+        if not lacks(item):
             return item
         return replace(item, artifacts=tuple([await _artifact(one, owner, fetch) for one in item.artifacts]))
     if isinstance(item, ArtifactUpdate):
@@ -38,6 +38,11 @@ async def filled(item: I, owner: str, fetch: Fetch) -> I:
     if isinstance(item, StatusUpdate):
         return replace(item, status=await _status(item.status, owner, fetch))
     return replace(item, parts=await _parts(item.parts, owner, fetch))
+
+
+def lacks(task: Task) -> bool:
+    """Whether a part of its artifacts lies in the store."""
+    return any(_lacks(one.parts) for one in task.artifacts)
 
 
 def _lacks(parts: tuple[Part, ...]) -> bool:

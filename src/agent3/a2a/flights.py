@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -69,8 +70,11 @@ class Flights:
         """Those that belong to these jobs, whichever engine asks."""
         return cls._known.setdefault(jobs, cls())
 
-    async def landed(self, key: Key) -> None:
-        """Wait until a message under way is answered; at once where there is none."""
+    def flying(self, key: Key) -> Awaitable[None] | None:
+        """What to wait for until a message under way is answered; None where there is none."""
+        return self._landed(key) if key in self._flying else None
+
+    async def _landed(self, key: Key) -> None:
         while (flying := self._flying.get(key)) is not None:
             await flying.landed()
 

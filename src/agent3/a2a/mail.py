@@ -44,12 +44,12 @@ class Mail:
         """The message as it goes out."""
         return message if self._identity is None else self._identity.signed(message)
 
-    def letter(self, message: A2AMessage) -> Letter:
-        """The message, signed if it is to be, in an envelope."""
+    def letter(self, message: A2AMessage, box: str | None = None) -> Letter:
+        """The message, signed if it is to be, in an envelope; for a box, or for the one of its recipient."""
         answers = message.message_type in (MessageType.RESPONSE, MessageType.ERROR)
         return Letter(
             to=message.to_agent,
-            box=answers_of(message.to_agent) if answers else box_of(message.to_agent),
+            box=box or (answers_of(message.to_agent) if answers else box_of(message.to_agent)),
             body=self._closed(message),
             id=message.message_id,
             context=message.context_id or None,
@@ -74,6 +74,14 @@ class Mail:
         """Keep an answer until it is read."""
         body = taken[1].body if taken is not None else self._closed(message)
         await self.post.keep(self.agent, message.correlation_id or message.message_id, body, taken)
+
+    async def arrived(self, reply: A2AMessage, taken: tuple[Box, Lease]) -> None:
+        """Keep an answer that came by another way than a box, and acknowledge what it answers, both or neither."""
+        await self.post.keep(self.agent, reply.correlation_id or reply.message_id, self._closed(reply), taken)
+
+    def own(self, body: bytes) -> A2AMessage:
+        """A message that this agent itself had put into an envelope."""
+        return self._read(body)
 
     async def answer(self, message: A2AMessage, seconds: float) -> A2AMessage | None:
         """The answer to a message, when it has come within so many seconds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from agent3.a2a.shapes import (
     Part,
     Push,
     PushPage,
+    Status,
     StatusUpdate,
     Task,
 )
@@ -42,11 +43,17 @@ from agent3.model import SAID, Event
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["TOKEN", "Notice", "Pushes", "verify"]
+__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "verify"]
 
 log = logger("a2a.push")
 
+Holder = TypeVar("Holder", Message, Artifact)
+
 TOKEN: Final = "X-A2A-Notification-Token"  # noqa: S105 - the name of a header
+SENSITIVITY: Final = "sensitivity"
+"""The key in the metadata of a part by which its author says how sensitive it is. What is not ``public`` is kept with
+the task for those who may read it, and is not sent to webhooks."""
+_PUBLIC: Final = "public"
 _LARGEST: Final = 1_048_576
 """Bytes of a body. Of a larger artifact only the name is told: who is told reads the task."""
 _MOST: Final = 20
@@ -243,7 +250,8 @@ def _push(row: Row, task: str) -> Push:
 
 
 def _body(item: Item, generation: Generation) -> str:
-    """What is sent: an item of a stream in 1.0, the task before."""
+    """What is sent: an item of a stream in 1.0, the task before. What is marked as sensitive stays with the task."""
+    item = _discreet(item)
     body = _written(item, generation)
     if len(body) > _LARGEST:
         body = _written(_without(item, len(body)), generation)
@@ -254,6 +262,37 @@ def _written(item: Item, generation: Generation) -> bytes:
     codec = CODECS[generation]
     asked = GetTask(id=item.id if isinstance(item, Task) else item.task_id or "")
     return codec.item(item, asked) if generation == "1.0" else codec.result(asked, item)  # type: ignore[arg-type]
+
+
+def _discreet(item: Item) -> Item:
+    """An item without the content of parts that say in their metadata that it is sensitive."""
+    if isinstance(item, ArtifactUpdate):
+        return replace(item, artifact=_hidden(item.artifact))
+    if isinstance(item, Task):
+        history = tuple(_hidden(one) for one in item.history)
+        return replace(
+            item, artifacts=tuple(map(_hidden, item.artifacts)), history=history, status=_hidden_in(item.status)
+        )
+    return replace(item, status=_hidden_in(item.status)) if isinstance(item, StatusUpdate) else _hidden(item)
+
+
+def _hidden_in(status: Status) -> Status:
+    return status if status.message is None else replace(status, message=_hidden(status.message))
+
+
+def _hidden(whole: Holder) -> Holder:
+    """A message or an artifact likewise; the same object where nothing of it is sensitive."""
+    if not any(_is_sensitive(one) for one in whole.parts):
+        return whole
+    return replace(whole, parts=tuple(_named_only(one) if _is_sensitive(one) else one for one in whole.parts))
+
+
+def _is_sensitive(part: Part) -> bool:
+    return bool(part.metadata) and (part.metadata or {}).get(SENSITIVITY, _PUBLIC) != _PUBLIC
+
+
+def _named_only(part: Part) -> Part:
+    return Part(text="", filename=part.filename, metadata={**(part.metadata or {}), "withheld": True})
 
 
 def _without(item: Item, size: int) -> Item:

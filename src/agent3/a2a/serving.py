@@ -114,7 +114,11 @@ class AgentHost:
         agent, card = self._agent.agent, self._card()
         if (out := refusal(card.agent_id, card.status)) is not None:
             raise out
-        return aim(agent, agent.capabilities, wish(message))
+        wanted = wish(message)
+        declared = card.capability(wanted.name) if wanted.name else None
+        if declared is not None and agent.capability(str(wanted.name)) is None:
+            wanted = wanted._replace(name=declared.name)  # the card may call it by an id
+        return aim(agent, agent.capabilities, wanted)
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
         """The same for everybody, unless its author gave another for those who show who they are.

@@ -40,7 +40,20 @@ ACCEPT = (
     "akzeptieren", "alle akzeptieren", "alle annehmen", "tout accepter", "accepter", "accetta", "accetta tutto",
     "aceitar", "aceitar tudo",
 )  # fmt: skip
-NOTED = ("close", "dismiss", "got it", "ok", "okay", "understood", "×", "✕", "x", "cerrar", "entendido", "vale")
+NOTED = (
+    "close",
+    "dismiss",
+    "got it",
+    "ok",
+    "okay",
+    "understood",
+    "\u00d7",
+    "\u2715",
+    "x",
+    "cerrar",
+    "entendido",
+    "vale",
+)
 """For a banner that only informs."""
 
 _CLEAR = """labels => {
@@ -48,11 +61,13 @@ _CLEAR = """labels => {
   const seen = element => element.checkVisibility?.({visibilityProperty: true, opacityProperty: true}) ?? true;
   const stuck = element => ['fixed', 'sticky', 'absolute'].includes(getComputedStyle(element).position);
   const named = element => topic.test(element.id + ' ' + element.getAttribute('class'));
-  const deep = root => [...root.querySelectorAll('*')].flatMap(one => one.shadowRoot ? [one, ...deep(one.shadowRoot)] : [one]);
+  const deep = root => [...root.querySelectorAll('*')]
+    .flatMap(one => one.shadowRoot ? [one, ...deep(one.shadowRoot)] : [one]);
   const all = deep(document);
   const text = element => (element.shadowRoot ? element.shadowRoot.textContent : element.innerText ?? '').trim();
-  const boxes = all.filter(one => one.matches('dialog[open],[role=dialog],[role=alertdialog]') || named(one) || stuck(one))
-    .filter(one => { const said = text(one); return seen(one) && said.length < 4000 && (topic.test(said) || named(one)); });
+  const stands = one => one.matches('dialog[open],[role=dialog],[role=alertdialog]') || named(one) || stuck(one);
+  const about = (one, said) => said.length < 4000 && (topic.test(said) || named(one));
+  const boxes = all.filter(one => stands(one) && seen(one) && about(one, text(one)));
   const buttons = boxes.flatMap(box => deep(box.shadowRoot ?? box))
     .filter(one => one.matches('button,[role=button],input[type=button],input[type=submit],a') && seen(one));
   const label = one => (one.innerText || one.value || one.getAttribute('aria-label') || '').trim().toLowerCase();

@@ -11,15 +11,16 @@ import os
 import re
 import shutil
 import statistics
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent3.errors import SetupError, Unavailable
+from agent3.errors import MissingExtra, SetupError, Unavailable
 from agent3.nlweb import browsers
 from agent3.nlweb.sdk import playwright
 
@@ -47,12 +48,14 @@ _BYPASS = "<-loopback>"
 _LAUNCH_SECONDS = 30.0
 _OPEN_SECONDS = 15.0
 _CLOSE_SECONDS = 10.0
-_SWEEPS = 20
+_SWEEPS = 100
 _MEASURE_SECONDS = 10.0
 _LATEST = 5
 """Openings of a context that count together when it is judged whether they have become slow."""
 _PROFILE = re.compile(r"--user-data-dir=(/.*?/playwright_\w+-\w+)")
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
+
+_PROC = Path("/proc")
 
 Close = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -82,6 +85,7 @@ class Chrome:
         self._stack = AsyncExitStack()
         self._browser: Browser | None = None
         self._closing = asyncio.Lock()
+        self._lost = False
         self._openings: deque[float] = deque(maxlen=_LATEST)
         self._first: list[float] = []
         self._measured = 0.0
@@ -95,7 +99,7 @@ class Chrome:
     @property
     def alive(self) -> bool:
         """Whether the browser is there and answers."""
-        return self._browser is not None and self._browser.is_connected()
+        return self._browser is not None and self._browser.is_connected() and not self._lost
 
     async def start(self) -> None:
         """Start it; if that fails, nothing stays behind.
@@ -104,14 +108,16 @@ class Chrome:
         """
         found = browsers.require()
         async with AsyncExitStack() as stack:
-            profiles: list[Path] = []
-            stack.push_async_callback(_sweep, profiles)
-            driver = await playwright().async_playwright().start()
+            left = _Left(Path(tempfile.mkdtemp(prefix="agent3-browser-")))
+            stack.push_async_callback(left.sweep)
+            driver = await _driver()
             stack.push_async_callback(_bounded, driver.stop)
-            self._browser = await self._launch(driver, found)
+            self._browser = await self._launch(driver, found, left.artifacts)
             stack.push_async_callback(_bounded, self._browser.close)
+            # Made again when there is something to put in it; until then, not even our own kill -9 leaves it behind.
+            _removed(left.artifacts)
             try:
-                profiles += await _profile(self._browser)
+                left.found(await _profile(self._browser))
             except playwright().Error as error:  # killed in its first moment
                 raise _gone(error) from None
             self.started = self._measured = time.monotonic()
@@ -138,6 +144,7 @@ class Chrome:
                     proxy={"server": proxy, "bypass": _BYPASS},
                 )
         except (TimeoutError, playwright().Error) as error:
+            self._lost = True  # it, or the driver between us: Playwright tells only of the first
             raise _gone(error) from None
         self.contexts += 1
         self._opened(time.monotonic() - began)
@@ -157,6 +164,12 @@ class Chrome:
         if wear.bytes and self.bytes > wear.bytes:
             return "memory"
         return "slowdown" if wear.slowdown and self._is_slow(wear) else None
+
+    async def check(self) -> bool:
+        """Whether it answers; one that does not is not alive from then on."""
+        if self.alive and not await self.processes():
+            self._lost = True
+        return self.alive
 
     async def processes(self) -> list[int]:
         """The ids of its processes, the browser's own first; none if it is gone."""
@@ -193,7 +206,7 @@ class Chrome:
         now = statistics.median(self._openings)
         return now > wear.slow and now > wear.slowdown * statistics.median(self._first)
 
-    async def _launch(self, driver: Playwright, found: browsers.Browser) -> Browser:
+    async def _launch(self, driver: Playwright, found: browsers.Browser, artifacts: Path) -> Browser:
         pins = [f"--ignore-certificate-errors-spki-list={','.join(self._keys)}"] if self._keys else []
         try:
             return await driver.chromium.launch(
@@ -201,6 +214,7 @@ class Chrome:
                 headless=self._headless,
                 chromium_sandbox=not _is_root(),
                 args=[*FLAGS, *pins],
+                artifacts_dir=str(artifacts),
                 proxy={"server": _NOWHERE, "bypass": _BYPASS},
                 timeout=_LAUNCH_SECONDS * 1000,
             )
@@ -216,7 +230,7 @@ def memory_of(processes: list[int]) -> int:
     total = 0
     for pid in processes:
         try:
-            found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii"))
+            found = _PSS.search((_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii"))
         except OSError:
             continue
         total += int(found[1]) * 1024 if found else 0
@@ -247,19 +261,65 @@ async def _profile(browser: Browser) -> list[Path]:
     return [Path(found) for found in _PROFILE.findall(command)]
 
 
-async def _sweep(profiles: list[Path]) -> None:
-    """Remove what is left of a profile. The driver does so too, but a helper of a dying browser may write once more."""
-    for profile in profiles:
+class _Left:
+    """What a browser leaves on the disk: its profile, and the driver's own folder, which is ours to choose."""
+
+    def __init__(self, artifacts: Path):
+        self.artifacts = artifacts
+        self._before = _profiles()
+        self._profiles: set[Path] | None = None
+
+    def found(self, profiles: list[Path]) -> None:
+        """The browser told its profile."""
+        self._profiles = set(profiles)
+
+    async def sweep(self) -> None:
+        """Remove it, once the browser is dead: killed with its driver, it lives and writes for a moment yet."""
+        ours = self._new() if self._profiles is None else self._profiles
+        unused = _unused(ours)
         for _ in range(_SWEEPS):
-            if _removed(profile):
+            if unused == ours:
                 break
             await asyncio.sleep(0.05)
+            unused = _unused(ours)
+        for folder in (self.artifacts, *(unused if self._profiles is None else ours)):
+            for _ in range(_SWEEPS):
+                if _removed(folder):
+                    break
+                await asyncio.sleep(0.05)
+
+    def _new(self) -> set[Path]:
+        """What may be ours of a browser that did not tell; nothing where it cannot be seen whether it is in use."""
+        return _profiles() - self._before if _PROC.is_dir() else set()
 
 
-def _removed(profile: Path) -> bool:
+def _profiles() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("playwright_chromiumdev_profile-*"))
+
+
+def _unused(folders: set[Path]) -> set[Path]:
+    """Those that no process names in its command; all of them where that cannot be seen."""
+    commands = []
+    for process in _PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            commands.append((process / "cmdline").read_bytes())
+    return {one for one in folders if not any(one.name.encode() in command for command in commands)}
+
+
+def _removed(folder: Path) -> bool:
     # Here and not in a thread: at the exit of the interpreter there are no more threads to be had.
-    shutil.rmtree(profile, ignore_errors=True)
-    return not profile.exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+async def _driver() -> Playwright:
+    try:
+        driver: Playwright = await playwright().async_playwright().start()
+    except MissingExtra:
+        raise
+    except Exception as error:  # noqa: BLE001 - a driver that dies at its start is told by an error without a type
+        raise _gone(error) from None
+    return driver
 
 
 def _is_root() -> bool:

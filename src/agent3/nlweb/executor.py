@@ -23,7 +23,9 @@ from agent3.nlweb.page import View
 from agent3.nlweb.parameters import inject
 from agent3.nlweb.preparing import prepare
 from agent3.nlweb.sandbox import NLWebSandbox, Overrides, Resolver
+from agent3.nlweb.scene import Source
 from agent3.nlweb.session import Session, Timeouts, Tools, watching
+from agent3.nlweb.snapshots import Snapshot
 from agent3.nlweb.throttle import Throttle
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import NLWebPerformanceMonitor
@@ -75,6 +77,17 @@ class NLWebExecutor:
         """The page, in Playwright's words as plain calls: ``page.url``, ``page.title()``, ``page.click("#go")``."""
         return View(self._running().page, bridge.run)
 
+    @property
+    def sources(self) -> list[Source]:
+        """Where the extractions of the last action had their data from: by selectors, or in which other way."""
+        return list(self._running().scene.sources)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The page at the latest failure: its picture, what was on it, and the steps before."""
+        kept = self._running().scene.snapshots
+        return kept.last if kept else None
+
     def start_browser(self, headless: bool = True) -> None:
         """Start the browser; nothing happens if it runs already, and one that died is replaced.
 
@@ -109,7 +122,7 @@ class NLWebExecutor:
     def _execute_single_action(self, action: NLWebAction) -> Any:
         """Run one step as it stands; what it gives, or None."""
         with self._lock:
-            return bridge.run(self._running().perform(action, limit=self.timeouts.sequence))
+            return bridge.run(self._running().single(action))
 
     def _inject_parameters(self, action: NLWebAction, parameters: Mapping[str, Any]) -> NLWebAction:
         """The step with its placeholders filled; ValidationError names one that is missing."""

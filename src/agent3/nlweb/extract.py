@@ -37,8 +37,9 @@ _SCRIPT = """
     if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
     return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
   };
-  const inShadow = root => [root, ...root.querySelectorAll('*')].filter(one => one.shadowRoot).map(one => one.shadowRoot);
-  const shadows = roots.some(root => root.getRootNode() instanceof ShadowRoot) || inShadow(document.documentElement).length > 0;
+  const inShadow = root => [root, ...root.querySelectorAll('*')].flatMap(one => one.shadowRoot ?? []);
+  const shadows = roots.some(root => root.getRootNode() instanceof ShadowRoot)
+    || inShadow(document.documentElement).length > 0;
   const all = (root, selector) => shadows
     ? [...root.querySelectorAll(selector), ...inShadow(root).flatMap(inner => all(inner, selector))]
     : [...root.querySelectorAll(selector)];
@@ -62,16 +63,26 @@ _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR",
 _CODE = re.compile(r"\b[A-Z]{3}\b")
 _TRUE = frozenset({"true", "yes", "on", "1", "checked", "selected", "sí", "si"})
 
-# By their first three letters, which English and Spanish share or keep apart.
-_MONTHS = {"jan": 1, "ene": 1, "feb": 2, "mar": 3, "apr": 4, "abr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8}
-_MONTHS |= {"ago": 8, "sep": 9, "set": 9, "oct": 10, "nov": 11, "dec": 12, "dic": 12}
-_NAMES = r"(?P<month>" + "|".join(f"{one}[a-z]*" for one in _MONTHS) + r")\.?"
+_MONTHS = {
+    word: number
+    for number, words in enumerate(
+        (
+            "january jan enero ene", "february feb febrero", "march mar marzo", "april apr abril abr", "may mayo",
+            "june jun junio", "july jul julio", "august aug agosto ago", "september sept sep septiembre setiembre set",
+            "october oct octubre", "november nov noviembre", "december dec diciembre dic",
+        ),
+        1,
+    )
+    for word in words.split()
+}  # fmt: skip
+"""Their names in English and Spanish."""
+_NAMES = rf"(?P<month>{'|'.join(_MONTHS)})\b\.?"
 _DAY_FIRST = re.compile(
     rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+|de\s+)?{_NAMES},?\s+(?:de\s+|del\s+)?(?P<year>\d{{4}})\b", re.I
 )
 _MONTH_FIRST = re.compile(rf"\b{_NAMES}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<year>\d{{4}})\b", re.I)
 _NUMBERS = re.compile(r"\b(\d{1,2})([./-])(\d{1,2})\2(\d{4})\b")
-_CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?!\s*[ap]\.?m)", re.I)
+_CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?:\s*([ap])\.?m\b)?", re.I)
 
 
 async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
@@ -189,15 +200,19 @@ def _date(text: str) -> str | None:
     if day is None:
         return None
     clock = _CLOCK.search(text)
-    return f"{day.isoformat()}T{int(clock[1]):02}:{clock[2]}:00" if clock else day.isoformat()
+    return f"{day.isoformat()}T{_hour(clock):02}:{clock[2]}:00" if clock else day.isoformat()
+
+
+def _hour(clock: re.Match[str]) -> int:
+    half = (clock[3] or "").lower()
+    return int(clock[1]) % 12 + (12 if half == "p" else 0) if half else int(clock[1])
 
 
 def _named_day(text: str) -> date | None:
     found = _DAY_FIRST.search(text) or _MONTH_FIRST.search(text)
     if found is None:
         return None
-    month = _MONTHS.get(found["month"].lower()[:3])
-    return _day(int(found["year"]), month, int(found["day"])) if month else None
+    return _day(int(found["year"]), _MONTHS[found["month"].lower()], int(found["day"]))
 
 
 def _numbered_day(text: str) -> date | None:

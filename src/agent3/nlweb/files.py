@@ -7,6 +7,7 @@ usual, so that a file shows what its author meant. It knows no browser.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,3 +124,7 @@ def _weigh(value: Any, known: dict[int, int]) -> int:
     if known[id(value)] > _MOST_VALUES:
         raise TooLarge(f"An interface of more than {_MOST_VALUES} values is not taken; mind the aliases of YAML.")
     return known[id(value)]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

@@ -36,14 +36,15 @@ _TRUE = frozenset({"true", "yes", "on", "1", "sí", "si"})
 
 _READ = """root => {
   const label = one => (one.labels?.[0]?.innerText || one.getAttribute('aria-label')
-    || document.getElementById(one.getAttribute('aria-labelledby'))?.innerText || one.placeholder || one.title || '').trim();
+    || document.getElementById(one.getAttribute('aria-labelledby'))?.innerText
+    || one.placeholder || one.title || '').trim();
   const options = one => one.tagName === 'SELECT' ? [...one.options].map(each => [each.value, each.text.trim()]) : [];
   const kind = one => one.tagName === 'INPUT' ? one.type : one.tagName.toLowerCase();
   const skip = ['hidden', 'submit', 'button', 'reset', 'image'];
   return [...root.querySelectorAll('input, select, textarea')].map((one, index) => ({
     index, name: one.name, id: one.id, label: label(one), placeholder: one.placeholder ?? '', type: kind(one),
-    value: ['radio', 'checkbox'].includes(one.type) ? one.value : '', required: one.required || one.ariaRequired === 'true',
-    disabled: one.disabled, options: options(one),
+    value: ['radio', 'checkbox'].includes(one.type) ? one.value : '',
+    required: one.required || one.ariaRequired === 'true', disabled: one.disabled, options: options(one),
     message: one.willValidate && !one.validity.valid ? one.validationMessage : '',
   })).filter(one => !skip.includes(one.type)).slice(0, 500);
 }"""
@@ -66,12 +67,14 @@ _MESSAGES = """names => {
   const said = new Map();
   for (const one of document.querySelectorAll('[aria-invalid=true]')) {
     const ids = `${one.getAttribute('aria-errormessage') ?? ''} ${one.getAttribute('aria-describedby') ?? ''}`;
-    const words = ids.split(/\\s+/).filter(Boolean).map(id => text(document.getElementById(id))).filter(Boolean).join(' ');
-    said.set(one.name || one.id || 'field', words || one.validationMessage || 'not accepted');
+    const words = ids.split(/\\s+/).filter(Boolean).map(id => text(document.getElementById(id))).filter(Boolean);
+    said.set(one.name || one.id || 'field', words.join(' ') || one.validationMessage || 'not accepted');
   }
-  const marks = '[role=alert], .error, .errors, .error-message, .field-error, .invalid-feedback, .alert-danger, .form-error';
+  const marks = '[role=alert], .error, .errors, .error-message, .field-error, .form-error, .invalid-feedback,'
+    + ' .alert-danger';
   const strong = /error|danger|invalid/i;
-  const alerts = [...document.querySelectorAll(marks)].filter(one => seen(one) && text(one) && !one.querySelector(marks));
+  const alerts = [...document.querySelectorAll(marks)]
+    .filter(one => seen(one) && text(one) && !one.querySelector(marks));
   const known = [...said.values()].join(' ');
   const others = alerts.filter(one => !known.includes(text(one)))
     .map(one => ({text: text(one), strong: strong.test(one.getAttribute('class') ?? '')}));
@@ -199,16 +202,20 @@ async def _send(page: Page, place: Place, found: Locator, before: _Answer, names
     button = (await found.evaluate_handle(_BUTTON, timeout=left(end))).as_element()
     try:
         if button is not None:
-            await button.click(timeout=left(end))
+            # It is the answer that is waited for, below: a click that waits for the next page could not say that it is
+            # done, and whether the form has been sent is what matters most.
+            await button.click(timeout=left(end), no_wait_after=True)
         else:
             await found.evaluate(f"element => ({_FORM})(element).requestSubmit()", timeout=left(end))
-        while not _is_answered(after := await _said(place, names), before, traffic):
-            if time.monotonic() > end:
-                raise CallTimeout(
-                    "The form was sent, but the website has not answered in time. Look at what came of it before "
-                    "another try."
-                )
-            await asyncio.sleep(_PAUSE)
+        async with asyncio.timeout(left(end) / 1000):
+            after = await _said(place, names)
+            while not _is_answered(after, before, traffic):
+                await asyncio.sleep(_PAUSE)
+                after = await _said(place, names)
+    except TimeoutError:
+        raise CallTimeout(
+            "The form was sent, but the website has not answered in time. Look at what came of it before another try."
+        ) from None
     finally:
         traffic.end()
     return after

@@ -11,10 +11,10 @@ import asyncio
 import os
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from agent3.errors import Unavailable
+from agent3.errors import SetupError, Unavailable
 from agent3.nlweb.chrome import Chrome, Wear
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
@@ -27,6 +27,7 @@ _PER_CORE = 2
 """Contexts that keep one core busy; more only cost memory."""
 _CONTEXT_BYTES = 128 * 1024 * 1024
 _MOST_WAITING = 1_000
+_STARTS = 3
 
 
 def places_here() -> int:
@@ -176,6 +177,12 @@ class Pool:
             return holder
 
     async def _started(self) -> _Holder:
+        for _ in range(_STARTS - 1):
+            with suppress(SetupError, Unavailable):  # one that is killed as it starts looks like one that is none
+                return await self._start()
+        return await self._start()
+
+    async def _start(self) -> _Holder:
         chrome = self._make()
         await chrome.start()
         return _Holder(chrome)

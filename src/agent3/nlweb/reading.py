@@ -7,6 +7,7 @@ most of the fields by evidence: an empty list is a better answer than a menu mis
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,13 @@ __all__ = ["extract"]
 logger = logs.get("nlweb")
 
 _PAGES = 10
+_PAUSE = 0.05
 _FIRST_ROW = 5000.0
 _CHANGE = 5000.0
 _MOVED = ("context was destroyed", "because of a navigation", "detached")
-_CAN_GO = """element => !element.disabled && element.getAttribute('aria-disabled') !== 'true'
-  && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(element.getAttribute('class') ?? '')"""
+_CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !way.disabled
+  && way.getAttribute('aria-disabled') !== 'true'
+  && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(way.getAttribute('class') ?? '')"""
 
 
 async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
@@ -49,7 +52,7 @@ async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
     except MalformedResponse as error:
         found, failure = None, error
     how = "selectors"
-    if action.extract_schema and _is_empty(found):
+    if action.extract_schema and action.fallbacks and _is_empty(found):
         how, other = await _otherwise(scene, place, action)
         found = other if other is not None else found
     if found is None and failure is not None:
@@ -80,25 +83,27 @@ async def _appears(rows: Locator, ms: float) -> None:
 
 async def _turn_pages(scene: Scene, action: NLWebAction, found: list[Any], end: float) -> None:
     """Add the rows of the pages that follow, until there is no way on or a page brings nothing new."""
-    latest = list(found)
+    shown = list(found)
     for _ in range((action.times or _PAGES) - 1):
         place = await scene.place(action, left(end))
-        way = place.locator(action.next or "").first
-        if not await way.is_visible() or not await way.evaluate(_CAN_GO):
+        way = place.locator(action.next or "")
+        if not await way.evaluate_all(_CAN_GO):
             return
-        await way.click(timeout=left(end))
-        latest = await _changed(scene, action, latest, end)
-        if not latest:
+        try:
+            await way.first.click(timeout=min(left(end), _CHANGE))
+        except playwright().TimeoutError:
+            return  # gone, or out of order, in the meantime
+        before, shown = shown, await _changed(scene, action, shown, end)
+        # "Load more" keeps the old rows at the head: then only those that came are new.
+        found += shown[len(before) :] if shown[: len(before)] == before else shown
+        if not shown:
             return
-        found += latest
 
 
 async def _changed(scene: Scene, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
-    """The rows once they are others than before; none if they stay the same.
-
-    ``load more`` keeps the old rows at the head: then only those that came are new.
-    """
+    """The rows once they are others than before and have come to rest; none if they stay the same."""
     stop = min(end, time.monotonic() + _CHANGE / 1000)
+    latest: list[Any] = []
     while time.monotonic() < stop:
         try:
             place = await scene.place(action, left(stop))
@@ -107,10 +112,11 @@ async def _changed(scene: Scene, action: NLWebAction, before: list[Any], end: fl
             if not any(words in error.message for words in _MOVED):
                 raise
             rows = []
-        if rows and rows != before:
-            return rows[len(before) :] if rows[: len(before)] == before else rows
-        await scene.page.wait_for_timeout(50)
-    return []
+        if rows and rows != before and rows == latest:
+            return rows
+        latest = rows
+        await asyncio.sleep(_PAUSE)
+    return latest if latest != before else []
 
 
 # Other ways

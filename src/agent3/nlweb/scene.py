@@ -49,8 +49,8 @@ class Source:
 class Scene:
     """The page in front and everything around it. It belongs to the loop of its page.
 
-    ``parameters`` are the caller's, ``memory`` holds what steps saved, and ``dialog``, the text of the last dialog. ``sources`` tells of each extraction
-    of the running action where its data came from.
+    ``parameters`` are the caller's; ``memory`` holds what steps saved, and ``dialog``, the text of the last dialog.
+    ``sources`` tells of each extraction of the running action where its data came from.
     """
 
     first: Page
@@ -70,6 +70,8 @@ class Scene:
     """What no record of this action may show."""
     label: str = ""
     """The step that is running, for those who record."""
+    confirmed: bool = False
+    """Whether the running action is one whose consequences are confirmed before it runs."""
     answer: str = "dismiss"
     """What the next dialogs are answered with: accept, dismiss, or a text."""
     _popups: list[Page] = field(default_factory=list)

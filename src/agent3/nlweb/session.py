@@ -208,8 +208,12 @@ class Session:
         await stack.aclose()
 
     async def state(self) -> Any:
-        """Cookies and local storage, for the session that follows this one."""
-        return await self.page.context.storage_state()
+        """Cookies and local storage, for the session that follows this one; Unavailable if the browser is gone."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                return await self.page.context.storage_state()
+        except (TimeoutError, playwright().Error):
+            raise Unavailable("The browser went away with what it knew of its session.") from None
 
     async def run(self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]) -> Any:
         """Run the steps of an action with its parameters: None, one result, or a list of several.
@@ -227,6 +231,10 @@ class Session:
             on_step=self._on_step,
         )
 
+    async def single(self, action: NLWebAction) -> Any:
+        """Run one step as it stands, as ``perform``; of a failure the page is kept."""
+        return await workflow.single(self.scene, action, self.perform, self._timeouts.sequence)
+
     async def perform(self, action: NLWebAction, label: str = "", limit: float = math.inf) -> Any:
         """Run one filled step; what it gives, or None. ``label`` names it in errors; ``limit`` is the most it may take.
 
@@ -236,7 +244,8 @@ class Session:
         start = time.perf_counter()
         status = "error"
         try:
-            result = await self._judged(action, label or describe(action), limit)
+            self.scene.label = label or describe(action)
+            result = await self._judged(action, self.scene.label, limit)
             status = "success"
         except Agent3Error as error:
             status = _status(error)
@@ -259,6 +268,8 @@ class Session:
         except (TimeoutError, playwright().TimeoutError) as error:
             failure: Agent3Error = error if isinstance(error, CallTimeout) else _too_slow(action, label, seconds)
         except playwright().Error as error:
+            if self._chrome is not None and _LOST.search(error.message):
+                await self._chrome.check()
             failure = self._translated(error, label, refusals)
         except (SecurityError, TargetError) as error:
             failure = error
@@ -338,6 +349,8 @@ class Session:
         try:
             page = await context.new_page()
         except playwright().Error as error:
+            if self._chrome is not None:
+                await self._chrome.check()
             gone = Unavailable(f"The browser went away before the first step: {error.message.splitlines()[0]}")
             gone.sent = False
             raise gone from None

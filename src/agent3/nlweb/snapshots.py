@@ -1,7 +1,7 @@
-"""What is kept of a page when a step fails: its picture, what was on it, what was done before, and a trace if asked for.
+"""What is kept of a page when a step fails: its picture, what was on it, what was done before, and a trace if wanted.
 
-It is for people who look into a failure. Secrets and passwords are not in it; a Playwright trace, which would hold them,
-is thrown away where one was used. Nothing of it goes out on the wire but its name.
+It is for people who look into a failure. Secrets and passwords are not in it; a Playwright trace, which would hold
+them, is thrown away where one was used. Nothing of it goes out on the wire but its name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from msgspec import Struct, to_builtins
 
 from agent3.errors import Agent3Error
 from agent3.nlweb.sdk import playwright
+from agent3.observe import logs
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -30,7 +31,9 @@ __all__ = ["Done", "Snapshot", "Snapshots"]
 
 T = TypeVar("T")
 
-_SECONDS = 3.0
+logger = logs.get("nlweb")
+
+_SECONDS = 2.0
 _LONGEST = 1_000_000
 _HIDDEN = "•••"
 _PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(one => one.value).filter(Boolean)"
@@ -64,9 +67,10 @@ class Snapshot(Struct, frozen=True):
 
 
 class Snapshots:
-    """Takes a snapshot of each failure, of any number of pages; ``last`` is the latest. With ``folder`` the newest ``keep`` lie there as files.
+    """Takes a snapshot of each failure, of any number of pages at once; ``last`` is the latest.
 
-    ``trace`` records everything that the browser does, which costs some time of every step.
+    With ``folder`` the newest ``keep`` lie there as files. ``trace`` records everything that the browser does, which
+    costs some time of every step.
     """
 
     def __init__(self, folder: str | Path | None = None, *, trace: bool = False, keep: int = 20):
@@ -94,22 +98,33 @@ class Snapshots:
     ) -> Snapshot:
         """Keep what there is to see, and name it in the error. Never fails, and takes a few seconds at the most."""
         now = datetime.now(UTC)
-        hidden = {one for one in [*secrets, *(await _soon(page.evaluate(_PASSWORDS), []))] if one}
+        passwords, screenshot, outline, html = await asyncio.gather(
+            _soon(page.evaluate(_PASSWORDS), None),
+            _soon(_picture(page, bool(secrets)), b""),
+            _soon(page.aria_snapshot(timeout=_SECONDS * 1000), ""),
+            _soon(page.content(), ""),
+        )
+        if passwords is None:  # without knowing them they cannot be taken out
+            passwords, outline, html = [], "", ""
+        hidden = {one for one in [*secrets, *passwords] if one}
         self.last = Snapshot(
             name=f"{now:%Y%m%dT%H%M%S%f}-{_slug(step)}",
             step=step,
             error=_without(error.message, hidden),
             url=_without(page.url, hidden),
             at=now.isoformat(),
-            screenshot=await _soon(_picture(page, bool(secrets)), b""),
-            outline=_without(await _soon(page.aria_snapshot(timeout=_SECONDS * 1000), ""), hidden),
-            html=_without((await _soon(page.content(), ""))[:_LONGEST], hidden),
+            screenshot=screenshot,
+            outline=_without(outline, hidden),
+            html=_without(html, hidden)[:_LONGEST],
             steps=tuple(Done(one.step, one.outcome, one.ms, _without(one.url, hidden)) for one in steps),
             trace=await self._traced(page.context, bool(hidden)),
         )
         error.data["snapshot"] = self.last.name
         if self._folder is not None:
-            await asyncio.to_thread(_write, self.last, self._folder, self._keep)
+            try:
+                await asyncio.to_thread(_write, self.last, self._folder, self._keep)
+            except OSError as wrong:
+                logger.warning("The snapshot of step %s could not be written: %s", step, wrong.strerror)
         return self.last
 
     async def _traced(self, context: BrowserContext, private: bool) -> bytes:

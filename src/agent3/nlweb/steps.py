@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
-from agent3.nlweb import banners, forms, reading, waiting
+from agent3.nlweb import banners, forms, reading, waiting, webmcp
 from agent3.nlweb.scene import Scene
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.waiting import left, number
@@ -253,4 +253,5 @@ STEPS: dict[ActionType, Step] = {
     ActionType.DIALOG: _dialog,
     ActionType.BACK: _back,
     ActionType.CLOSE: _close,
+    ActionType.TOOL: webmcp.call,
 }

@@ -2,7 +2,7 @@
 
 The defaults are those of a careful person; an interface may ask for more room in its metadata, ``pace: {seconds: 2,
 at_once: 1}``. A site's own wishes count for more: its ``Crawl-delay``, and the ``Retry-After`` of an answer 429 or 503.
-This machine's own sites are not spared. It knows no browser.
+This machine's own sites need no pace. It knows no browser.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MOST_SITES = 1_000
 _LONGEST_DELAY = 60.0
 """What a robots.txt may ask for between two pages; one that wants more wants nobody."""
 _LONGEST_BAN = 3_600.0
-_BAN = 10.0
-"""Seconds that a site is left alone that says it is too much and not for how long."""
+_BAN = 20
+"""For how many pages' time a site is left alone that says it is too much and not for how long."""
 _REREAD = 86_400.0
 
 
@@ -102,6 +102,7 @@ def crawl_delay(robots: str) -> float:
 class _Site:
     places: asyncio.Semaphore
     at_once: int
+    seconds: float
     next: float = 0.0
     delay: float = 0.0
     asked: float | None = None
@@ -151,7 +152,8 @@ class Throttle:
         found = self._sites.get(site)
         if found is None or status not in (429, 503) or (status == 503 and retry_after is None):
             return
-        seconds = min(_seconds(retry_after, self._env.now()), _LONGEST_BAN)
+        asked = _seconds(retry_after, self._env.now())
+        seconds = min(_BAN * found.seconds if asked is None else asked, _LONGEST_BAN)
         found.next = max(found.next, self._env.monotonic() + seconds)
         self._metrics.nlweb_throttled.inc(("site",))
         log.warning("%s answered %d and is left alone for %.0f s", site, status, seconds)
@@ -173,8 +175,9 @@ class Throttle:
     def _site(self, site: str, pace: Pace) -> _Site:
         found = self._sites.get(site)
         if found is None or (found.at_once != pace.at_once and not found.inside):
-            kept = found or _Site(asyncio.Semaphore(1), 0)
-            found = _Site(asyncio.Semaphore(pace.at_once), pace.at_once, kept.next, kept.delay, kept.asked)
+            kept = found or _Site(asyncio.Semaphore(1), 0, 0.0)
+            places = asyncio.Semaphore(pace.at_once)
+            found = _Site(places, pace.at_once, pace.seconds, kept.next, kept.delay, kept.asked)
             self._sites[site] = found
         self._sites.move_to_end(site)
         if len(self._sites) > _MOST_SITES:
@@ -187,12 +190,10 @@ class Throttle:
             del self._sites[quiet]
 
 
-def _seconds(retry_after: str | None, now: float) -> float:
-    """Of a Retry-After: a number of seconds, or a date."""
-    if retry_after is None:
-        return _BAN
-    with suppress(ValueError):
-        return max(0.0, float(retry_after))
+def _seconds(retry_after: str | None, now: float) -> float | None:
+    """Of a Retry-After: a number of seconds, or a date; None if it says neither."""
     with suppress(TypeError, ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - now)
-    return _BAN
+        return max(0.0, float(retry_after or ""))
+    with suppress(TypeError, ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after or "").timestamp() - now)
+    return None

@@ -1,7 +1,7 @@
 """A visit to a website: a place in the pool, the caller's own session, a login where one is wanted, and the action.
 
 Each visit has a context of its own, so that two callers share neither cookies nor page. A browser that dies is no end:
-what has only read so far begins again in another one. It knows no protocol.
+what has only read so far, or says that it may be repeated, begins again in another one. It knows no protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent3.definitions import NLWebInterface
-from agent3.errors import Agent3Error, SetupError, TargetRefused, Unavailable
+from agent3.errors import Agent3Error, Interrupted, SetupError, TargetRefused, Unavailable
 from agent3.llm.port import LLM
 from agent3.nlweb.chrome import Chrome
 from agent3.nlweb.finding import Finder
@@ -35,7 +35,7 @@ __all__ = ["Visits"]
 log = logger("nlweb")
 
 _TRIES = 3
-"""Browsers that one visit may take, as long as each dies before anything but reading was done."""
+"""Browsers that one visit may take."""
 _KEPT = 1_000
 _SECRET = re.compile(r"\{secret:([\w-]+)\}")
 
@@ -95,15 +95,17 @@ class Visits:
         ``on_step`` hears of every step before it runs.
         """
         prepare(interface, name, parameters)  # before a browser is troubled
-        for _ in range(_TRIES - 1):
+        for left in reversed(range(_TRIES)):
             visit = _Visit(self, interface, principal, on_step)
             try:
                 return await visit.run(name, parameters)
-            except Unavailable as wrong:
-                if not visit.may_begin_again:
+            except Agent3Error as wrong:
+                if not visit.died:
                     raise
-                log.warning("%s: the browser went away and the visit begins again: %s", interface.name, wrong.message)
-        return await _Visit(self, interface, principal, on_step).run(name, parameters)
+                if not left or (visit.touched and not _may_repeat(interface, name)):
+                    raise _cut_off(wrong) from None
+                log.warning("%s: the browser went away, and the visit begins again", interface.name)
+        raise AssertionError("unreachable: the last try returns or raises")
 
     async def aclose(self) -> None:
         """End the browsers."""
@@ -171,6 +173,18 @@ class Visits:
         return found
 
 
+def _may_repeat(interface: NLWebInterface, name: str) -> bool:
+    info = interface.info.get(name)
+    return info is not None and (info.hints.read_only or info.hints.idempotent)
+
+
+def _cut_off(wrong: Agent3Error) -> Interrupted:
+    """The end of a visit whose browser died: our failure and not the website's, so its circuit is not to blame."""
+    end = Interrupted(wrong.message, data=wrong.data)
+    end.sent = wrong.sent
+    return end
+
+
 class _Visit:
     """One of them, from its place to its end."""
 
@@ -181,13 +195,10 @@ class _Visit:
         self._on_step = on_step
         self._site = site_of(interface.base_url)
         self._login = Login.of(interface)
-        self._died = False
-        self._touched = False
-
-    @property
-    def may_begin_again(self) -> bool:
-        """Whether it was the browser that failed, and nothing but reading had been done."""
-        return self._died and not self._touched
+        self.died = False
+        """Whether it was the browser that failed."""
+        self.touched = False
+        """Whether more had been done than reading."""
 
     async def run(self, name: str, parameters: Mapping[str, Any]) -> Any:
         async with self._house.place(self._interface, self._principal) as chrome:
@@ -200,8 +211,8 @@ class _Visit:
                 await self._remember(session, state)
                 return result
             except Agent3Error:
-                self._died = not chrome.alive or session.crashed
-                self._touched = session.touched
+                self.died = not chrome.alive or session.crashed
+                self.touched = session.touched
                 raise
             finally:
                 await session.aclose()
@@ -247,6 +258,9 @@ class _Visit:
         return await session.run(name, steps, given)
 
     async def _remember(self, session: Session, before: Mapping[str, Any] | None) -> None:
-        state = await session.state()
+        try:
+            state = await session.state()
+        except Unavailable:  # what was asked for is done; only the next visit knows less
+            return
         if state != before and (before is not None or state["cookies"] or state["origins"]):
             await self._house.remember(self._principal, self._site, state)

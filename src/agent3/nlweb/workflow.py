@@ -21,7 +21,8 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
-from agent3.nlweb.parameters import inject, inject_condition, label, look_up, prove
+from agent3.nlweb import webmcp
+from agent3.nlweb.parameters import describe, inject, inject_condition, label, look_up, prove, used
 from agent3.nlweb.scene import Scene
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.snapshots import Done
@@ -29,7 +30,7 @@ from agent3.nlweb.steps import YIELDING
 from agent3.nlweb.waiting import holds, left
 from agent3.observe import logs
 
-__all__ = ["REPEATABLE", "OnStep", "Perform", "run"]
+__all__ = ["REPEATABLE", "OnStep", "Perform", "run", "single"]
 
 logger = logs.get("nlweb")
 
@@ -81,15 +82,38 @@ async def run(
     """
     prove(steps, parameters, name)
     scene.begin(parameters)
+    info = scene.interface.info.get(name)
+    scene.confirmed = info is not None and info.hints.consequential
     if steps and steps[0].action_type is ActionType.NAVIGATE:
         await scene.tidy()
     story = _Story(scene, perform, name, seconds, on_step)
     if scene.snapshots is not None:
         await scene.snapshots.begin(scene.page.context)
-    results = await story.tell(steps)
+    results = await _told(story, scene, steps, name)
     if scene.snapshots is not None:
         await scene.snapshots.end(scene.page.context)
     return _plain(results)
+
+
+async def _told(story: _Story, scene: Scene, steps: Sequence[NLWebAction], name: str) -> list[Any]:
+    """The steps, and the finder told how it ended. A browser that went away says nothing of the elements found."""
+    await scene.finder.begin(name)
+    try:
+        results = await story.act(steps)
+    except TargetError as error:
+        if not isinstance(error, Unavailable):
+            await scene.finder.end(ok=False)
+        raise
+    await scene.finder.end(ok=True)
+    return results
+
+
+async def single(scene: Scene, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
+    """Run one step as it stands, once; what it gives, or None. Of a failure the page is kept, as in ``run``."""
+    story = _Story(scene, perform, "", seconds, None)
+    if action.steps:
+        return _plain(await story.tell([action]))
+    return await story.once(action, describe(action))
 
 
 class _Story:
@@ -104,12 +128,29 @@ class _Story:
         self._end = time.monotonic() + seconds
         self._done: list[Done] = []
 
-    async def tell(self, steps: Sequence[NLWebAction], before: str = "") -> list[Any]:
-        """What the steps give, in their order."""
+    async def act(self, steps: Sequence[NLWebAction]) -> list[Any]:
+        """All steps; where the page that they open offers a tool that does the same, that in place of selectors."""
+        wanted = webmcp.plan(self._scene.interface, self._name, steps)
+        if wanted is None:
+            return await self.tell(steps)
+        await self.tell(steps[: wanted.at], total=len(steps))
+        values = {name: look_up(self._scene.values, name) for name in used(steps[wanted.at : wanted.until])}
+        tool = await webmcp.fitting(self._scene, wanted, values)
+        if tool is None:
+            return await self.tell(steps, first=wanted.at)
+        result = await self._single(tool, label(tool, self._name, str(wanted.at + 1)))
+        if webmcp.is_result(self._scene.interface, self._name, result):
+            return [result]
+        return await self.tell(steps, first=wanted.until)
+
+    async def tell(
+        self, steps: Sequence[NLWebAction], before: str = "", *, first: int = 0, total: int | None = None
+    ) -> list[Any]:
+        """What the steps give, in their order; those before the ``first`` are left out."""
         results: list[Any] = []
-        for number, step in enumerate(steps, 1):
+        for number, step in enumerate(steps[first:], first + 1):
             if self._on_step is not None and not before:
-                self._on_step(label(step, self._name, str(number)), number, len(steps))
+                self._on_step(label(step, self._name, str(number)), number, total or len(steps))
             results += await self._step(step, f"{before}{number}")
         return results
 
@@ -123,15 +164,33 @@ class _Story:
             return []
         if step.action_type is ActionType.REPEAT:
             return await self._repeat(step, number, called)
+        if step.action_type is ActionType.TOOL:
+            return await self._tool(step, number, called)
         result = await self._single(step, called)
         self._save(step, result)
         return [result] if step.action_type in YIELDING else []
 
+    async def _tool(self, step: NLWebAction, number: str, called: str) -> list[Any]:
+        """A tool of the page, or what the author wants done where the page does not offer it."""
+        if step.otherwise and not await webmcp.offered(self._scene, step):
+            return await self._block(step, step.otherwise, number)
+        result = await self._single(step, called)
+        if result is None and step.steps:
+            return await self._block(step, step.steps, number)
+        self._save(step, result)
+        return [] if result is None else [result]
+
     # One step
+
+    async def once(self, filled: NLWebAction, called: str) -> Any:
+        """A step that is filled, without another try."""
+        try:
+            return await self._perform(filled, called, self._left(called))
+        except Agent3Error as error:
+            raise await self._failed(error, called) from None
 
     async def _single(self, step: NLWebAction, called: str) -> Any:
         filled = inject(step, self._scene.values, called, secrets=self._secrets)
-        self._scene.label = called
         tries = _tries(step)
         for attempt in range(1, tries + 1):
             start = time.monotonic()

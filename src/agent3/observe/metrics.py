@@ -312,6 +312,7 @@ class Metrics:
         self.nlweb_throttled = self._count(
             "agent3_web_throttled_total", "Pages held back for a website's sake, by who asked for it", "reason"
         )
+        self.nlweb_heals = self._count("agent3_web_heals_total", "Heals of selectors that fit no more", "result")
 
     def _count(self, name: str, help_text: str, *labels: str) -> Count:
         return Count(name, help_text, labels, registry=self.registry, cap=self._cap)

@@ -7,7 +7,7 @@ too. A tenant of ``/a2a`` is an agent. A message that names none goes to the age
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.routing import Route
@@ -129,9 +129,9 @@ class A2ADoors:
         """Whether a caller does not ask too often."""
         return principal.kind == "local" or not self._meter.take(principal.id)
 
-    async def answered(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+    def answered(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
         """What the endpoint says to a regular request."""
-        return await self._endpoint.reply(talk, principal, body)
+        return self._endpoint.reply(talk, principal, body)
 
     async def speak_grpc(self, port: int, url: str, judge: Judge) -> GrpcDoor:
         """Speak gRPC too, on a port of its own, beside the gateway at ``url``; MissingExtra, SetupError."""

@@ -22,7 +22,7 @@ from agent3.mcp.offers import ToolSet
 from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
-from agent3.server import oauth
+from agent3.server import asking, oauth
 from agent3.server.a2a import A2ADoors, place_of
 from agent3.server.agentdoor import AgentDoors, agent_in
 from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
@@ -80,6 +80,7 @@ def app(server: Server) -> Doors:
         Route("/mcp", mcp.asgi(), methods=_METHODS),
         Route("/agents/{agent}/mcp", agents, methods=_METHODS),
         *a2a.routes(),
+        *asking.routes(server, doorkeeper),
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _ready(server), methods=["GET"]),
         Route("/metrics", _metrics(server), methods=["GET"]),
@@ -241,6 +242,7 @@ async def _home(request: Request) -> Response:
         "",
         f"MCP endpoint   {base}/mcp, and {base}/agents/ID/mcp for one agent alone",
         f"A2A endpoint   {base}/a2a, and {base}/agents/ID/a2a for one agent alone",
+        f"NLWeb          {base}/ask, {base}/who",
         f"REST           {base}/openapi.json",
         f"Health         {base}/healthz, {base}/readyz",
         f"Metrics        {base}/metrics",

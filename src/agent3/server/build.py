@@ -161,7 +161,18 @@ async def build(
         for agent in agents:
             local.add(agent)
             directory.host(agent.agent)
-        connectors["nlweb"] = websites(database, directory, lambda: house.access, seals, vault, env, metrics)
+        blobs = blob_folder(settings, url)
+        connectors["nlweb"] = websites(
+            database,
+            directory,
+            lambda: house.access,
+            seals,
+            vault,
+            outbound_policy(settings.outbound),
+            env,
+            metrics,
+            blobs and blobs.with_name("snapshots"),
+        )
         reputation = Reputation(database, env)
 
         async def lookup(agent_id: str, capability: str) -> Target:
@@ -173,7 +184,7 @@ async def build(
             database,
             connectors,
             lookup,
-            blobs=Blobs(blob_folder(settings, url)),
+            blobs=Blobs(blobs),
             vault=vault,
             tracer=_tracer(),
             env=env,

@@ -109,6 +109,20 @@ def test_null_is_as_good_as_nothing_but_in_data() -> None:
     assert found.message.extensions == ()
 
 
+def test_names_of_1_0_may_be_spelt_as_in_protobuf_but_nothing_deeper() -> None:
+    push = {"task_id": "t1", "id": "c1", "url": "https://example.com/"}
+    asked = CODECS["1.0"].request("CreateTaskPushNotificationConfig", json.dumps(push).encode())
+    assert asked.task_id == "t1"  # type: ignore[union-attr]
+    said = {"message_id": "m", "role": "ROLE_USER", "parts": [{"data": {"a_b": 1}, "media_type": "x/y"}]}
+    body = json.dumps({"message": said, "metadata": {"c_d": 2}}).encode()
+    sent = CODECS["1.0"].request("SendMessage", body)
+    assert isinstance(sent, Send)
+    assert sent.message.parts == (Part(data={"a_b": 1}, media_type="x/y"),)
+    assert sent.metadata == {"c_d": 2}
+    route, values = RESTS["1.0"].match("GET", "/tasks")
+    assert RESTS["1.0"].request(route, values, {"page_size": "7"}, b"") == ListTasks(page_size=7)
+
+
 def test_a_message_of_0_1_gets_an_id_that_a_retry_gets_too() -> None:
     def asked(text: str, task: str = "t") -> str:
         params = {"id": task, "sessionId": "s", "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}

@@ -101,8 +101,8 @@ class GrpcChannel:
         return f"/{self._codec.service}/{rpc.name}"
 
     def _headers(self, more: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-        version = (("a2a-version", self._codec.generation),)
-        return version + tuple((name.lower(), value) for name, value in (more or {}).items())
+        given = {name.lower(): value for name, value in (more or {}).items()}
+        return tuple({"a2a-version": self._codec.generation, **given}.items())
 
 
 def _port(parts: Any) -> int | None:

@@ -367,8 +367,11 @@ class _Message:
         return found
 
     def write(self, value: Any) -> bytes:
-        known = self._by_name
-        return b"".join([known[name].write(one) for name, one in value.items() if name in known and one is not None])
+        # A null is a value where anything may stand, and left out everywhere else.
+        given = ((self._by_name.get(name), one) for name, one in value.items())
+        return b"".join(
+            [to.write(one) for to, one in given if to is not None and (one is not None or to.kind is VALUE)]
+        )
 
 
 _FIELD: Final = re.compile(r"(\w+)(!?)=(\d+)(?::([*%]?)(\w+))?")

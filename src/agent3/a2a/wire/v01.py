@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+import agent3.a2a.wire.v10 as v10
 from agent3.a2a import faults
 from agent3.a2a.faults import UnsupportedOperation
 from agent3.a2a.shapes import (
@@ -41,7 +42,6 @@ from agent3.a2a.shapes import (
     Task,
     TaskPage,
 )
-from agent3.a2a.wire import v10
 from agent3.a2a.wire.reading import Reader, answer, check_count, check_id, check_message, check_push, fault, utc, wrong
 from agent3.a2a.wire.v10 import Value
 from agent3.a2a.wire.words import (

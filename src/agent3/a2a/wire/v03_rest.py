@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+import agent3.a2a.wire.v10 as v10
 from agent3.a2a import faults
 from agent3.a2a.shapes import (
     Artifact,
@@ -42,7 +43,6 @@ from agent3.a2a.shapes import (
     Task,
     TaskPage,
 )
-from agent3.a2a.wire import v10
 from agent3.a2a.wire.reading import (
     Reader,
     answer,

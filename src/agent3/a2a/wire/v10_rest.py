@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+import agent3.a2a.wire.v10 as v10
 from agent3.a2a import faults
 from agent3.a2a.faults import Profile
 from agent3.a2a.shapes import Generation, Item, Message, Request, Send, Task
-from agent3.a2a.wire import v10
 from agent3.a2a.wire.reading import Reader, camel
 from agent3.a2a.wire.routes import Match, Route, Routes
 from agent3.a2a.wire.v10 import Value

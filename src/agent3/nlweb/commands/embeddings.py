@@ -156,7 +156,9 @@ class MiniLM:
         return mean / np.linalg.norm(mean)
 
     def _layer(self, x: Any, at: str) -> Any:
-        x = self._norm(x + self._linear(self._attend(x, at), f"{at}attention.output.dense"), f"{at}attention.output.LayerNorm")
+        x = self._norm(
+            x + self._linear(self._attend(x, at), f"{at}attention.output.dense"), f"{at}attention.output.LayerNorm"
+        )
         inner = _gelu(self._np, self._linear(x, f"{at}intermediate.dense"))
         return self._norm(x + self._linear(inner, f"{at}output.dense"), f"{at}output.LayerNorm")
 
@@ -176,7 +178,9 @@ class MiniLM:
 
     def _norm(self, x: Any, name: str) -> Any:
         mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
-        return (x - mean) / self._np.sqrt(variance + 1e-12) * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
+        return (x - mean) / self._np.sqrt(variance + 1e-12) * self._weights[f"{name}.weight"] + self._weights[
+            f"{name}.bias"
+        ]
 
 
 def _gelu(np: Any, x: Any) -> Any:
@@ -199,7 +203,7 @@ def _read(np: Any, path: Path) -> dict[str, Any]:
                 tensors[name.removeprefix("bert.")] = data.reshape(one["shape"])
     except (struct.error, ValueError, KeyError) as wrong:
         raise SetupError(
-            f"The weights of {MINILM} cannot be read ({wrong}). Remove the folder models in agent3's data folder and run: "
-            "agent3 semantic install"
+            f"The weights of {MINILM} cannot be read ({wrong}). Remove the folder models in agent3's data folder and "
+            "run: agent3 semantic install"
         ) from None
     return {name: data.astype(np.float32) if data.dtype == np.float16 else data for name, data in tensors.items()}

@@ -19,8 +19,8 @@ Language = Literal["en", "es"]
 _ACCENT = re.compile("[\u0300-\u036f]")
 
 _ALIKE = """
-search find look lookup show list see browse discover seek locate buscar busca busque encontrar encuentra mostrar muestra
-search ver listar consultar consulta localizar localiza buscame ensename
+search find look lookup show list see browse discover seek locate buscar busca busque encontrar encuentra mostrar
+search muestra ver listar consultar consulta localizar localiza buscame ensename
 buy purchase order acquire comprar compra pedir pide encargar encarga adquirir
 book reserve reservar reserva reservame booking reservation
 cancel cancelar cancela anular anula cancelation

@@ -13,11 +13,15 @@ __all__ = ["ask_missing", "ask_which"]
 _MOST_CHOICES = 8
 
 
-def ask_which(titles: Sequence[str], language: Language) -> str:
-    """Which of these was meant; with none, what can be said at all."""
+def ask_which(titles: Sequence[str], language: Language, *, near: bool = True) -> str:
+    """Which of these was meant; where none is near, what can be done at all."""
     if not titles:
         return "Este sitio no ofrece acciones." if language == "es" else "This website offers no actions."
     several = _either(titles, language)
+    if not near and language == "es":
+        return f"No sé hacer eso aquí. Puedes, por ejemplo: {several}. ¿Qué quieres hacer?"
+    if not near:
+        return f"I cannot do that here. You can, for example: {several}. What do you want to do?"
     if language == "es":
         return f"No estoy seguro de qué quieres hacer. ¿Te refieres a {several}?"
     return f"I am not sure what you want to do. Do you mean {several}?"
@@ -35,7 +39,9 @@ def ask_missing(
     parts = []
     if absent:
         listed = _both(absent, language)
-        parts.append(f"Para {action} me falta: {listed}." if language == "es" else f"To {action} I still need: {listed}.")
+        parts.append(
+            f"Para {action} me falta: {listed}." if language == "es" else f"To {action} I still need: {listed}."
+        )
     for name, readings in doubts.items():
         either = _either([str(one) for one in readings], language)
         parts.append(f"¿{spoken(name)} es {either}?" if language == "es" else f"Is {spoken(name)} {either}?")

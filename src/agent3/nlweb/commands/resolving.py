@@ -120,8 +120,10 @@ def _by_words(command: str, interface: NLWebInterface, semantic: Embedder | None
         ranked = _by_meaning(command, interface, semantic, ranked)
         if (sure := _clear(ranked)) is not None:
             return _settled(command, interface, ranked, sure, "meaning")
-    shown = [one for one in ranked[:_SHOWN] if one.score >= _LEAST_SHOWN] or ranked[:_SHOWN]
-    question = ask_which(shown and [_title(interface, one.action) for one in shown], language_of(command))
+    near = [one for one in ranked[:_SHOWN] if one.score >= _LEAST_SHOWN]
+    shown = near or ranked[:_SHOWN]
+    titles = [_title(interface, one.action) for one in shown]
+    question = ask_which(titles, language_of(command), near=bool(near))
     return Resolution(None, {}, [], ranked[0].score if ranked else 0.0, shown, question)
 
 

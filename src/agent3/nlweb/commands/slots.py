@@ -23,7 +23,9 @@ Sort = Literal["date", "datetime", "time", "money", "number", "email", "url", "e
 
 _DATE = frozenset("date day fecha dia when cuando checkin checkout depart arrive".split())
 _MONEY = frozenset("price cost budget amount precio presupuesto importe coste fare".split())
-_PLACE = frozenset("origin destination city country place location where airport station ciudad lugar origen destino".split())
+_PLACE = frozenset(
+    "origin destination city country place location where airport station ciudad lugar origen destino".split()
+)
 _FROM = frozenset("origin from source start departure origen desde salida pickup".split())
 _TO = frozenset("destination to target end arrival destino hasta hacia llegada dropoff".split())
 _RETURN = frozenset("return back until end checkout vuelta regreso".split())
@@ -35,7 +37,9 @@ _CUE_FROM = r"from|leaving(?: from)?|departing(?: from)?|out of|desde|saliendo d
 _CUE_TO = r"to|into|towards?|going to|a|hacia|hasta|para|con destino a"
 _CUE_IN = r"in|at|near|around|en|cerca de"
 _CUE_RETURN = r"returning|return|back|until|through|till|volviendo|vuelta|regresando|regreso|hasta"
-_CUE_MOST = r"under|below|less than|cheaper than|up to|at most|max(?:imum)?(?: of)?|menos de|por debajo de|hasta|como mucho"
+_CUE_MOST = (
+    r"under|below|less than|cheaper than|up to|at most|max(?:imum)?(?: of)?|menos de|por debajo de|hasta|como mucho"
+)
 _CUE_LEAST = r"over|above|more than|at least|min(?:imum)?(?: of)?|mas de|por encima de|al menos|desde"
 _CUE_COUNT = r"for|para|order|buy|add|pide|compra"
 _CUE_TEXT = r"named|called|titled|about|llamad[oa]|titulad[oa]|sobre"
@@ -92,7 +96,7 @@ def _by_name(said: set[str]) -> Sort:
             return sort  # type: ignore[return-value]
     if said & {"time", "hour", "hora"}:
         return "time"
-    if said & _PLACE or said <= (_FROM | _TO) and said:
+    if said & _PLACE or (said <= (_FROM | _TO) and said):
         return "place"
     return "text"
 
@@ -256,7 +260,9 @@ class _Filling:
 
     def _after_cue(self, name: str, sort: Sort) -> bool:
         """The words after one that speaks for the parameter, up to the next such word."""
-        for match in re.finditer(rf"(?:^|(?<=\W))(?:{self._text_cues(name, sort)})(?:\s*[:=]\s*|\s+)(?=\S)", self._plain):
+        for match in re.finditer(
+            rf"(?:^|(?<=\W))(?:{self._text_cues(name, sort)})(?:\s*[:=]\s*|\s+)(?=\S)", self._plain
+        ):
             start, end = match.end(), self._end_of_text(match.end())
             value = self._text[start:end].strip(" ,;.!?¿¡")
             if not value or not self._free(start, end) or fold(value) in EMPTY:
@@ -286,7 +292,9 @@ class _Filling:
         if quoted is not None:
             return quoted.end
         stops = [match.start() for match in _STOPS.finditer(self._plain, start) if match.start() > start]
-        starts = [one.start for one in self._spans if one.start > start and one.kind != "number" and one.unit != "article"]
+        starts = [
+            one.start for one in self._spans if one.start > start and one.kind != "number" and one.unit != "article"
+        ]
         return min([*stops, *starts, *(taken for taken, _ in self._taken if taken > start), len(self._plain)])
 
     def _unquoted(self, value: str) -> str:
@@ -329,5 +337,7 @@ def _names(name: str) -> str:
 def _query_rank(name: str) -> int:
     """How near the name of a parameter is to "whatever is being looked for"."""
     said = words(name)
-    ranks = [index for index, one in enumerate(_QUERY) for word in said if SequenceMatcher(None, one, word).ratio() > 0.85]
+    ranks = [
+        index for index, one in enumerate(_QUERY) for word in said if SequenceMatcher(None, one, word).ratio() > 0.85
+    ]
     return min(ranks, default=len(_QUERY))

@@ -12,18 +12,23 @@ from agent3.nlweb.commands.driving.story import Story
 
 __all__ = ["by_place", "choose", "menu", "similar"]
 
-_FROM = re.compile(r"\s+(?:from|in|on|with)\s+(?:the\s+)?(?:scroll\s+|drop\s*down\s+)?(?:list|dropdown|drop-down|menu|options?|select|box)\b.*$", re.I)
+_FROM = re.compile(
+    r"\s+(?:from|in|on|with)\s+(?:the\s+)?(?:scroll\s+|drop\s*down\s+)?(?:list|dropdown|drop-down|menu|options?|select|box)\b.*$",
+    re.I,
+)
 _NOTHING = frozenset({"nothing", "none", "nada"})
 _SIMILAR = re.compile(r"\b(?:words|items|options)?\s*(?:similar|related|close) to\s+", re.IGNORECASE)
 
 
 async def by_place(story: Story) -> bool:
-    """"The 2nd checkbox": by kind and place in the row."""
+    """ "The 2nd checkbox": by kind and place in the row."""
     clause = story.clause
     if clause.verb not in ("select", "click", "focus") or clause.quotes:
         return False
     target = target_of(clause.rest)
-    if target.role not in ("checkbox", "radio", "textbox", "textarea", "button", "tab") or (target.name and ordinal_of(clause.rest) is None):
+    if target.role not in ("checkbox", "radio", "textbox", "textarea", "button", "tab") or (
+        target.name and ordinal_of(clause.rest) is None
+    ):
         return False
     if clause.verb != "focus" and target.role in ("textbox", "textarea"):
         return False
@@ -83,7 +88,11 @@ def _best(sight: Sight, name: str) -> Element | None:
 async def _option(story: Story, sight: Sight, name: str) -> bool:
     """An option of a real list; a hidden one has a widget in front of it, which is used instead."""
     for one in sight.all:
-        if one.role != "option" or one.tag != "option" or not any(likeness(name, text) > 0.9 for text in one.names + [one.own]):
+        if (
+            one.role != "option"
+            or one.tag != "option"
+            or not any(likeness(name, text) > 0.9 for text in [*one.names, one.own])
+        ):
             continue
         owner = next((up for up in sight.up(one) if up.tag == "select"), None)
         if owner is not None and (owner.visible and owner.width > 4):

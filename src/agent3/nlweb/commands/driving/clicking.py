@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 
 from agent3.nlweb.commands.driving.matching import best, called, ranked
-from agent3.nlweb.commands.driving.revealing import openers, reveal
+from agent3.nlweb.commands.driving.revealing import of_person, openers, reveal
 from agent3.nlweb.commands.driving.seeing import Element, Sight
 from agent3.nlweb.commands.driving.sentences import Target, ordinal_of, target_of
 from agent3.nlweb.commands.driving.story import Story
 
 __all__ = ["click", "close", "expand", "find", "submit", "wait"]
 
-_SUBMIT = re.compile(r"^(?:on\s+|the\s+)*\"?(submit|login|log in|sign in|ok|send|search|enviar|buscar)\"?(?:\s+button)?(?:\s+when\b.*)?$", re.I)
+_SUBMIT = re.compile(
+    r"^(?:on\s+|the\s+)*\"?(submit|login|log in|sign in|ok|send|search|enviar|buscar)\"?(?:\s+button)?"
+    r"(?:\s+when\b.*)?$",
+    re.I,
+)
 _SENDERS = ("submit", "ok", "login", "send", "search", "go", "confirm", "save", "continue", "done", "enviar", "aceptar")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|s|min)", re.IGNORECASE)
 _KEEP = re.compile(r"\b(?:find|click|link|item|named|folder|file)\b", re.IGNORECASE)
@@ -42,7 +46,8 @@ def sender(sight: Sight, name: str = "submit") -> Element | None:
     if found is not None:
         return found
     buttons = sight.having(lambda one: one.role == "button" and not one.off)
-    usual = [one for one in buttons if any(called(one, word) > 0.9 for word in _SENDERS)]
+    likely = buttons or sight.having(lambda one: one.pressable and not one.off and not one.writable)
+    usual = [one for one in likely if any(called(one, word) > 0.9 for word in _SENDERS)]
     kind = [one for one in buttons if one.kind == "submit"]
     return next(iter([*usual, *kind, *(buttons if len(buttons) == 1 else [])]), None)
 
@@ -53,6 +58,8 @@ async def click(story: Story) -> bool:
     if clause.verb not in ("click", "find", "close", "expand", ""):
         return False
     target = target_of(clause.rest, clause.quotes[-1:] if clause.verb == "close" else clause.quotes)
+    if target.role == "result" and not target.quoted:
+        return await _result(story, target.ordinal or 1)
     if target.role == "widget":
         return await _widget(story, target)
     if not target.name and not target.role:
@@ -62,6 +69,38 @@ async def click(story: Story) -> bool:
         return False
     await story.hand.click(found)
     return True
+
+
+async def _result(story: Story, number: int) -> bool:
+    """The nth of a list of links, over its pages."""
+    passed = 0
+    for _ in range(20):
+        sight = await story.hand.look()
+        found = _results(sight)
+        if passed < number <= passed + len(found):
+            await story.hand.click(found[number - passed - 1])
+            return True
+        further = [one for one in openers(sight) if one.pressable and one.role != "tab"]
+        if not found or not further:
+            return False
+        passed += len(found)
+        await story.hand.click(further[-1])
+    return False
+
+
+def _results(sight: Sight) -> list[Element]:
+    """The largest group of links that are alike; page numbers and arrows are none."""
+    groups: dict[str, list[Element]] = {}
+    for one in sight.shown:
+        if (
+            one.pressable
+            and len(one.text) > 2
+            and not one.text.isdigit()
+            and one.role in ("link", "")
+            and sight.leaf(one)
+        ):
+            groups.setdefault(f"{one.tag}|{one.marks}", []).append(one)
+    return max((group for key, group in groups.items() if "page" not in key), key=len, default=[])
 
 
 async def _seek(story: Story, target: Target) -> Element | None:
@@ -129,12 +168,14 @@ async def expand(story: Story) -> bool:
 
 async def find(story: Story) -> bool:
     """A clause that only says to look: the next one acts on it."""
-    rest = story.clause.rest
-    if story.clause.verb == "find" and not story.clause.quotes and re.match(r"(?:and|between|through)?\b", rest) and story.ahead:
-        following = story.ahead[0]
-        if following.verb in ("click", "select") and following.quotes:
-            return True
-    return False
+    if story.clause.verb != "find" or not story.ahead:
+        return False
+    if not story.clause.rest or (not story.clause.quotes and story.ahead[0].quotes):
+        return True
+    name = re.match(r"(?P<name>[A-Z@][\w-]*)\b", story.clause.rest)
+    if name is None:
+        return False
+    return await reveal(story.hand, lambda now: of_person(now, name["name"])) is not None
 
 
 async def wait(story: Story) -> bool:
@@ -145,7 +186,5 @@ async def wait(story: Story) -> bool:
     scale = {"m": 0.001, "s": 1.0}.get(match[2][0].lower(), 1.0) if match else 1.0
     if match and match[2].lower().startswith("min"):
         scale = 60.0
-    await story.hand.pause(float(match[1]) * scale + 0.1 if match else 1.0)
+    await story.hand.pause(float(match[1]) * scale if match else 1.0)
     return True
-
-

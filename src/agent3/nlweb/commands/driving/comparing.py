@@ -16,13 +16,21 @@ from agent3.nlweb.commands.spans import number_of
 
 __all__ = ["cheapest", "guess", "in_order", "parity", "pick_extreme", "until", "when"]
 
-_LEAST = re.compile(r"\b(?:cheapest|lowest|shortest|smallest|least|fewest|minimum|earliest|barato|corto)\b", re.IGNORECASE)
-_MOST = re.compile(r"\b(?:most expensive|highest|longest|greatest|largest|biggest|maximum|latest|caro|largo)\b", re.IGNORECASE)
+_LEAST = re.compile(
+    r"\b(?:cheapest|lowest|shortest|smallest|least|fewest|minimum|earliest|barato|corto)\b", re.IGNORECASE
+)
+_MOST = re.compile(
+    r"\b(?:most expensive|highest|longest|greatest|largest|biggest|maximum|latest|caro|largo)\b", re.IGNORECASE
+)
 _MONEY = re.compile(r"[$€£]\s*(\d[\d.,]*)|(\d[\d.,]*)\s*[$€£]")
 _LENGTH = re.compile(r"\b(?:(\d+)\s*h(?:ours?|rs?)?\b)?\s*(?:(\d+)\s*m(?:in(?:utes?|s)?)?\b)?", re.IGNORECASE)
 _PLAIN = re.compile(r"^-?\d+(?:\.\d+)?$")
-_THAN = re.compile(r"\b(?P<side>less|lower|smaller|greater|more|higher|larger|below|under|above|over)(?: than)?\s+\$?(?P<number>-?\d+(?:\.\d+)?)", re.I)
-_BETWEEN = re.compile(r"\bbetween\s+(-?\d+)\s*(?:-|–|and|to)\s*(-?\d+)", re.IGNORECASE)
+_THAN = re.compile(
+    r"\b(?P<side>less|lower|smaller|greater|more|higher|larger|below|under|above|over)(?: than)?"
+    r"\s+\$?(?P<number>-?\d+(?:\.\d+)?)",
+    re.I,
+)
+_BETWEEN = re.compile(r"\bbetween\s+(-?\d+)\s*(?:-|\u2013|and|to)\s*(-?\d+)", re.IGNORECASE)
 _PATIENCE = 20.0
 
 
@@ -59,8 +67,8 @@ async def take_extreme(story: Story, wanted: str, least: bool) -> bool:
             measured.append((value, one))
     if len(measured) < 2:
         return False
-    value = (min if least else max)(measured, key=lambda pair: pair[0])
-    await story.hand.click(value[1])
+    _, button = (min if least else max)(measured, key=lambda pair: pair[0])
+    await story.hand.click(button)
     return True
 
 
@@ -96,20 +104,18 @@ def _numbered(sight: Sight) -> list[Element]:
 
 async def in_order(story: Story) -> bool:
     """Click all numbers from the least to the greatest, or the other way."""
-    up = re.search(r"\b(?:ascending|increasing) order|smallest to largest|\bin order\b", story.clause.rest, re.IGNORECASE)
+    up = re.search(
+        r"\b(?:ascending|increasing) order|smallest to largest|\bin order\b", story.clause.rest, re.IGNORECASE
+    )
     down = re.search(r"\b(?:descending|decreasing) order|largest to smallest", story.clause.rest, re.IGNORECASE)
     if story.clause.verb != "click" or not (up or down):
         return False
-    done: set[str] = set()
-    for _ in range(60):
-        sight = await story.hand.look()
-        left = [one for one in sight.shown if _PLAIN.match(one.text) and sight.leaf(one) and one.path not in done]
-        if not left:
-            break
-        one = (min if up else max)(left, key=lambda each: float(each.text))
+    sight = await story.hand.look()
+    # Seen once and remembered: a page may cover them after the first click.
+    numbers = [one for one in sight.shown if _PLAIN.match(one.text) and sight.leaf(one)]
+    for one in sorted(numbers, key=lambda each: float(each.text), reverse=bool(down)):
         await story.hand.point(*one.middle)
-        done.add(one.path)
-    return bool(done)
+    return bool(numbers)
 
 
 async def parity(story: Story) -> bool:
@@ -135,7 +141,9 @@ async def until(story: Story) -> bool:
         return False
     for _ in range(60):
         sight = await story.hand.look()
-        number = next((one for one in sight.shown if _PLAIN.match(one.text) and one.role != "button" and sight.leaf(one)), None)
+        number = next(
+            (one for one in sight.shown if _PLAIN.match(one.text) and one.role != "button" and sight.leaf(one)), None
+        )
         if number is not None and fits(float(number.text)):
             return True
         button = best(sight, Target(story.clause.word, "button"))

@@ -77,13 +77,19 @@ def _step(sight: Sight, *, forward: bool) -> Element | None:
     wanted = ("next", ">") if forward else ("prev", "<")
     for one in sight.shown:
         said = f"{one.title} {one.text}".lower()
-        if one.pressable and len(said) < 30 and (wanted[0] in said or one.own.strip() == wanted[1] or wanted[0] in one.words):
+        if (
+            one.pressable
+            and len(said) < 30
+            and (wanted[0] in said or one.own.strip() == wanted[1] or wanted[0] in one.words)
+        ):
             return one
     return None
 
 
 async def _day(hand: Hand, sight: Sight, day: date) -> bool:
-    cells = [one for one in sight.shown if one.own == str(day.day) and (one.pressable or one.role in ("cell", "gridcell"))]
+    cells = [
+        one for one in sight.shown if one.own == str(day.day) and (one.pressable or one.role in ("cell", "gridcell"))
+    ]
     if not cells:
         return False
     await hand.click(cells[-1] if len(cells) > 1 and day.day > 15 else cells[0])

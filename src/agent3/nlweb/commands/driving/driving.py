@@ -6,8 +6,9 @@ says what was done and what was not understood.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent3.nlweb.commands.driving import (
     choosing,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["SKILLS", "Driven", "drive"]
 
 SKILLS: tuple[Skill, ...] = (
-    mailing.mail,
     mailing.cards,
+    mailing.mail,
     clicking.wait,
     sliding.slide,
     sliding.spin,
@@ -77,6 +78,11 @@ SKILLS: tuple[Skill, ...] = (
 """In order: the special before the general."""
 
 
+_SENT = re.compile(
+    r"\b(?:submit|click|press|hit|push|search|book|buy|focus|email|mail|forward|how many|guess)\b", re.IGNORECASE
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Driven:
     """What became of a sentence: what was done, step by step, and the clauses that nothing was done for."""
@@ -90,14 +96,16 @@ class Driven:
         return bool(self.done) and not self.left
 
 
-async def drive(page: Page, sentence: str, *, finder: Any = None, semantic: Embedder | None = None) -> Driven:
+async def drive(page: Page, sentence: str, *, semantic: Embedder | None = None, send: bool = False) -> Driven:
     """Do on the page what the sentence says.
 
     Errors of a single clause, such as an element that went away, leave that clause undone and are no reason to stop; a
-    page that is closed is. ``finder`` is taken for the sake of callers that have one: an unknown page has no selectors.
+    page that is closed is. A button that the sentence does not name is left alone, unless ``send`` says to press the
+    one that sends a form where the sentence fills one and names no button.
     """
     hand = Hand(page, sentence)
     ahead = clauses(sentence)
+    await hand.settle()
     story: Story | None = None
     left: list[str] = []
     while ahead:
@@ -107,7 +115,16 @@ async def drive(page: Page, sentence: str, *, finder: Any = None, semantic: Embe
         story.clause = clause
         if not await _one(story):
             left.append(clause.text)
+        story.begun = True
+    if send and story is not None and not left and not _SENT.search(sentence):
+        await _send(story)
     return Driven(hand.did, left)
+
+
+async def _send(story: Story) -> None:
+    button = clicking.sender(await story.hand.look())
+    if button is not None:
+        await story.hand.click(button)
 
 
 async def _one(story: Story) -> bool:

@@ -67,8 +67,15 @@ def _rest(left: str, sight: Sight, fields: list[Element]) -> list[tuple[Element,
     """One field without a value gets the words that nothing else explains."""
     if len(fields) != 1:
         return []
-    known = {word[:4] for one in sight.having(lambda each: not each.writable) for word in re.findall(r"\w+", one.own.lower())}
-    said = [word for word in re.findall(r"[\w-]+", left)[1:] if word.lower() not in EMPTY and word.lower()[:4] not in known]
+    known = {
+        word[:4] for one in sight.having(lambda each: not each.writable) for word in re.findall(r"\w+", one.own.lower())
+    }
+    said = [
+        word for word in re.findall(r"[\w-]+", left)[1:] if word.lower() not in EMPTY and word.lower()[:4] not in known
+    ]
+    # "action movies directed by …": the plural is what is looked for, the word before it says of which kind.
+    if len(said) > 1 and said[-1].endswith("s") and not _label(fields[0]).endswith("s"):
+        said.pop()
     return [(fields[0], " ".join(said))] if said else []
 
 

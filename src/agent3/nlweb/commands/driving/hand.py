@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Hand"]
 
 _MS = 800.0
+_SPOKEN = re.compile(r"\b(?:dialog|popup|pop-up|window|modal|cancel|close)\b", re.IGNORECASE)
+_WINDOWS = frozenset("popup modal overlay dialog".split())
+_AWAY = frozenset(
+    {"cancel", "no", "close", "not now", "no thanks", "dismiss", "x", "\u00d7", "later", "cancelar", "cerrar"}
+)
 _QUIET = """
 ([quiet, most]) => new Promise(done => {
   let timer = setTimeout(done, quiet);
@@ -34,6 +41,7 @@ class Hand:
         self.page = page
         self.sentence = sentence
         self.did: list[str] = []
+        self.last = time.monotonic()
 
     async def look(self) -> Sight:
         """What is there now."""
@@ -56,6 +64,7 @@ class Hand:
             await self.locator(element).click(timeout=_MS)
         except playwright().TimeoutError:
             await self.locator(element).dispatch_event("click", timeout=_MS)
+        self.last = time.monotonic()
         await self.settle()
 
     async def hover(self, element: Element) -> None:
@@ -83,10 +92,35 @@ class Hand:
             else:
                 await where.fill(text, timeout=_MS)
         except playwright().Error:
-            await where.focus(timeout=_MS)
-            await self.page.keyboard.press("Control+a")
-            await self.page.keyboard.type(text)
+            if not await self.dismiss():
+                await where.focus(timeout=_MS)
+            await self._type(where, text)
         await self.settle()
+        if await self.dismiss():
+            await self._type(where, text)
+
+    async def _type(self, where: Locator, text: str) -> None:
+        await where.click(timeout=_MS)
+        await self.page.keyboard.press("Control+a")
+        await self.page.keyboard.type(text)
+
+    async def dismiss(self) -> bool:
+        """Send a window away that came up in between and that the sentence does not speak of; False if there is none.
+
+        The button is the one that changes nothing: cancel, no, close.
+        """
+        if _SPOKEN.search(self.sentence):
+            return False
+        sight = await self.look()
+        for window in sight.having(lambda one: one.role in ("dialog", "alertdialog") or bool(_WINDOWS & one.words)):
+            inside = [one for one in sight.inside(window) if one.visible and one.pressable]
+            button = next(
+                (one for one in inside if one.text.strip().lower() in _AWAY or one.title.lower() in _AWAY), None
+            )
+            if button is not None:
+                await self.click(button)
+                return True
+        return False
 
     async def choose(self, element: Element, options: Sequence[str]) -> None:
         """Choose options of a list by what they show."""
@@ -118,8 +152,8 @@ class Hand:
         await self.settle()
 
     async def pause(self, seconds: float) -> None:
-        """Wait, because the sentence says so."""
-        await asyncio.sleep(min(seconds, 30.0))
+        """Wait, because the sentence says so, from the last click on."""
+        await asyncio.sleep(min(max(0.0, self.last + seconds - time.monotonic()), 30.0))
 
 
 def _name(element: Element) -> str:

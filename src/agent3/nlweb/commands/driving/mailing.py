@@ -8,31 +8,44 @@ from __future__ import annotations
 import re
 
 from agent3.nlweb.commands.driving.matching import best, called
-from agent3.nlweb.commands.driving.revealing import reveal
+from agent3.nlweb.commands.driving.revealing import of_person, reveal
 from agent3.nlweb.commands.driving.seeing import Element, Sight
 from agent3.nlweb.commands.driving.sentences import Target
 from agent3.nlweb.commands.driving.story import Story
 
-__all__ = ["cards", "mail", "of_person", "rows"]
+__all__ = ["cards", "mail", "rows"]
 
-_MAIL = re.compile(r"\b(?:e-?mails?|mails?|messages?|correos?|inbox)\b|\b(?:forward|reply)\b", re.IGNORECASE)
+_MAIL = re.compile(r"\b(?:e-?mails?|mails?|messages?|correos?|inbox)\b|\b(?:forward|reply)\b(?!\")", re.IGNORECASE)
 _INTENTS = (
-    ("forward", r"\bforward|\bsend\b.*\bto\b|\bsent\b|\bsend [A-Z]|\bre-?send|\breenv|\bpass\b.*\b(?:on|along)\b|\bshare\b|\bgive\b"),
+    (
+        "forward",
+        (
+            r"\bforward|\bsend\b.*\bto\b|\bsent\b|\bsend [A-Z]|\bre-?send|\breenv"
+            r"|\bpass\b.*\b(?:on|along)\b|\bshare\b|\bgive\b"
+        ),
+    ),
     ("reply", r"\brepl(?:y|ied|ies)|\brespon[ds]|\banswer|\bwrite back|\bcontesta"),
     ("delete", r"\bdelet|\bremov|\btrash|\berase|\bget rid|\bdiscard|\bborra|\belimina|\bthrow"),
     ("star", r"\bstar|\bimportant|\bflag|\bfavou?rite|\bmark\b"),
 )
 _NAME = re.compile(r"\b[A-Z][\w'-]+|@\w+")
 _TO = re.compile(r"\b(?:to|for|a)\s+(?P<name>[A-Z@][\w-]*)")
-_BY = re.compile(r"\b(?:by|from|of|de)\s+(?P<name>[A-Z@][\w-]*)|(?P<owner>[A-Z][\w-]*)['’]s\b|\bthat (?P<subject>[A-Z]\w*) (?:wrote|sent)")
+_BY = re.compile(
+    r"\b(?:by|from|of|de)\s+(?P<name>[A-Z@][\w-]*)|(?P<owner>[A-Z][\w-]*)['\u2019]s\b"
+    r"|\bthat (?P<subject>[A-Z]\w*) (?:wrote|sent)"
+)
 _SAYING = re.compile(r"(?:with|saying|say|text|reply|respond)\b[^A-Z]*?[:,]?\s+(?P<text>[A-Z][^\"]*)$")
-_WORDS = frozenset("find please forward send reply delete star locate email mail the navigate open i there search mark remove trash go"
-                   " look can could you respond click primary to from on in a my by with".split())
+_WORDS = frozenset(
+    "find please forward send reply delete star locate email mail the navigate open i there search mark remove trash go"
+    " look can could you respond click primary to from on in a my by with".split()
+)
 
 
 async def mail(story: Story) -> bool:
     """The whole sentence as one errand with one message."""
     sentence = story.hand.sentence
+    if story.begun:
+        return False
     intent = next((name for name, pattern in _INTENTS if re.search(pattern, sentence, re.IGNORECASE)), None)
     if intent is None or not _MAIL.search(sentence):
         return False
@@ -65,10 +78,14 @@ def _unquoted(said: str, sender: str | None) -> str | None:
 def _people(said: str, sight: Sight, intent: str) -> tuple[str | None, str | None]:
     """Who wrote it and who shall get it: by the words before them, else by who is on the page."""
     names = [one.strip("'") for one in _NAME.findall(said)]
-    names = [re.sub(r"['’]s$", "", one) for one in names if re.sub(r"['’]s$", "", one).lower() not in _WORDS]
+    names = [re.sub(r"['\u2019]s$", "", one) for one in names if re.sub(r"['\u2019]s$", "", one).lower() not in _WORDS]
     shown = [one for one in dict.fromkeys(names) if of_person(sight, one) is not None]
     if intent != "forward":
-        return (next((one for one in _found(_BY, said) if one in shown), None) or next(iter(shown), None) or next(iter(names), None)), None
+        return (
+            next((one for one in _found(_BY, said) if one in shown), None)
+            or next(iter(shown), None)
+            or next(iter(names), None)
+        ), None
     writer = next((one for one in _found(_BY, said) if one in names), None)
     reader = next((one for one in _found(_TO, said) if one in names and one != writer), None)
     writer = writer or next((one for one in shown if one != reader), None)
@@ -79,18 +96,19 @@ def _found(pattern: re.Pattern[str], said: str) -> list[str]:
     return [one for match in pattern.finditer(said) for one in match.groups() if one]
 
 
-def of_person(sight: Sight, name: str | None) -> Element | None:
-    """The row whose own name is this: the element that says exactly so."""
-    if not name:
-        return None
-    return next((one for one in sight.shown if one.text.lower() == name.lower() and sight.leaf(one)), None)
-
-
 def rows(sight: Sight, named: Element) -> Element:
     """The largest thing around an element that is one of several alike: its row or card."""
     found = named
     for up in sight.up(named):
-        siblings = [one for one in sight.children(sight.all[up.parent]) if up.parent >= 0 and one.tag == up.tag and one.marks == up.marks] if up.parent >= 0 else []
+        siblings = (
+            [
+                one
+                for one in sight.children(sight.all[up.parent])
+                if up.parent >= 0 and one.tag == up.tag and one.marks == up.marks
+            ]
+            if up.parent >= 0
+            else []
+        )
         if len(siblings) > 1:
             return up
         found = up if len(up.text) < 300 else found
@@ -142,6 +160,8 @@ _COUNT = re.compile(r"\bon (?P<count>all|every|each|\d+)\b", re.IGNORECASE)
 async def cards(story: Story) -> bool:
     """A named control on the cards of somebody: on one, some or all of them."""
     sentence = story.hand.sentence
+    if story.begun:
+        return False
     who = _ON.search(sentence)
     quotes = re.findall(r"\"([^\"]*)\"", sentence)
     if who is None or not quotes:
@@ -163,7 +183,8 @@ async def _control(story: Story, sight: Sight, named: Element, name: str) -> boo
     card = rows(sight, named)
     control = _named(sight, card, name)
     if control is None:
-        for opener in [one for one in sight.inside(card) if one.visible and called(one, "more") >= 0.8]:
+        # Twice: scrolling to it may close again what the first click opened.
+        for opener in 2 * [one for one in sight.inside(card) if one.visible and called(one, "more") >= 0.8]:
             await story.hand.click(opener)
             sight = await story.hand.look()
             control = _named(sight, sight.all[card.index], name)
@@ -177,5 +198,3 @@ async def _control(story: Story, sight: Sight, named: Element, name: str) -> boo
 
 def _named(sight: Sight, card: Element, name: str) -> Element | None:
     return best(sight, Target(name, "button"), list(sight.inside(card)))
-
-

@@ -76,11 +76,20 @@ def _shared(wanted: str, found: str) -> float:
 def called(element: Element, name: str) -> float:
     """How well an element answers to a name, by all its names and, for an icon, its marks."""
     score = max((likeness(name, one) for one in element.names), default=0.0)
-    if score < 0.8 and not element.text:
-        icons = frozenset(_ICONS.get(fold(name), fold(name)).split())
-        if icons & element.words:
-            score = max(score, 0.8)
+    if element.marks and _code(name) in element.marks.split():
+        score = max(score, 0.9)
+    if fold(name) == "x" and score < 0.9:
+        score = max(score, *(likeness("close", one) - 0.01 for one in [*element.names, ""]))
+    icons = frozenset(_ICONS.get(fold(name), fold(name)).split())
+    if score < 0.86 and icons & element.words and (not element.text or element.pressable):
+        score = max(score, 0.86 if element.text else 0.8)
     return score
+
+
+def _code(name: str) -> str:
+    """The last word where it is no word but a code, such as ``(2,-1)`` or ``A-17``; else the whole."""
+    last = name.split()[-1] if name.split() else ""
+    return name if last.isalpha() else last
 
 
 def fits_role(element: Element, role: str) -> bool:
@@ -104,7 +113,9 @@ def ranked(sight: Sight, target: Target, among: Iterable[Element] | None = None)
 
 
 def _nested(element: Element, found: list[tuple[float, Element]]) -> bool:
-    return any(other.path.startswith(f"{element.path} >") or element.path.startswith(f"{other.path} >") for _, other in found)
+    return any(
+        other.path.startswith(f"{element.path} >") or element.path.startswith(f"{other.path} >") for _, other in found
+    )
 
 
 def best(sight: Sight, target: Target, among: Iterable[Element] | None = None) -> Element | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import re
+import time as clock
 
 from agent3.nlweb.commands.driving.matching import best
 from agent3.nlweb.commands.driving.seeing import Element, Sight
@@ -15,14 +16,29 @@ __all__ = ["colour", "count", "drag", "focus", "highlight", "hover", "resize", "
 _COLOURS = {
     "red": (255, 0, 0), "green": (0, 128, 0), "lime": (0, 255, 0), "blue": (0, 0, 255), "yellow": (255, 255, 0),
     "orange": (255, 165, 0), "purple": (128, 0, 128), "violet": (238, 130, 238), "pink": (255, 192, 203),
-    "magenta": (255, 0, 255), "cyan": (0, 255, 255), "aqua": (0, 255, 255), "black": (0, 0, 0), "white": (255, 255, 255),
+    "magenta": (255, 0, 255), "cyan": (0, 255, 255), "aqua": (0, 255, 255), "black": (0, 0, 0),
+    "white": (255, 255, 255),
     "gray": (128, 128, 128), "grey": (128, 128, 128), "brown": (165, 42, 42), "olive": (128, 128, 0),
 }  # fmt: skip
 _C = "|".join(_COLOURS)
 _RGB = re.compile(r"rgba?\((\d+),\s*(\d+),\s*(\d+)")
-_SHAPES = {"circle": "circle", "rectangle": "rect", "triangle": "triangle", "square": "rect", "letter": "letter",
-           "digit": "digit", "number": "digit", "shape": "shape", "item": "any"}
-_SHAPE = re.compile(rf"\b(?:(?P<size>small|large|big)\s+)?(?:(?P<colour>{_C})\s+)?(?:(?P<kind>circle|rectangle|triangle|square|letter|digit|number|shape|item)s?\b|\"?(?P<char>[A-Za-z0-9])\"?s?(?=\s|$|\?))", re.I)
+_SHAPES = {
+    "circle": "circle",
+    "rectangle": "rect",
+    "triangle": "triangle",
+    "square": "rect",
+    "letter": "letter",
+    "digit": "digit",
+    "number": "digit",
+    "shape": "shape",
+    "item": "any",
+}
+_SHAPE = re.compile(
+    rf"\b(?:(?P<size>small|large|big)\s+)?(?:(?P<colour>{_C})\s+)?(?:(?P<kind>circle|rectangle|triangle|square|letter|digit|number|shape|item)s?\b|\"?(?P<char>[A-Za-z0-9])\"?s?(?=\s|$|\?))",
+    re.I,
+)
+_FOLLOWED = 10.0
+_BOX = 40
 _SIDES = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1), "top": (0, -1), "bottom": (0, 1)}
 
 
@@ -39,13 +55,24 @@ def _far(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
 def _hue_name(value: tuple[int, int, int]) -> str:
     """Whether a shade is of red, green or blue, or one of the colours between."""
     hue, _, _ = colorsys.rgb_to_hsv(*(part / 255 for part in value))
-    names = ((0.04, "red"), (0.11, "orange"), (0.19, "yellow"), (0.45, "green"), (0.53, "cyan"), (0.72, "blue"), (0.8, "purple"), (0.93, "magenta"))
+    names = (
+        (0.04, "red"),
+        (0.11, "orange"),
+        (0.19, "yellow"),
+        (0.45, "green"),
+        (0.53, "cyan"),
+        (0.72, "blue"),
+        (0.8, "purple"),
+        (0.93, "magenta"),
+    )
     return next((name for limit, name in names if hue < limit), "red")
 
 
 async def colour(story: Story) -> bool:
     """Click the thing of a colour, or all shades of it."""
-    match = re.search(rf"\b(?P<all>all (?:the )?)?(?:(?:shades?) of )?(?P<colour>{_C})\b", story.clause.rest, re.IGNORECASE)
+    match = re.search(
+        rf"\b(?P<all>all (?:the )?)?(?:(?:shades?) of )?(?P<colour>{_C})\b", story.clause.rest, re.IGNORECASE
+    )
     shades = re.search(r"\bshades?\b", story.clause.rest, re.IGNORECASE)
     if story.clause.verb not in ("click", "select") or match is None or story.clause.quotes:
         return False
@@ -74,9 +101,8 @@ def _drawn(sight: Sight) -> list[Element]:
 
 def _fits(one: Element, match: re.Match[str]) -> bool:
     kind, char = (match["kind"] or "").lower(), match["char"]
-    if match["colour"] and (value := rgb(one.colour)) is not None:
-        if min(_COLOURS, key=lambda name: _far(value, _COLOURS[name])) not in _same(match["colour"].lower()):
-            return False
+    if match["colour"] and not _of_colour(one, match["colour"].lower()):
+        return False
     if match["size"] and (one.size <= 12) != (match["size"].lower() == "small") and one.tag == "text":
         return False
     if match["size"] and one.tag != "text" and (max(one.width, one.height) <= 12) != (match["size"].lower() == "small"):
@@ -87,8 +113,13 @@ def _fits(one: Element, match: re.Match[str]) -> bool:
     return wanted == "any" or wanted == _shape_of(one) or (wanted == "shape" and one.tag != "text")
 
 
-def _same(name: str) -> set[str]:
-    return {"magenta", "fuchsia"} if name == "magenta" else {name, *(("aqua",) if name == "cyan" else ())}
+def _of_colour(one: Element, wanted: str) -> bool:
+    """Whether the wanted colour is the nearest of those that have a name."""
+    value = rgb(one.colour)
+    if value is None:
+        return False
+    nearest = min(_far(value, other) for other in _COLOURS.values())
+    return _far(value, _COLOURS[wanted]) == nearest
 
 
 def _shape_of(one: Element) -> str:
@@ -139,11 +170,27 @@ async def hover(story: Story) -> bool:
     """Rest the mouse on a thing."""
     if story.clause.verb != "hover":
         return False
-    drawn = _drawn(await story.hand.look())
-    if not drawn:
+    sight = await story.hand.look()
+    if not _vivid(sight):
         return False
-    await story.hand.page.mouse.move(*drawn[0].middle)
+    end = clock.monotonic() + (_FOLLOWED if story.clause.word == "keep" else 0.0)
+    while (found := _vivid(sight)) is not None:
+        await story.hand.page.mouse.move(*found.middle)
+        if clock.monotonic() > end:
+            break
+        sight = await story.hand.look()
+    story.hand.did.append("hover the coloured shape")
     return True
+
+
+def _vivid(sight: Sight) -> Element | None:
+    """The shape with the strongest colour: what "the colored one" means among grey ones."""
+    painted = _drawn(sight) or [one for one in sight.shown if rgb(one.colour) and one.parts == 0 and one.width < 200]
+    return max(painted, key=lambda one: _strength(rgb(one.colour) or (0, 0, 0)), default=None)
+
+
+def _strength(value: tuple[int, int, int]) -> int:
+    return max(value) - min(value)
 
 
 async def focus(story: Story) -> bool:
@@ -192,7 +239,9 @@ async def scroll(story: Story) -> bool:
 
 async def resize(story: Story) -> bool:
     """Drag the corner of a text area."""
-    match = re.search(r"\b(?P<what>width|height)\b.*\b(?P<how>smaller|larger|bigger|greater)\b", story.clause.rest, re.IGNORECASE)
+    match = re.search(
+        r"\b(?P<what>width|height)\b.*\b(?P<how>smaller|larger|bigger|greater)\b", story.clause.rest, re.IGNORECASE
+    )
     areas = (await story.hand.look()).having(lambda one: one.tag == "textarea")
     if story.clause.verb != "resize" or match is None or not areas:
         return False
@@ -208,7 +257,7 @@ async def drag(story: Story) -> bool:
     if story.clause.verb != "drag":
         return False
     sight = await story.hand.look()
-    for skill in (_to_place, _into_box, _in_direction):
+    for skill in (_to_place, _into_box, _by_kind, _in_direction):
         if await skill(story, sight):
             return True
     return False
@@ -257,12 +306,36 @@ def _goal(alike: list[Element], place: str) -> Element | None:
 async def _into_box(story: Story, sight: Sight) -> bool:
     """The smaller into the larger, or all of a kind into the box that is named."""
     if re.search(r"\bsmaller\b.*\binside\b.*\blarger\b", story.clause.rest, re.IGNORECASE):
-        boxes = sorted((one for one in sight.shown if rgb(one.colour) and not one.text and "ui-draggable" in one.marks or "box" in one.words), key=lambda one: one.width * one.height)
+        loose = sight.having(lambda one: bool({"draggable", "box"} & one.words) and one.parts == 0)
+        boxes = sorted(loose, key=lambda one: one.width * one.height)
         if len(boxes) < 2:
             return False
         await story.hand.drag(boxes[0].middle, boxes[-1].middle, steps=15)
         return True
     return False
+
+
+async def _by_kind(story: Story, sight: Sight) -> bool:
+    """All shapes of a kind into one box, and what is left into the other where the sentence says so."""
+    match = re.match(
+        r"all (?P<what>.+?) into the (?P<box>.+?) box(?P<else>,? and everything else)?", story.clause.text[5:]
+    )
+    boxes = [one for one in _drawn(sight) if one.tag == "rect" and one.width >= _BOX]
+    kind = _SHAPE.search(match["what"]) if match else None
+    if match is None or kind is None or not boxes:
+        return False
+    boxes.sort(key=lambda one: one.x, reverse=match["box"].lower() == "right")
+    loose = [one for one in _drawn(sight) if one.width < _BOX]
+    for number, one in enumerate(loose):
+        fits = _fits(one, kind)
+        goal = boxes[0] if fits else boxes[-1]
+        if fits or match["else"]:
+            x, y = (
+                goal.x + goal.width * (0.25 + 0.25 * (number % 3)),
+                goal.y + goal.height * (0.35 + 0.3 * (number % 2)),
+            )
+            await story.hand.drag(one.middle, (x, y))
+    return True
 
 
 async def sort(story: Story) -> bool:
@@ -283,7 +356,9 @@ async def sort(story: Story) -> bool:
 
 async def style(story: Story) -> bool:
     """Give the text of an editor a style or colour by its toolbar."""
-    match = re.search(rf"\b(?:style|colou?r)\s+(?P<style>bold|italics?|underlined?|{_C})\b", story.clause.text, re.IGNORECASE)
+    match = re.search(
+        rf"\b(?:style|colou?r)\s+(?P<style>bold|italics?|underlined?|{_C})\b", story.clause.text, re.IGNORECASE
+    )
     if match is None:
         return False
     sight = await story.hand.look()
@@ -291,7 +366,8 @@ async def style(story: Story) -> bool:
     if not editors:
         return False
     await story.hand.locator(editors[0]).click(timeout=1000)
-    await story.hand.page.keyboard.press("Control+a")
+    await story.hand.locator(editors[0]).select_text(timeout=1000)
+    await story.hand.settle(120)
     wanted = match["style"].lower()
     control = best(sight, Target(wanted, "button"), [one for one in sight.shown if one.pressable])
     if control is not None:
@@ -301,11 +377,17 @@ async def style(story: Story) -> bool:
 
 
 async def _paint(story: Story, sight: Sight, wanted: str) -> bool:
-    opener = next((one for one in sight.shown if {"color", "picker"} <= one.words or {"colour", "picker"} <= one.words), None)
+    opener = next(
+        (one for one in sight.shown if {"color", "picker"} <= one.words or {"colour", "picker"} <= one.words), None
+    )
     if opener is None or wanted not in _COLOURS:
         return False
     await story.hand.click(next((one for one in sight.inside(opener) if one.visible), opener))
-    painted = [one for one in (await story.hand.look()).shown if rgb(one.colour) and not one.text and one.width < 40 and "picker" in one.words]
+    painted = [
+        one
+        for one in (await story.hand.look()).shown
+        if rgb(one.colour) and not one.text and one.width < 40 and "picker" in one.words
+    ]
     if not painted:
         return False
     await story.hand.click(min(painted, key=lambda one: _far(rgb(one.colour) or (0, 0, 0), _COLOURS[wanted])))

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from agent3.nlweb.commands.driving.hand import Hand
 from agent3.nlweb.commands.driving.seeing import Element, Sight
 
-__all__ = ["follow", "openers", "reveal"]
+__all__ = ["follow", "of_person", "openers", "reveal"]
 
 _TRIES = 40
 _CLOSED = frozenset("expandable collapsed closed hitarea".split())
-_NEXT = re.compile(r"^(?:>|»|›|→|next|siguiente|more|show more|load more|ver más)$", re.IGNORECASE)
+_NEXT = re.compile(r"^(?:>|»|\u203a|→|next|siguiente|more|show more|load more|ver más)$", re.IGNORECASE)
 _PLUS = re.compile(r"^(?:\+|⊕|▸|▶|…|\.\.\.|☰|≡)$")
 
 
 def openers(sight: Sight) -> list[Element]:
     """What would show more if it were clicked: what is closed first, then the next page."""
     closed = sight.having(lambda one: not one.off and _closed(one))
-    further = sight.having(lambda one: not one.off and one.pressable and bool(_NEXT.match(one.text)) and sight.leaf(one))
+    further = sight.having(
+        lambda one: not one.off and one.pressable and bool(_NEXT.match(one.text)) and sight.leaf(one)
+    )
     return [*closed, *further]
 
 
@@ -37,6 +39,13 @@ def _key(one: Element) -> str:
     return f"{one.path}|{one.own}" if not _NEXT.match(one.text) else ""
 
 
+def of_person(sight: Sight, name: str | None) -> Element | None:
+    """The row whose own name is this: the element that says exactly so."""
+    if not name:
+        return None
+    return next((one for one in sight.shown if one.text.lower() == name.lower() and sight.leaf(one)), None)
+
+
 async def reveal(hand: Hand, find: Callable[[Sight], Element | None]) -> Element | None:
     """Open one thing after the other until ``find`` finds; None if all is open and it did not."""
     tried: set[str] = set()
@@ -45,7 +54,9 @@ async def reveal(hand: Hand, find: Callable[[Sight], Element | None]) -> Element
         sight = await hand.look()
         if (found := find(sight)) is not None:
             return found
-        opener = next((one for one in openers(sight) if _key(one) not in tried and (_key(one) or sight.texts() != seen)), None)
+        opener = next(
+            (one for one in openers(sight) if _key(one) not in tried and (_key(one) or sight.texts() != seen)), None
+        )
         if opener is None:
             return None
         seen = sight.texts()

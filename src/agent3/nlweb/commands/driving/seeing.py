@@ -42,15 +42,23 @@ _LOOK = r"""
   };
   const textOf = node => squeeze(node.innerText === undefined ? node.textContent : node.innerText).slice(0, 600);
   const ownOf = node => squeeze([...node.childNodes].filter(one => one.nodeType === 3).map(one => one.data).join(" "));
-  const shortBefore = node => {
+  const shortBefore = (node, levels) => {
     let at = node;
-    for (let up = 0; at && up < 4; up++, at = at.parentElement) {
+    for (let up = 0; at && up < levels; up++, at = at.parentElement) {
       for (let one = at.previousSibling; one; one = one.previousSibling) {
         if (one.nodeType === 1 && one.querySelector && (one.matches("input,select,textarea,button") ||
             one.querySelector("input,select,textarea"))) return "";
         const text = squeeze(one.nodeType === 1 || one.nodeType === 3 ? one.textContent : "");
         if (text) return text.length < 60 ? text : "";
       }
+    }
+    return "";
+  };
+  const shortAfter = node => {
+    for (let one = node.nextSibling; one; one = one.nextSibling) {
+      if (one.nodeType === 1 && one.matches("input,select,textarea,button,a,form")) return "";
+      const text = squeeze(one.nodeType === 1 || one.nodeType === 3 ? one.textContent : "");
+      if (text) return text.length < 40 ? text : "";
     }
     return "";
   };
@@ -66,16 +74,23 @@ _LOOK = r"""
     return clear ? "" : style.backgroundColor;
   };
   const field = node => ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || node.isContentEditable;
+  // Whether it repeats the command, perhaps with a picture in the place of a word.
+  const repeats = node => {
+    const text = squeeze(node.textContent).toLowerCase();
+    return goal.length > 8 && text.length > 0.6 * goal.length && text.length < goal.length + 8 &&
+      text.split(" ").every(word => goal.includes(word));
+  };
   const add = (node, path, parent, shown) => {
     const style = getComputedStyle(node), box = node.getBoundingClientRect();
-    const visible = shown && style.visibility === "visible" && box.width > 0 && box.height > 0 && style.opacity !== "0";
+    const seen = box.width >= 2 && box.height >= 2 && style.opacity !== "0";
+    const visible = shown && seen && style.visibility === "visible";
     const role = roleOf(node), text = textOf(node);
     const isField = field(node) && !["button", "submit", "reset"].includes(node.type);
     const pressable = pressed.has(node.tagName) || style.cursor === "pointer" || node.hasAttribute("onclick") ||
       ["button", "link", "tab", "menuitem", "option", "checkbox", "radio", "switch", "treeitem"].includes(role);
     found.push({
       path, parent, tag: node.tagName.toLowerCase(), role, visible, pressable, text, own: ownOf(node).slice(0, 300),
-      label: labelOf(node), before: isField ? shortBefore(node) : "",
+      label: labelOf(node), before: isField ? shortBefore(node, 1) || shortAfter(node) || shortBefore(node, 4) : "",
       hint: squeeze(node.getAttribute("placeholder") || ""),
       title: squeeze(node.getAttribute("title") || node.getAttribute("alt") || node.getAttribute("aria-label") || ""),
       value: isField || node.tagName === "INPUT" ? String(node.value ?? node.innerText ?? "").slice(0, 20000) : "",
@@ -91,15 +106,18 @@ _LOOK = r"""
         : node.getAttribute("aria-haspopup") && node.getAttribute("aria-haspopup") !== "false" ? "popup" : "",
       colour: visible ? colourOf(node, style) : "", multiple: node.multiple === true,
       x: box.x, y: box.y, width: box.width, height: box.height,
-      size: node.ownerSVGElement ? parseFloat(node.getAttribute("font-size") || node.getAttribute("width") || node.getAttribute("r") || "0") : 0,
+      size: node.ownerSVGElement ? parseFloat(["font-size", "width", "r"].map(key => node.getAttribute(key))
+        .find(Boolean) || "0") : 0,
+      parts: node.querySelectorAll("*").length,
       corners: node.tagName === "polygon" ? (node.getAttribute("points") || "").trim().split(/\s+/).length : 0,
-      scrolls: node.scrollHeight > node.clientHeight + 2 && (node.tagName === "TEXTAREA" || /auto|scroll/.test(style.overflowY)),
+      scrolls: node.scrollHeight > node.clientHeight + 2 &&
+        (node.tagName === "TEXTAREA" || /auto|scroll/.test(style.overflowY)),
     });
     return found.length - 1;
   };
   const walk = (node, path, parent, shown) => {
     if (found.length >= most || skipped.has(node.tagName.toUpperCase())) return;
-    if (goal.length > 8 && squeeze(node.textContent).toLowerCase() === goal && node !== document.body) return;
+    if (node !== document.body && repeats(node) && ![...node.children].some(repeats)) return;
     const style = getComputedStyle(node);
     const there = shown && style.display !== "none";
     const index = add(node, path, parent, there);
@@ -107,7 +125,8 @@ _LOOK = r"""
     for (const child of node.children) walk(child, `${path} > :nth-child(${++number})`, index, there);
     if (node.shadowRoot) {
       number = 0;
-      for (const child of node.shadowRoot.children) walk(child, `${path} >> :scope > :nth-child(${++number})`, index, there);
+      const inside = `${path} >> :scope > :nth-child`;
+      for (const child of node.shadowRoot.children) walk(child, `${inside}(${++number})`, index, there);
     }
   };
   if (document.body) walk(document.body, "body", -1, true);
@@ -149,6 +168,7 @@ class Element:
     height: float
     size: float
     corners: int
+    parts: int
     scrolls: bool
     frame: int = field(default=0)
 
@@ -160,7 +180,8 @@ class Element:
     @property
     def names(self) -> list[str]:
         """What it may be called, the surest first."""
-        shown = [self.label, self.title, self.own, self.text if len(self.text) <= 200 else "", self.hint]
+        whole = self.parts <= (12 if self.pressable else 3) and len(self.text) <= 200
+        shown = [self.label, self.title, self.own, self.text if whole else "", self.hint]
         if self.role == "button" and self.value:
             shown.insert(0, self.value)
         return [one for one in dict.fromkeys(shown) if one]
@@ -224,7 +245,7 @@ class Sight:
 
     def texts(self) -> str:
         """All that can be read."""
-        return self.all[0].text if self.all else ""
+        return " ".join(one.own for one in self.shown if one.own)
 
 
 async def look(page: Page, sentence: str = "") -> Sight:

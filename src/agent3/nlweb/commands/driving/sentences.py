@@ -50,16 +50,42 @@ _SPLIT = re.compile(
     rf"|\s+(?=(?:hit|press|click)\s+(?:on\s+)?(?:the\s+)?(?:submit|login|search)\b)|,?\s+y\s+(?=(?:{_V})\b))",
     re.IGNORECASE,
 )
-_LEAD = re.compile(rf"^(?:please\s+|to\s+|now\s+|and\s+|then\s+|i (?:need|want)(?: you)? to\s+)*(?P<verb>{_V})\b\s*", re.IGNORECASE)
-_ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
-             "ninth": 9, "tenth": 10, "last": -1, "primer": 1, "primero": 1, "primera": 1, "segundo": 2, "segunda": 2,
-             "tercer": 3, "tercero": 3, "tercera": 3, "ultimo": -1, "última": -1, "último": -1}
+_LEAD = re.compile(
+    rf"^(?:please\s+|to\s+|now\s+|and\s+|then\s+|i (?:need|want)(?: you)? to\s+)*(?P<verb>{_V})\b\s*", re.IGNORECASE
+)
+_ORDINALS = {
+    "first": 1,
+    "second": 2,
+    "third": 3,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+    "ninth": 9,
+    "tenth": 10,
+    "last": -1,
+    "primer": 1,
+    "primero": 1,
+    "primera": 1,
+    "segundo": 2,
+    "segunda": 2,
+    "tercer": 3,
+    "tercero": 3,
+    "tercera": 3,
+    "ultimo": -1,
+    "última": -1,
+    "último": -1,
+}
 _ORDINAL = re.compile(rf"\b(?:(\d+)(?:st|nd|rd|th)|({'|'.join(_ORDINALS)}))\b", re.IGNORECASE)
 _ROLES = (
     (r"check ?box(?:es)?|casillas?", "checkbox"),
     (r"radio(?: ?buttons?)?", "radio"),
     (r"text ?areas?", "textarea"),
-    (r"(?:text|input|search) (?:fields?|inputs?|box(?:es)?|textbox(?:es)?)|text ?box(?:es)?|fields?|inputs?|campos?", "textbox"),
+    (
+        r"(?:text|input|search) (?:fields?|inputs?|box(?:es)?|textbox(?:es)?)|text ?box(?:es)?|fields?|inputs?|campos?",
+        "textbox",
+    ),
     (r"drop ?downs?|scroll list|list(?: ?box)?|lista|menu list", "list"),
     (r"sliders?", "slider"),
     (r"spinners?", "spinner"),

@@ -26,6 +26,8 @@ class Story:
     near: Element | None = None
     """The field that was last written into."""
     semantic: Embedder | None = None
+    begun: bool = False
+    """Whether a clause was worked on before: skills for the whole sentence come first or not at all."""
 
 
 Skill = Callable[[Story], Awaitable[bool]]

@@ -13,7 +13,9 @@ from agent3.nlweb.commands.lexicon import concepts
 __all__ = ["autocomplete", "copy", "field_for", "paste", "read", "solve", "table", "write"]
 
 _WITH_NOUN = re.compile(r"(?:\b(?P<noun>[a-z][\w ]*?)\s*[:=]?\s*)?\"(?P<text>[^\"]*)\"", re.IGNORECASE)
-_WHERE = re.compile(r"\b(?:into|in|on|to|using|as)\s+(?P<where>(?:the|both|all|each|your|that|a)\b[^,\"]*)$", re.IGNORECASE)
+_WHERE = re.compile(
+    r"\b(?:into|in|on|to|using|as)\s+(?P<where>(?:the|both|all|each|your|that|a)\b[^,\"]*)$", re.IGNORECASE
+)
 _BARE = re.compile(r"^(?P<text>\S.*?)\s+(?:as|into|in|for)\s+(?:the\s+|your\s+)?(?P<where>.+)$", re.IGNORECASE)
 _HELD = re.compile(r"\b(?:it|that|them|this|the (?:answer|result|word|text)|your answer)\b", re.IGNORECASE)
 _NTH_WORD = re.compile(r"(?P<which>\S+)\s+(?P<unit>word|letter|character|sentence|line)s?\b", re.IGNORECASE)
@@ -21,7 +23,9 @@ _VALUE_OF = re.compile(r"\bvalue (?:of|for)\s+\"?(?P<label>.+?)\"?\s+(?:into|in|
 _CASE = re.compile(r"\b(lower|upper)[ -]?case\b|\b(minúsculas|mayúsculas)\b", re.IGNORECASE)
 _BEGINS = re.compile(r"(?:starts?|begins?|starting|beginning) with \"(?P<text>[^\"]*)\"", re.IGNORECASE)
 _ENDS = re.compile(r"(?:ends?|ending) with \"(?P<text>[^\"]*)\"", re.IGNORECASE)
-_SUM = re.compile(r"^[\s\d.+\-*/x×÷()−]+=?\s*\??$", re.IGNORECASE)
+_SUM = re.compile(r"^[\s\d.+\-*/x\u00d7\u00f7()\u2212]+=?\s*\??$", re.IGNORECASE)
+_GENERIC = re.compile(r"\b(?:text|input|field|box|textbox|area|textarea|the|fields|inputs|boxes)\b", re.IGNORECASE)
+_TOTAL = re.compile(r"\bnumber of (?P<what>[a-z]+?)s?\b", re.IGNORECASE)
 _EQUATION = re.compile(r"^(?P<left>[^=]+)=(?P<right>[^=]+)$")
 
 
@@ -31,7 +35,7 @@ async def write(story: Story) -> bool:
     if clause.verb not in ("type", "use", "paste") or (clause.verb == "use" and not clause.quotes):
         return False
     sight = await story.hand.look()
-    pairs = _pairs(story)
+    pairs = _pairs(story) or _from_page(sight, clause.rest)
     if not pairs:
         return False
     used: set[int] = set()
@@ -39,7 +43,9 @@ async def write(story: Story) -> bool:
     for noun, text in pairs:
         targets = _fields(sight, noun, clause.rest, used)
         for one in targets:
-            await story.hand.write(one, _cased(text, clause.rest), keys=one.kind in ("", "text") and one.role == "spinner")
+            await story.hand.write(
+                one, _cased(text, clause.rest), keys=one.kind in ("", "text") and one.role == "spinner"
+            )
             used.add(one.index)
             story.near = one
             written = True
@@ -60,8 +66,30 @@ def _pairs(story: Story) -> list[tuple[str, str]]:
     return []
 
 
+def _from_page(sight: Sight, rest: str) -> list[tuple[str, str]]:
+    """A text that is only pointed at: "the text below", "the number of blocks"."""
+    if re.search(r"\bthe (?:text|word|code|letters)\b.*\b(?:below|above|shown)\b", rest, re.IGNORECASE):
+        busy = {
+            up.index
+            for one in sight.shown
+            if one.role in ("textbox", "textarea", "button")
+            for up in [one, *sight.up(one)]
+        }
+        blocks = [one for one in sight.shown if one.text and one.index not in busy]
+        return [("", blocks[0].text)] if blocks else []
+    if total := _TOTAL.search(rest):
+        counted = sight.having(lambda one: total["what"].lower() in one.words and not one.text)
+        return [("", str(len(counted)))] if counted else []
+    return []
+
+
 def _noun(text: str) -> str:
-    kept = re.sub(r"\b(?:and|the|a|an|enter|type|with|text|value|to|box|of|as|into|in|use|field|item|that)\b", " ", text, flags=re.I)
+    kept = re.sub(
+        r"\b(?:and|the|a|an|enter|type|with|text|value|to|box|of|as|into|in|use|field|item|that)\b",
+        " ",
+        text,
+        flags=re.I,
+    )
     return " ".join(kept.split())
 
 
@@ -95,7 +123,10 @@ def _likely(fields: list[Element]) -> Element | None:
 
 def field_for(sight: Sight, words: str, fields: list[Element] | None = None) -> Element | None:
     """The field that words name, by its label, hint, the text beside it, or its marks; None if none does clearly."""
+    words = " ".join(_GENERIC.sub(" ", words).split())
     wanted = frozenset(concepts(words))
+    if not wanted:
+        return None
     best: tuple[float, Element] | None = None
     for one in sight.fields() if fields is None else fields:
         texts = [one.label, one.hint, one.before, one.title]
@@ -127,7 +158,9 @@ async def read(story: Story) -> bool:
     index = number - 1 if number > 0 else number
     if not -len(pieces) <= index < len(pieces):
         return False
-    story.held = re.sub(r"^[\s,.;:!?]+|[\s,.;:!?]+$", "", pieces[index]) if match["unit"].lower() == "word" else pieces[index]
+    story.held = (
+        re.sub(r"^[\s,.;:!?]+|[\s,.;:!?]+$", "", pieces[index]) if match["unit"].lower() == "word" else pieces[index]
+    )
     return True
 
 
@@ -214,15 +247,7 @@ async def autocomplete(story: Story) -> bool:
     found = await propose(story, fields[0], start or end, start, end)
     if found is not None:
         await story.hand.click(found)
-    if not any(one.verb == "click" for one in story.ahead):
-        await _send(story)
     return found is not None
-
-
-async def _send(story: Story) -> None:
-    buttons = (await story.hand.look()).having(lambda one: one.role == "button" and not one.off)
-    if len(buttons) == 1:
-        await story.hand.click(buttons[0])
 
 
 async def propose(story: Story, field: Element, typed: str, start: str = "", end: str = "") -> Element | None:
@@ -231,10 +256,24 @@ async def propose(story: Story, field: Element, typed: str, start: str = "", end
     await story.hand.write(field, typed, keys=True)
     for _ in range(10):
         sight = await story.hand.look()
-        offers = [one for one in sight.shown if one.text and one.text not in before and sight.leaf(one) and one.pressable | (one.role in ("item", "menuitem", "option"))]
-        fitting = [one for one in offers if one.text.lower().startswith(start.lower()) and one.text.lower().endswith(end.lower())]
+        offers = [
+            one
+            for one in sight.shown
+            if one.text
+            and one.text not in before
+            and sight.leaf(one)
+            and one.pressable | (one.role in ("item", "menuitem", "option"))
+        ]
+        fitting = [
+            one
+            for one in offers
+            if one.text.lower().startswith(start.lower()) and one.text.lower().endswith(end.lower())
+        ]
         if fitting:
-            return fitting[0]
+            return max(
+                fitting,
+                key=lambda one: (re.search(rf"(?<!\w){re.escape(typed)}(?!\w)", one.text) is not None, -one.index),
+            )
         await story.hand.settle(150, 300)
     return None
 
@@ -253,7 +292,7 @@ async def solve(story: Story) -> bool:
 
 
 def _answer(text: str) -> str | None:
-    plain = text.replace("×", "*").replace("÷", "/").replace("−", "-")
+    plain = text.replace("\u00d7", "*").replace("\u00f7", "/").replace("\u2212", "-")
     if _SUM.match(plain) and re.search(r"\d\s*[-+*/x]\s*-?\d", plain):
         return _number(_evaluate(plain.rstrip("=? ").replace("x", "*")))
     match = _EQUATION.match(plain)

@@ -1,0 +1,77 @@
+"""The fingerprint of an element: what it is, what it is called, and what stands around it.
+
+It is kept for as long as the interface is, and for all callers alike. So it never holds what was typed, and the words
+around an element, which may speak of a person, are kept as digests that can be compared and not read.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Struct, convert
+from msgspec.structs import replace
+
+__all__ = ["Print", "family", "of_page", "words"]
+
+_SAME_ROLE = {"searchbox": "textbox"}
+"""What ARIA calls a kind of the other."""
+_MOST_WORDS = 60
+_SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD = re.compile(r"[^\W_]+")
+
+
+class Print(Struct, frozen=True, omit_defaults=True):
+    """What is remembered of one element. ``near`` and ``heading`` hold digests of words, everything else is plain."""
+
+    role: str
+    tag: str
+    name: str = ""
+    kind: str = ""
+    test: str = ""
+    id: str = ""
+    field: str = ""
+    placeholder: str = ""
+    title: str = ""
+    complete: str = ""
+    href: str = ""
+    classes: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    heading: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    landmark: str = ""
+    box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    shown: bool = True
+
+    @property
+    def lasting(self) -> Print:
+        """Without its place, which changes with every window."""
+        return replace(self, box=(0.0, 0.0, 0.0, 0.0))
+
+
+def of_page(seen: dict[str, Any]) -> Print:
+    """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error."""
+    around = {key: digests(str(seen.get(key) or "")) for key in ("near", "heading")}
+    box = tuple(round(float(one), 3) for one in seen["box"])
+    return convert({**seen, **around, "box": box}, Print)
+
+
+def family(role: str) -> str:
+    """Roles that can stand for each other have one family; mostly it is the role itself."""
+    return _SAME_ROLE.get(role, role)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text or an identifier, without case and accents: ``searchBtn`` has two."""
+    apart = unicodedata.normalize("NFKD", _SPLIT.sub(" ", text))
+    plain = "".join(one for one in apart if not unicodedata.combining(one)).lower()
+    return _WORD.findall(plain)
+
+
+def digests(text: str) -> tuple[str, ...]:
+    """The different words of a text, each as a short digest."""
+    found = dict.fromkeys(words(text))
+    return tuple(blake2b(one.encode(), digest_size=4).hexdigest() for one in list(found)[:_MOST_WORDS])

@@ -1,0 +1,249 @@
+"""Which of many elements is the one that is remembered: a score for each, and a judgement that would rather say none.
+
+Evidence for an element counts fully, evidence against it by how much it is worth: a new id or class is what redesigns
+do, another name is another thing. The best one is accepted only above a threshold, with a margin to the next, where
+what it says and what is around it both speak for it, and nothing speaks plainly against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from agent3.nlweb.healing.prints import Print, family, words
+
+__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "judge", "name_likeness", "score"]
+
+THRESHOLD = 0.62
+MARGIN = 0.12
+_NAMED = 0.9
+_CONTRADICTED = 0.45
+_CONTEXT = 0.4
+_STRONG_CONTEXT = 0.75
+
+_MEANINGS = (
+    {"search", "find", "buscar"},
+    {"buy", "purchase", "comprar"},
+    {"cart", "basket", "bag", "carrito", "cesta"},
+    {"login", "signin", "entrar"},
+    {"submit", "send", "enviar"},
+    {"continue", "next", "siguiente", "continuar"},
+    {"pay", "checkout", "pagar"},
+    {"email", "mail", "correo"},
+    {"from", "origin", "departure", "origen", "salida"},
+    {"to", "destination", "arrival", "destino", "llegada"},
+    {"phone", "telephone", "telefono"},
+    {"quantity", "qty", "amount", "cantidad"},
+    {"register", "signup", "join"},
+)
+"""Words that say the same on a control."""
+_OPPOSITES = (
+    ({"add", "anadir"}, {"remove", "delete", "quitar"}),
+    ({"next", "siguiente"}, {"previous", "back", "anterior"}),
+    ({"from", "origin", "departure", "origen"}, {"to", "destination", "arrival", "destino"}),
+    ({"login", "signin"}, {"logout", "signout", "register", "signup"}),
+    ({"accept", "agree", "aceptar", "allow"}, {"reject", "decline", "deny", "rechazar"}),
+    ({"increase", "more", "plus"}, {"decrease", "less", "minus"}),
+    ({"show", "open"}, {"hide", "close"}),
+    ({"first"}, {"last"}),
+    ({"start", "begin"}, {"end", "stop", "finish"}),
+    ({"min", "minimum"}, {"max", "maximum"}),
+    ({"up"}, {"down"}),
+    ({"yes"}, {"no"}),
+    ({"enable", "on"}, {"disable", "off"}),
+)
+_DANGER = frozenset(
+    "delete remove cancel destroy erase reset discard unsubscribe close terminate logout block report refund "
+    "eliminar borrar cancelar cerrar donate upgrade premium advertisement sponsored".split()
+)
+"""What nothing is ever taken for that did not say it before."""
+_FILLERS = frozenset("the a an your my our now please here el la los las tu su mi ahora".split())
+_PAIRS = {("log", "in"): "login", ("sign", "in"): "signin", ("log", "out"): "logout", ("sign", "out"): "signout",
+          ("sign", "up"): "signup", ("check", "out"): "checkout", ("e", "mail"): "email"}  # fmt: skip
+
+
+class Scored(Struct, frozen=True):
+    """A candidate by its number in the list, with its score."""
+
+    index: int
+    score: float
+    doubt: str = ""
+    """Why it cannot be accepted, however high its score is."""
+
+
+class Verdict(Struct, frozen=True):
+    """The accepted candidate, or none with the reason; ``best`` are the first of all."""
+
+    chosen: Scored | None
+    reason: str
+    best: tuple[Scored, ...]
+    margin: float = 0.0
+
+
+def judge(
+    known: Print, candidates: Sequence[Print], *, threshold: float = THRESHOLD, margin: float = MARGIN
+) -> Verdict:
+    """Which candidate is the remembered element, if that is beyond doubt."""
+    ranked = sorted(
+        (Scored(index, score(known, one), doubt(known, one)) for index, one in enumerate(candidates)
+         if family(one.role) == family(known.role)),
+        key=lambda one: -one.score,
+    )  # fmt: skip
+    best = tuple(ranked[:3])
+    if not best:
+        return Verdict(None, f"there is no other {known.role} on the page", ())
+    first = best[0]
+    ahead = first.score - (best[1].score if len(best) > 1 else 0.0)
+    if first.score < threshold:
+        return Verdict(None, "nothing on the page is enough like it", best, ahead)
+    if ahead < margin:
+        return Verdict(None, "several elements are like it", best, ahead)
+    return Verdict(None if first.doubt else first, first.doubt, best, ahead)
+
+
+# How much two are alike
+
+
+def score(known: Print, other: Print) -> float:
+    """From 0 to 1: the share of what speaks for it in all that speaks."""
+    speaks_for = against = 0.0
+    for likeness, weight, worth in _evidence(known, other):
+        speaks_for += weight * likeness
+        against += weight * worth * (1.0 - likeness)
+    total = speaks_for + against
+    return speaks_for / total if total else 0.0
+
+
+def _evidence(known: Print, other: Print) -> list[tuple[float, float, float]]:
+    """(likeness, weight, what a difference is worth) of everything that is remembered."""
+    rows: list[tuple[float, float, float]] = []
+
+    def compare(one: Collection[str], likeness: float, weight: float, worth: float) -> None:
+        if one:
+            rows.append((likeness, weight, worth))
+
+    compare(known.test, _ids(known.test, other.test), 5.0, 0.3)
+    compare(known.name, name_likeness(known.name, other.name), 4.0, 1.2 if other.name else 0.4)
+    compare(known.field, _ids(known.field, other.field), 3.0, 0.4)
+    compare(known.href, float(known.href == other.href), 3.0 if len(known.href) > 1 else 1.0, 0.4)
+    compare(known.id, _ids(known.id, other.id), 2.5, 0.2)
+    compare(known.near, _overlap(known.near, other.near), 2.5, 0.6)
+    compare(known.placeholder, name_likeness(known.placeholder, other.placeholder), 1.5, 0.4)
+    compare(known.complete, float(known.complete == other.complete), 1.5, 0.5)
+    compare(known.heading, _overlap(known.heading, other.heading), 1.5, 0.6)
+    compare(known.fields, _overlap(known.fields, other.fields), 1.5, 0.4)
+    compare(known.title, name_likeness(known.title, other.title), 1.0, 0.3)
+    compare(known.classes, _overlap(_all_words(known.classes), _all_words(other.classes)), 1.0, 0.2)
+    compare(known.path, _overlap(known.path, other.path), 0.7, 0.3)
+    compare(known.tag, float(known.tag == other.tag), 0.5, 0.5)
+    compare(known.kind, float(known.kind == other.kind), 0.5, 1.0)
+    compare(known.landmark, float(known.landmark == other.landmark), 0.5, 0.5)
+    rows.append((_nearness(known.box, other.box), 0.5, 0.5))
+    return rows
+
+
+def name_likeness(one: str, other: str) -> float:
+    """How much two names say the same. Names with different numbers, or with a word exchanged, do not."""
+    first, second = _meant(one), _meant(other)
+    if not first or not second:
+        return 0.0
+    if first == second:
+        return 1.0
+    if {word for word in first if word.isdigit()} != {word for word in second if word.isdigit()}:
+        return 0.0
+    common = len(first & second)
+    dice = 2.0 * common / (len(first) + len(second))
+    if first <= second or second <= first:
+        return min(0.55 + 0.45 * dice, 0.85)
+    return min(dice, 0.6)
+
+
+def _meant(text: str) -> set[str]:
+    """The words of a name, those that say the same made one."""
+    found = words(text)
+    joined: list[str] = []
+    while found:
+        pair = _PAIRS.get((found[0], found[1])) if len(found) > 1 else None
+        joined.append(pair or found[0])
+        found = found[2 if pair else 1 :]
+    said = [word for word in joined if word not in _FILLERS] or joined
+    return {next((min(group) for group in _MEANINGS if word in group), word) for word in said}
+
+
+def _ids(one: str, other: str) -> float:
+    """Identifiers are alike by their words; equal ones are worth more than all others."""
+    if not one or not other:
+        return 0.0
+    return 1.0 if one == other else 0.7 * _overlap(set(words(one)), set(words(other)))
+
+
+def _overlap(one: Collection[str], other: Collection[str]) -> float:
+    first, second = set(one), set(other)
+    return 2.0 * len(first & second) / (len(first) + len(second)) if first and second else 0.0
+
+
+def _all_words(texts: Collection[str]) -> set[str]:
+    return {word for text in texts for word in words(text)}
+
+
+def _nearness(one: Sequence[float], other: Sequence[float]) -> float:
+    return max(0.0, 1.0 - sum(abs(first - second) for first, second in zip(one, other, strict=True)))
+
+
+# What speaks plainly against it
+
+
+def doubt(known: Print, other: Print) -> str:
+    """Why a candidate is not to be taken for the remembered one; empty if nothing forbids it."""
+    if fault := _says_otherwise(known.name, other.name):
+        return fault
+    if family(known.role) in ("textbox", "spinbutton", "date") and known.kind != other.kind and "password" in (
+        known.kind,
+        other.kind,
+    ):  # fmt: skip
+        return "one of them is for a password"
+    likeness = name_likeness(known.name, other.name)
+    same = _same_marks(known, other)
+    around = _context(known, other)
+    if known.name and other.name and likeness < _CONTRADICTED:
+        return "" if same >= 2 or (same and around >= _STRONG_CONTEXT) else "it is called something else"
+    if same:
+        return "" if same >= 2 or around >= _CONTEXT / 2 or likeness >= _NAMED else "only one of its marks is the same"
+    if likeness < _NAMED:
+        return "neither its name nor a mark of it is the same"
+    return "" if around >= _CONTEXT else "it stands among other things"
+
+
+def _says_otherwise(one: str, other: str) -> str:
+    first, second = _raw(one), _raw(other)
+    if second & _DANGER - first:
+        return f"it says {min(second & _DANGER - first)!r}"
+    for left, right in _OPPOSITES:
+        for here, there in ((left, right), (right, left)):
+            if first & here and second & there and not first & there and not second & here:
+                return "it says the opposite"
+    numbers = [{word for word in each if word.isdigit()} for each in (first, second)]
+    return "it has another number" if numbers[0] != numbers[1] and all(numbers) else ""
+
+
+def _raw(text: str) -> set[str]:
+    found = words(text)
+    return {*found, *(joined for pair, joined in _PAIRS.items() if pair in pairwise(found))}
+
+
+def _same_marks(known: Print, other: Print) -> int:
+    """How many of the marks that a site gives to one element are the same: never the class or the place."""
+    marks = ("test", "id", "field", "placeholder")
+    same = sum(bool(getattr(known, each) == getattr(other, each)) for each in marks if getattr(known, each))
+    return same + int(len(known.href) > 1 and known.href == other.href)
+
+
+def _context(known: Print, other: Print) -> float:
+    """How much of what stands around the one stands around the other, where anything is known of it."""
+    parts = [(known.near, other.near, 2.0), (known.heading, other.heading, 1.0), (known.fields, other.fields, 1.0)]
+    known_parts = [(_overlap(mine, its), weight) for mine, its, weight in parts if mine]
+    if not known_parts:
+        return 0.5
+    return sum(likeness * weight for likeness, weight in known_parts) / sum(weight for _, weight in known_parts)

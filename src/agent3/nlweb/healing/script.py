@@ -1,0 +1,151 @@
+"""What runs in the page: reading one element, listing all that could be meant, and naming one of them by selectors.
+
+It only looks. What a person typed is never read, and every text is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["LIST", "PRINTS", "READ", "SAME", "SELECTORS"]
+
+_LIBRARY: Final = r"""
+const cut = (text, most = 120) => (text ?? '').replace(/\s+/g, ' ').trim().slice(0, most);
+const BUTTONS = ['button', 'submit', 'reset', 'image'];
+const DATES = ['date', 'datetime-local', 'month', 'week', 'time'];
+const INPUTS = {checkbox: 'checkbox', radio: 'radio', range: 'slider', number: 'spinbutton', search: 'searchbox',
+  password: 'password', file: 'file', color: 'color', hidden: 'hidden'};
+const TAGS = {BUTTON: 'button', SUMMARY: 'summary', TEXTAREA: 'textbox', OPTION: 'option', IMG: 'img', FORM: 'form',
+  TABLE: 'table', TR: 'row', TD: 'cell', LI: 'listitem', NAV: 'navigation', LABEL: 'label', IFRAME: 'iframe',
+  H1: 'heading', H2: 'heading', H3: 'heading', H4: 'heading', H5: 'heading', H6: 'heading', UL: 'list', OL: 'list'};
+const role = one => {
+  const said = (one.getAttribute('role') ?? '').trim().split(/\s+/)[0];
+  if (said && said !== 'none' && said !== 'presentation') return said;
+  if (one.tagName === 'A') return one.hasAttribute('href') ? 'link' : 'generic';
+  if (one.tagName === 'SELECT') return one.multiple ? 'listbox' : 'select';
+  if (one.tagName === 'INPUT')
+    return BUTTONS.includes(one.type) ? 'button' : DATES.includes(one.type) ? 'date' : INPUTS[one.type] ?? 'textbox';
+  if (one.isContentEditable && !one.parentElement?.isContentEditable) return 'textbox';
+  return TAGS[one.tagName] ?? 'generic';
+};
+const control = one => ['INPUT', 'SELECT', 'TEXTAREA'].includes(one.tagName);
+const pressed = one => one.tagName === 'INPUT' && BUTTONS.includes(one.type);
+const MUTE = ['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'OPTION'];
+const gather = (root, most, except = null) => {
+  let text = '';
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (text.length < most && walker.nextNode()) {
+    const node = walker.currentNode, one = node.parentElement;
+    if (!node.data.trim() || !one || MUTE.includes(one.tagName) || except?.contains(node)) continue;
+    if (one.checkVisibility?.({visibilityProperty: true}) ?? true) text += ' ' + node.data.trim();
+  }
+  return cut(text, most);
+};
+const words = one => gather(one, 120);
+const refer = one => (one.getAttribute('aria-labelledby') ?? '').split(/\s+/).filter(Boolean)
+  .map(id => one.getRootNode().getElementById?.(id)).filter(Boolean).map(words).join(' ');
+const label = one => {
+  const first = one.labels?.[0];
+  if (!first) return '';
+  if (!first.contains(one) || one.tagName !== 'SELECT') return words(first);
+  return cut([...first.childNodes].filter(each => !each.contains(one)).map(each => each.textContent).join(' '));
+};
+const inner = one => words(one) || cut(one.querySelector('img[alt], svg[aria-label]')?.getAttribute('alt')
+  ?? one.querySelector('[aria-label]')?.getAttribute('aria-label') ?? one.querySelector('svg title')?.textContent);
+const name = one => cut(refer(one)) || cut(one.getAttribute('aria-label')) || (pressed(one) ? cut(one.value || one.alt)
+  : control(one) ? label(one) : inner(one)) || cut(one.getAttribute('alt')) || cut(one.getAttribute('title'))
+  || cut(one.getAttribute('placeholder'));
+const shown = one => {
+  const box = one.getBoundingClientRect();
+  const far = box.right + scrollX <= 0 || box.bottom + scrollY <= 0;
+  return box.width > 1 && box.height > 1 && !far && !one.closest('[aria-hidden=true], [inert]')
+    && (one.checkVisibility?.({visibilityProperty: true, opacityProperty: true}) ?? true);
+};
+const TESTS = ['data-testid', 'data-test-id', 'data-test', 'data-qa', 'data-cy'];
+const above = one => one.parentElement ?? one.getRootNode().host ?? null;
+const near = one => {
+  let text = '';
+  for (let node = above(one), level = 0; node && node !== document.documentElement && level < 5; level++) {
+    text = gather(node, 600, one);
+    if (text.split(' ').length >= 4) break;
+    node = above(node);
+  }
+  return text;
+};
+const heading = one => {
+  const marks = 'h1, h2, h3, h4, h5, h6, legend, caption, summary';
+  for (let node = above(one), level = 0; node && level < 8; node = above(node), level++) {
+    const found = [...node.querySelectorAll(marks)]
+      .filter(each => !one.contains(each) && each.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_FOLLOWING);
+    if (found.length) return words(found[found.length - 1]);
+  }
+  return '';
+};
+const fields = one => [...(one.closest('form')?.elements ?? [])].map(each => each.name || each.id).filter(Boolean)
+  .slice(0, 30).map(each => cut(each, 60));
+const path = one => {
+  const tags = [];
+  for (let node = one; node && tags.length < 12 && node !== document.body; node = above(node))
+    tags.push(node.tagName.toLowerCase());
+  return tags;
+};
+const place = one => {
+  const box = one.getBoundingClientRect();
+  const whole = document.documentElement, wide = Math.max(whole.scrollWidth, 1), high = Math.max(whole.scrollHeight, 1);
+  return [(box.x + scrollX) / wide, (box.y + scrollY) / high, box.width / wide, box.height / high];
+};
+const read = one => ({
+  role: cut(role(one), 40), tag: one.tagName.toLowerCase(), kind: control(one) ? one.type : '', name: name(one),
+  test: cut(TESTS.map(each => one.getAttribute(each)).find(Boolean), 80), id: cut(one.id, 80),
+  field: cut(one.getAttribute('name'), 80), placeholder: cut(one.getAttribute('placeholder')),
+  title: cut(one.getAttribute('title')), complete: cut(one.getAttribute('autocomplete'), 40),
+  href: one.tagName === 'A' && one.hasAttribute('href') ? cut(one.pathname || one.getAttribute('href').split(/[?#]/)[0]) : '',
+  classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one), heading: heading(one),
+  fields: fields(one), path: path(one), box: place(one), shown: shown(one),
+  landmark: one.closest('form, nav, header, footer, aside, dialog, [role=dialog], main')?.tagName.toLowerCase() ?? '',
+});
+"""
+
+READ: Final = f"element => {{ {_LIBRARY} return read(element); }}"
+"""One element → what a fingerprint is made of."""
+
+LIST: Final = f"""([roles, seen, most]) => {{ {_LIBRARY}
+  const found = [];
+  let budget = 20000;
+  const walk = root => {{ for (const one of root.querySelectorAll('*')) {{
+    if (--budget < 0) return;
+    if (roles.includes(role(one)) && shown(one) === seen) found.push(one);
+    if (one.shadowRoot) walk(one.shadowRoot);
+  }} }};
+  walk(document);
+  return {{found, whole: budget >= 0 && found.length <= most && document.readyState === 'complete'}};
+}}"""
+"""Every element of some roles, kept in the page by a handle; ``whole`` says whether that is all of them."""
+
+PRINTS: Final = f"""([list, most]) => {{ {_LIBRARY}
+  return {{whole: list.whole, prints: list.found.slice(0, most).map(read)}};
+}}"""
+
+SELECTORS: Final = f"""([list, index]) => {{ {_LIBRARY}
+  const one = list.found[index], root = one.getRootNode(), tag = one.tagName.toLowerCase();
+  const made = text => /\\d{{3,}}|[0-9a-f]{{8,}}|^:|^[a-z]{{0,3}}\\d+$/i.test(text);
+  const by = (name, lead = '') => {{
+    const value = one.getAttribute(name);
+    return value && value.length < 120 ? `${{lead}}[${{name}}="${{CSS.escape(value)}}"]` : null;
+  }};
+  const steps = [];
+  for (let node = one; node instanceof Element; node = node.parentElement) {{
+    if (node !== one && node.id && !made(node.id)) {{ steps.unshift(`#${{CSS.escape(node.id)}}`); break; }}
+    const around = [...(node.parentElement ?? node.getRootNode()).children];
+    const twins = around.filter(each => each.tagName === node.tagName);
+    const nth = twins.length > 1 ? `:nth-of-type(${{twins.indexOf(node) + 1}})` : '';
+    steps.unshift(node.tagName.toLowerCase() + nth);
+  }}
+  const ways = [...TESTS.map(each => by(each)), one.id && !made(one.id) ? `#${{CSS.escape(one.id)}}` : null,
+    by('name', tag), by('aria-label', tag), by('placeholder', tag), one.tagName === 'A' ? by('href', tag) : null];
+  const alone = way => {{ try {{ return root.querySelectorAll(way).length === 1; }} catch {{ return false; }} }};
+  return {{stable: ways.filter(Boolean).filter(alone), path: steps.join(' > ')}};
+}}"""
+"""Selectors that mean one element of the list and no other, the most lasting first, and its path."""
+
+SAME: Final = "(element, [list, index]) => list.found[index] === element"
