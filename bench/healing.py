@@ -138,7 +138,10 @@ class _Hall:
 def run(options: Options) -> Result:
     """Examine the cases of fresh seeds; rounds and load do not apply."""
     found = asyncio.run(examine(CASES))
-    rows = [_row("all", found), *(_row(kind, [one for one in found if kind in one.case.kinds]) for kind in _named(found))]
+    rows = [
+        _row("all", found),
+        *(_row(kind, [one for one in found if kind in one.case.kinds]) for kind in _named(found)),
+    ]
     return Result(rows, {"precision": _precision(found), "coverage": _coverage(found), "restraint": _restraint(found)})
 
 

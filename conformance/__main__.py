@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _a2a(chosen: argparse.Namespace) -> int:
     if chosen.serve is not None:
         print(f"The agent under test is at http://localhost:{chosen.serve}", file=sys.stderr)
-        a2a_agent.serve(chosen.serve, chosen.profile, chosen.grpc_port, chosen.kit)
+        a2a_agent.serve(chosen.serve, chosen.profile, chosen.grpc_port, chosen.kit, chosen.table)
         return 0
     return a2a_suite.run(chosen.tck, [A2A_LEGS[name] for name in chosen.leg] if chosen.leg else None)
 
@@ -72,6 +72,7 @@ def _add_a2a(suites: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     a2a.add_argument("--profile", choices=a2a_agent.PROFILES, default="full", help="what the agent declares")
     a2a.add_argument("--grpc-port", type=int, metavar="PORT", help="speak gRPC too, here")
     a2a.add_argument("--kit", choices=("1.0", "0.3"), default="1.0", help="whose card the agent shows")
+    a2a.add_argument("--table", choices=("1.0.0", "1.0.1"), default="1.0.0", help="whose statuses of errors it has")
     a2a.add_argument("--leg", action="append", choices=sorted(A2A_LEGS), help="run this leg only; may be repeated")
 
 

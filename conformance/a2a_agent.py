@@ -26,6 +26,7 @@ from agent3.a2a.authoring import card_of
 from agent3.a2a.door import A2AEndpoint
 from agent3.a2a.engine import Engine
 from agent3.a2a.extensions import Extensions
+from agent3.a2a.faults import Profile as Table
 from agent3.a2a.serving import AgentHost
 from agent3.a2a.shapes import Generation
 from agent3.definitions import AgentCard, AgentExtension, AgentFeatures, AgentInterface
@@ -176,23 +177,30 @@ def _keep_at_home() -> None:
     socket.getaddrinfo = resolved
 
 
-def serve(port: int, profile: Profile = "full", grpc_port: int | None = None, card: Generation = "1.0") -> None:
+def serve(
+    port: int,
+    profile: Profile = "full",
+    grpc_port: int | None = None,
+    card: Generation = "1.0",
+    table: Table = "1.0.0",
+) -> None:
     """Serve it on loopback until SIGINT or SIGTERM, with a database that is forgotten.
 
     ``card`` is the generation whose card is shown where a client asks for none: the kit of 1.0 takes no card with
-    fields that it does not know, and ours is by default one for all.
+    fields that it does not know, and ours is by default one for all. ``table`` is that of the statuses: the kit knows
+    those of 1.0.0, and ours are by default those of 1.0.1.
     """
-    asyncio.run(_serve(port, profile, grpc_port, card))
+    asyncio.run(_serve(port, profile, grpc_port, card, table))
 
 
-async def _serve(port: int, profile: Profile, grpc_port: int | None, card: Generation) -> None:
+async def _serve(port: int, profile: Profile, grpc_port: int | None, card: Generation, table: Table) -> None:
     os.environ.setdefault("AGENT3_TCK_SECRET", "whsec_" + "dGhlIGtpdCBkb2VzIG5vdCBjaGVjayBzaWduYXR1cmVz")
     _keep_at_home()
     under_test = agent()
     shown = _card(under_test, card, f"http://localhost:{port}", grpc_port)
     with TemporaryDirectory(prefix="agent3-tck-") as folder:
         async with build(_settings(Path(folder)), [under_test]) as server:
-            endpoint = _endpoint(server, under_test, profile, card, shown)
+            endpoint = _endpoint(server, under_test, profile, card, shown, table)
             config = uvicorn.Config(endpoint, "localhost", port, log_config=None, access_log=False, lifespan="off")
             door = await _grpc(endpoint, grpc_port, f"http://localhost:{port}")
             try:
@@ -237,9 +245,9 @@ def _card(under_test: LocalAgent, generation: Generation, http: str, grpc_port: 
 
 
 def _endpoint(
-    server: Server, under_test: LocalAgent, profile: Profile, written: Generation, card: AgentCard
+    server: Server, under_test: LocalAgent, profile: Profile, written: Generation, card: AgentCard, table: Table
 ) -> A2AEndpoint:
-    """The endpoint with the statuses of 1.0.0, which are those that the kit knows.
+    """The endpoint.
 
     The kit uses one id for many messages of a run, and wants a new task for each: so it gets one here.
     """
@@ -264,7 +272,7 @@ def _endpoint(
         features=FEATURES[profile],
         extensions=Extensions(_EXTENSION) if profile == "extension" else Extensions(),
         card_format=written,
-        profile="1.0.0",
+        profile=table,
     )
 
 

@@ -100,11 +100,7 @@ def _ids(prefix: str, *numbers: int) -> Iterator[str]:
 
 
 def _waiting() -> Iterator[tuple[str, str]]:
-    a2a, nlweb = "A2A, complete", "NLWeb, complete"
-    scenarios = (24, 25, 26, 27, 28, 32, 33, 34, 35, 38, 39, 40)
-    yield from ((one, a2a) for one in (*_ids("RF-013-", *scenarios), "RF-013-V2", *_ids("RT-014-P", 5, 6, 7, 8, 9)))
-    yield from ((one, a2a) for one in (*_ids("RT-014-S", 5, 6), "RT-014-C02", *_ids("AC-", 7, 8)))
-    yield from ((one, a2a) for one in (*_ids("SP-", *range(1, 25)), *_ids("SL-", *range(1, 15))))
+    nlweb = "NLWeb, complete"
     yield from ((one, nlweb) for one in (*_ids("RF-013-", 44, 45, *range(47, 61)), "RF-013-V3"))
     yield from ((one, nlweb) for one in (*_ids("RT-014-P", *range(10, 15)), "RT-014-C03", "AC-29"))
     yield from ((one, "the complete gateway") for one in _ids("AC-", 18, 22, 23, 25, 26, 28, 30))

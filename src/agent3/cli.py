@@ -437,7 +437,8 @@ def doctor(*, where: Here = Here()) -> None:  # noqa: B008 - frozen
         sys.exit(1)
 
 
-app.command("agent3.nlweb.commands.installing:app", name="semantic")
+app.command("agent3.nlweb.commands.installing:app", name="semantic", help="Understand commands by their meaning.")
+app.command("agent3.server.heals:web", name="web", help="Websites as agents: make, try and check their interfaces.")
 
 
 def main() -> None:

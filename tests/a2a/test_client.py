@@ -127,6 +127,7 @@ def test_a_mere_message_is_an_answer(agents: dict[Any, Peer]) -> None:
         tell(story, agents[spoken].url)
 
 
+@pytest.mark.requirement("SP-22")
 def test_files_go_both_ways(agents: dict[Any, Peer]) -> None:
     async def story(client: A2AClient) -> None:
         given = [Part(text="file"), Part(raw=b"\x00\x01\x02", filename="a.bin", media_type="application/octet-stream")]
@@ -366,6 +367,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.requirement("SP-12")
 @pytest.mark.parametrize("kind", sorted(SCHEMES))
 def test_a_secret_goes_where_the_card_asks_for_it(agents: dict[Any, Peer], kind: str) -> None:
     scheme, header, value = SCHEMES[kind]

@@ -160,6 +160,7 @@ def test_a_waiting_job_is_cancelled_at_the_agent() -> None:
         tell(story, peer.url)
 
 
+@pytest.mark.requirement("SP-22")
 def test_files_go_both_ways(agents: dict[Any, Peer]) -> None:
     async def story(server: Server, agent: str) -> None:
         given = {"message": "file", "files": [{"name": "a.bin", "bytes": "AAEC"}]}

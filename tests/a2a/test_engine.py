@@ -146,6 +146,7 @@ def as_task(reply: Any) -> Task:
 # Sending
 
 
+@pytest.mark.requirement("SL-02")
 def test_a_message_becomes_a_task_that_can_be_read_again(url: str) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), url) as bench:
@@ -267,6 +268,7 @@ def test_what_goes_wrong_in_the_work_is_told_by_the_task(url: str, name: str, st
     asyncio.run(main())
 
 
+@pytest.mark.requirement("SL-03")
 def test_agents_answer_with_messages_with_tasks_or_with_either(url: str) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), url) as bench:
@@ -378,6 +380,7 @@ def test_a_context_of_another_task_is_refused_and_ones_own_is_inferred(url: str)
     asyncio.run(main())
 
 
+@pytest.mark.requirement("SP-13")
 def test_an_authorization_that_is_needed_is_a_state_of_its_own(url: str) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), url) as bench:
@@ -419,6 +422,7 @@ def test_a_waiting_task_is_cancelled_by_a_turn_of_its_own(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("SP-22")
 def test_files_go_in_and_come_out(url: str) -> None:
     async def main() -> None:
         agent = LocalAgent("target")
@@ -602,6 +606,7 @@ def test_every_request_has_its_answer_by_one_door() -> None:
 # Restarts
 
 
+@pytest.mark.requirement("SP-21")
 @pytest.mark.requirement("RF-013-36")
 def test_a_task_outlives_kill_9_its_stream_resumes_and_its_result_comes_once(tmp_path: Path) -> None:
     """A real process is killed in the middle of a task; the next one goes on, and the client where it was."""

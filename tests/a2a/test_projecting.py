@@ -51,6 +51,7 @@ def chunk(text: str, seq: int, artifact: str = "result", append: bool = True, la
     return Line(event, AT)
 
 
+@pytest.mark.requirement("SL-04")
 @pytest.mark.parametrize(
     ("outcome", "state"),
     [
@@ -151,6 +152,7 @@ def test_a_run_that_begins_anew_replaces_what_the_first_had_sent() -> None:
     assert seen.task().artifacts[0].parts == (Part(text="again"),)
 
 
+@pytest.mark.requirement("SL-02")
 def test_every_kind_of_part_goes_in_and_out() -> None:
     parts = (
         Part(text="t"),

@@ -101,6 +101,7 @@ async def delivered(bench: Bench, task: str, count: int) -> list[Any]:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.requirement("SP-05", "SP-16")
 @pytest.mark.parametrize("kind", ["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_a_task_is_told_from_its_beginning_to_its_end_in_order(receiver: Receiver, kind: str) -> None:
     url = ":memory:" if kind == "memory" else new_database_url()
@@ -229,6 +230,7 @@ def test_a_receiver_that_fails_is_told_again_and_its_receipt_says_so() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("SP-06")
 @pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://127.0.0.1:9/x", "ftp://x.example/"])
 def test_an_address_that_is_closed_is_refused_and_begins_no_task(url: str) -> None:
     async def main() -> None:
@@ -294,6 +296,7 @@ BODY = json.dumps(
 ).encode()
 
 
+@pytest.mark.requirement("SP-06", "SL-13")
 def test_only_what_is_genuine_is_believed() -> None:
     given = {"x-a2a-notification-token": "abc", "Authorization": "Bearer xyz"}
     assert verify(given, BODY, token="abc", authorization="Bearer xyz").generation == "1.0"

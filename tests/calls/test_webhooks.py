@@ -28,8 +28,8 @@ from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Callbacks as How
 from agent3.settings import Client, Settings
 from agent3.storage import Database, Transaction, open_database
-from tests.security.test_network import _certificate
 from tests.support.receiver import SECRET, Receiver, Webhook, receiving
+from tests.support.tls import certificate
 
 BODY = b'{"type":"call.done"}'
 NOW = 1_800_000_000.0
@@ -404,7 +404,7 @@ def test_an_address_that_may_not_be_told_is_refused_at_once(
 
 
 def test_a_certificate_nobody_vouches_for_is_not_told_anything(tmp_path: Path) -> None:
-    tls, _ = _certificate(tmp_path, "localhost")
+    tls, _ = certificate(tmp_path, "localhost")
 
     async def story(database: Database) -> None:
         with receiving(tls=tls) as receiver:

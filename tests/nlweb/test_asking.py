@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agent3.errors import SecurityError, TargetError
 from agent3.model import LOCAL, Answer, Call, Done, Failed, Needs, Part, Working
-from agent3.nlweb.ask import endpoint_of, fold
+from agent3.nlweb.ask import Wish, _request, endpoint_of, fold
 from agent3.nlweb.asking import Sites
 from agent3.security.network import Policy
 from tests.support.nlweb_judge import models
@@ -83,8 +83,6 @@ def test_an_answer_in_pieces_becomes_one_result_with_everything_the_site_said() 
 
 
 def test_what_is_sent_is_a_request_of_the_reference() -> None:
-    from agent3.nlweb.ask import Wish, _request
-
     wish = Wish(text="soup", site="x", mode="list", previous=("hello",), session={"state_token": "s"}, most=3)
     read = judge.AskRequest.model_validate(_request(wish))
     assert (read.query.text, read.query.site, read.query.max_results) == ("soup", "x", 3)

@@ -40,6 +40,10 @@ OURS = {
     "agent3_webhooks_waiting": ("gauge", ()),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
+    "agent3_web_sessions": ("gauge", ("state",)),
+    "agent3_web_browsers_ended_total": ("counter", ("reason",)),
+    "agent3_web_throttled_total": ("counter", ("reason",)),
+    "agent3_web_heals_total": ("counter", ("result",)),
 }
 
 

@@ -109,6 +109,7 @@ def test_what_takes_long_is_a_promise_that_is_kept(door: Hosted) -> None:
     waiting = door.post("/await", {"promise_token": token, "action": "checkin"}).json
     assert judge.PromiseResponse.model_validate(waiting).promise.token == token
     door.loop.call_soon_threadsafe(gone_on.set)
+    said = waiting
     for _ in range(100):
         said = door.post("/await", {"promise_token": token, "action": "checkin"}).json
         if said["_meta"]["response_type"] == "Answer":

@@ -84,7 +84,10 @@ class Desk:
             return await self._cards.extended(talk, principal, request.tenant)
         caller = self._caller(talk, principal, request)
         engine = self.engine(request.tenant)
-        value = await engine.handle(caller, request)
+        if isinstance(request, Send) and not request.stream:
+            value: Any = await engine.send(caller, request)
+        else:
+            value = await engine.handle(caller, request)
         return await self._extensions.shown(value, caller, engine) if talk.active else value
 
     async def card(self, talk: Talk, principal: Principal) -> Any:

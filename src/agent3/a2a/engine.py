@@ -32,6 +32,7 @@ from agent3.a2a.projecting import (
     is_message,
     message_of,
     parts_in,
+    says_all,
 )
 from agent3.a2a.shapes import (
     CancelTask,
@@ -176,7 +177,11 @@ class Engine:
             if job is not None:
                 return await self._go_on(caller, request, job)
         call, aim = await self._prepared(caller, request)
-        if (job := await self._on_shelf(call)) is None:
+        key = key_of(call)
+        if (flying := self._flights.flying(key)) is not None:
+            await flying
+        job = self._shelf.known(call) if self._shelf is not None else None
+        if job is None:
             job = await self._new(caller, request, call, aim)
         quick = finished(job, self._link, request.configuration.history_length)
         if quick is not None and (self._fetch is None or not lacks(quick)):
@@ -361,7 +366,7 @@ class Engine:
 
     def _call(self, caller: Caller, request: Send, aim: Aim) -> Call:
         message = request.message
-        known = replace(message, parts=()) if aim.parts == parts_in(message.parts) else message
+        known = replace(message, parts=()) if says_all(aim.parts, message.parts) else message
         kind = answer_kind(aim.capability)
         own: dict[str, Any] = {"message": known, "generation": caller.generation}
         if caller.extensions:

@@ -46,7 +46,7 @@ def lacks(task: Task) -> bool:
 
 
 def _lacks(parts: tuple[Part, ...]) -> bool:
-    return any(stored_in(part) is not None for part in parts)
+    return any(part.url is not None and stored_in(part) is not None for part in parts)
 
 
 async def _status(status: Status, owner: str, fetch: Fetch) -> Status:

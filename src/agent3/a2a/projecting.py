@@ -47,6 +47,7 @@ __all__ = [
     "number",
     "parts_in",
     "parts_out",
+    "says_all",
     "seq_of",
     "shortened",
     "spoken",
@@ -85,6 +86,15 @@ def _part_in(part: Part) -> Piece:
         name=part.filename,
         meta=part.metadata or {},
     )
+
+
+def says_all(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
+    """Whether pieces are those of a message, all of them and no others."""
+    if len(pieces) == 1 == len(parts) and parts[0].text is not None:
+        one, said = pieces[0], parts[0]
+        same = one.text is said.text and one.media_type == said.media_type and one.name == said.filename
+        return same and one.data is said.data and one.meta == (said.metadata or {})
+    return pieces == parts_in(parts)
 
 
 def parts_out(parts: Iterable[Piece], link: Link | None = None) -> tuple[Part, ...]:

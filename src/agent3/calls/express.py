@@ -67,7 +67,7 @@ class Express:
         routes = call.routes
         if len(routes) == 1 and call.entry == "start" and failpoints.armed is None:
             try:
-                whole = understood(call)
+                whole = understood(call, routes[0])
             except Agent3Error:
                 return self._chain(call)
             if self._suits(whole, routes[0]):
@@ -87,9 +87,7 @@ class Express:
             return False
         if not self._breakers.untroubled(route.key):
             return False
-        try:
-            compiled(capability.input_schema).check(call.input)
-        except Agent3Error:
+        if not compiled(capability.input_schema).valid(call.input):
             return False
         if not live.charged and principal.kind != "local" and self._limiter.take(principal.id):
             return False
@@ -122,7 +120,8 @@ class Express:
         limit = self._timeouts.after(seconds)
         try:
             with limit:
-                return await self._connectors[route.protocol].call(replace(call, route=route))
+                going = call if call.route is route else replace(call, route=route)
+                return await self._connectors[route.protocol].call(going)
         except BaseException as wrong:  # noqa: BLE001 - the chain raises it again, where it is understood
             late_now = limit.expired and isinstance(wrong, TimeoutError)
             return failed_by(late(call, seconds)) if late_now else wrong
@@ -142,4 +141,4 @@ class Express:
         """
         live.first, live.content = First(said, live.content), 0
         live.attempts, live.route = 0, None
-        return self._after(call)
+        return self._after(replace(call, route=None))

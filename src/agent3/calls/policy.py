@@ -12,7 +12,7 @@ from agent3 import schema
 from agent3.calls.compiled import compiled, once
 from agent3.calls.outcomes import at_once, failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
-from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Step, text_of
+from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Route, Step, text_of
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, Limiter
 
@@ -111,9 +111,14 @@ def resolve() -> Step:
     return step
 
 
-def understood(call: Call) -> Call:
-    """The call with its message as structured input, if it has no other; ValidationError for what is not as it says."""
-    return call if call.input is not None else replace(call, input=_from_message(call, call.live.capability))
+def understood(call: Call, route: Route | None = None) -> Call:
+    """The call with its message as structured input, if it has no other, and then by this route.
+
+    ValidationError for a message that is not what it says.
+    """
+    if call.input is not None:
+        return call
+    return replace(call, input=_from_message(call, call.live.capability), route=route or call.route)
 
 
 def _from_message(call: Call, capability: Capability) -> Any:

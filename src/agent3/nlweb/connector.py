@@ -48,6 +48,7 @@ COMMAND = "command"
 """The capability that takes a sentence and finds out which action it means."""
 _SECONDS = 60.0
 """What one attempt at an action may take; the time of the whole call bounds it too."""
+_MOST_OFFERED = 50
 _ACTION, _CONFIRM = "action", "confirm"
 _YES = {"type": "boolean", "title": "Go on?"}
 
@@ -171,11 +172,12 @@ class NLWebConnector:
 
     async def _which(self, wish: _Wish, interface: NLWebInterface) -> Outcome:
         found = await self._resolve(wish.text or "", interface)
-        names = [one.action for one in found.candidates if one.action in interface.actions] or sorted(interface.actions)
+        likely = [one.action for one in found.candidates if one.action in interface.actions]
+        names = [*dict.fromkeys([*likely, *interface.actions])][:_MOST_OFFERED]
         if not names:
             raise ValidationError(f"{interface.name} offers nothing that you can call.")
         text = found.question or f"What do you want of {interface.name}?"
-        schema = {"type": "string", "enum": list(dict.fromkeys(names))}
+        schema = {"type": "string", "enum": names}
         return Needs((Question(_ACTION, text, schema),), state=msgspec.to_builtins(wish))
 
     # Finding the interface

@@ -10,6 +10,7 @@ import atexit
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -19,6 +20,7 @@ from agent3 import bridge
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import SetupError
 from agent3.nlweb.chrome import Wear
+from agent3.nlweb.healing import Healer
 from agent3.nlweb.page import View
 from agent3.nlweb.parameters import inject
 from agent3.nlweb.preparing import prepare
@@ -62,7 +64,7 @@ class NLWebExecutor:
         self.monitor = monitor or NLWebPerformanceMonitor(metrics)
         self.timeouts = timeouts or Timeouts()
         self.wear = wear or Wear(seconds=0)
-        self.tools = tools or Tools()
+        self.tools = _healing(tools or Tools(), interface, metrics)
         self._resolver = resolver
         self._overrides = overrides
         self._uploads = None if uploads is None else Path(uploads)
@@ -177,6 +179,11 @@ class NLWebExecutor:
         self._open(state)
         self._metrics.nlweb_browser_restarts.inc()
         self._metrics.nlweb_browsers_ended.inc((reason,))
+
+
+def _healing(tools: Tools, interface: NLWebInterface, metrics: Metrics) -> Tools:
+    """The tools with a finder that heals, unless there is another one; what it learns ends with the executor."""
+    return tools if tools.finder is not None else replace(tools, finder=Healer(interface, metrics=metrics))
 
 
 async def _worn(session: Session, wear: Wear) -> str | None:

@@ -47,7 +47,8 @@ _LOOK = (
     required: one.required || one.getAttribute('aria-required') === 'true', pattern: one.pattern || '',
     least: one.min || '', most: one.max || '',
     group: one.type === 'radio' ? one.name : '', value: one.type === 'radio' ? one.value : '',
-    options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200).map(each => [each.value, words(each.text)]),
+    options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200)
+      .map(each => [each.value, words(each.text)]),
   });
   const silent = ['hidden', 'submit', 'button', 'image', 'reset', 'file'];
   const forms = [...document.forms].filter(shown).slice(0, 20).map(form => {
@@ -77,7 +78,8 @@ _LOOK = (
     const key = mark + '|' + (one.parentElement ? one.parentElement.localName + one.parentElement.className : '');
     groups.set(key, [...(groups.get(key) ?? []), one]);
   }
-  const several = [...groups.values()].filter(all => all.length >= 3 && shown(all[0]) && words(all[0].innerText).length > 3);
+  const several = [...groups.values()].filter(all => all.length >= 3 && shown(all[0])
+    && words(all[0].innerText).length > 3);
   const lists = several.filter(all => !several.some(other => other !== all && other[0].contains(all[0])))
     .slice(0, 5).map(all => {
       const first = all[0];

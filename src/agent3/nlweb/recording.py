@@ -37,6 +37,7 @@ _KINDS = {
     "press": ActionType.PRESS,
     "password": ActionType.TYPE,
 }
+_LAST_COUNTS = frozenset({ActionType.TYPE, ActionType.SELECT, ActionType.NAVIGATE})
 _READING = frozenset({ActionType.NAVIGATE, ActionType.EXTRACT, ActionType.SCROLL, ActionType.WAIT})
 
 _LISTEN = (
@@ -44,7 +45,8 @@ _LISTEN = (
     + NAMING
     + r"""
   const send = (kind, element, value) => tell({
-    kind, selector: selectorOf(element), label: labelOf(element) || words(element.innerText), value: String(value ?? '').slice(0, 500),
+    kind, selector: selectorOf(element), label: labelOf(element) || words(element.innerText),
+    value: String(value ?? '').slice(0, 500),
   });
   const typed = element => /^(input|textarea)$/.test(element.localName)
     && !['checkbox', 'radio', 'submit', 'button', 'image', 'reset', 'file', 'range', 'color'].includes(element.type);
@@ -63,11 +65,14 @@ _LISTEN = (
     send(one.type === 'password' ? 'password' : 'type', one, one.type === 'password' ? '' : one.value);
     send('press', one, 'Enter');
   }, true);
+  const PRESSED = 'a,button,summary,[role=button],[role=link],[role=tab],[role=menuitem],[onclick],input,label';
   document.addEventListener('click', event => {
-    if (!event.isTrusted || !event.detail) return; // a key on a field makes a click of its own
+    if (!event.isTrusted) return;
     const from = event.composedPath()[0];
-    const one = from.closest?.('a,button,summary,[role=button],[role=link],[role=tab],[role=menuitem],[onclick],input,label') ?? from;
+    const one = from.closest?.(PRESSED) ?? from;
     if (!one.localName || one.localName === 'html' || one.localName === 'body') return;
+    // Enter in a field makes a click of its own, on a button that has not the focus.
+    if (!event.detail && document.activeElement !== one) return;
     if (typed(one) || one.localName === 'select' || one.localName === 'option' || one.localName === 'textarea') return;
     if (['checkbox', 'radio'].includes(one.type) || one.control) return;
     send('click', one);
@@ -152,9 +157,11 @@ class Recorder:
 
     def _add(self, heard: Heard) -> None:
         last = self._heard[-1] if self._heard else None
-        if last is not None and (last.kind, last.selector) == (heard.kind, heard.selector):
-            if heard.kind in (ActionType.TYPE, ActionType.SELECT, ActionType.NAVIGATE):
-                self._heard.pop()  # the latest word counts
+        if last is not None and last.selector == heard.selector:
+            if last.kind is ActionType.PRESS and heard.kind is ActionType.TYPE:
+                return  # the browser tells of the change once more when the form is sent
+            if last.kind is heard.kind and heard.kind in _LAST_COUNTS:
+                self._heard.pop()
         self._heard.append(heard)
         if self.on_step is not None:
             self.on_step(heard)

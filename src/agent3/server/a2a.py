@@ -219,7 +219,11 @@ class GatewayHost:
         """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
         wanted = wish(message)
         try:
-            agent, wanted = await self._agent(principal, wanted, tenant, message.metadata or {})
+            known = self._server.directory.peek(tenant) if tenant is not None else None
+            if known is not None and self._offered(known, principal):
+                agent = known
+            else:
+                agent, wanted = await self._agent(principal, wanted, tenant, message.metadata or {})
             if agent.status in ("suspended", "retired"):
                 raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
             found = aim(agent, self._offered(agent, principal), wanted)

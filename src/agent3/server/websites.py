@@ -18,6 +18,7 @@ from agent3.nlweb.asking import Sites
 from agent3.nlweb.commands import Resolution, embeddings, resolve, resolve_async
 from agent3.nlweb.connector import NLWebConnector
 from agent3.nlweb.files import load
+from agent3.nlweb.healing import Healer, StoredBook
 from agent3.nlweb.sessions import Sessions
 from agent3.nlweb.snapshots import Snapshots
 from agent3.nlweb.visits import Visits
@@ -44,7 +45,8 @@ def websites(
 ) -> NLWebConnector:
     """A connector whose sessions are sealed in the database, and which knows the directory's interfaces.
 
-    What a failed visit looked like is kept in the folder ``snapshots``, the newest few.
+    Selectors that no longer fit are healed by what earlier visits saw. What a failed visit looked like is kept in the
+    folder ``snapshots``, the newest few.
     """
 
     async def find(name: str) -> Agent:
@@ -55,8 +57,13 @@ def websites(
         return found is not None and bool(access().narrow(principal, agent.id, capability, found.routes))
 
     sessions = Sessions(database, seals.keys, env=env)
+    book = StoredBook(database, env)
+
+    def finder(interface: NLWebInterface) -> Healer:
+        return Healer(interface, book, metrics=metrics, env=env)
+
     recording = None if snapshots is None else partial(Snapshots, snapshots)
-    visits = Visits(sessions=sessions, vault=vault, snapshots=recording, metrics=metrics)
+    visits = Visits(sessions=sessions, vault=vault, finder=finder, snapshots=recording, metrics=metrics)
     return NLWebConnector(visits, resolve=_understood, load=load, find=find, may=may, sites=Sites(policy))
 
 

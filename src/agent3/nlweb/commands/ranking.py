@@ -21,6 +21,8 @@ _K1, _B = 1.2, 0.5
 _SLOT = re.compile(r"\{\w+\}")
 _UNKNOWN = 0.6
 """What a word weighs in a command that no action knows: it is often the name of something."""
+_SWALLOWED = 0.3
+"""What remains of that weight if a free text takes the word up."""
 
 
 def spoken(name: str) -> str:
@@ -55,31 +57,38 @@ class Words:
         """The words that belong to an action and are hence no values of its parameters."""
         return frozenset(self._documents[action].counts)
 
-    def score(self, action: str, said: Sequence[str], values: Iterable[str] = ()) -> float:
-        """Between 0 and 1, for the concepts of a command; those of the values found in it are not held against it."""
+    def score(self, action: str, said: Sequence[str], values: Iterable[str] = (), loose: Iterable[str] = ()) -> float:
+        """Between 0 and 1, for the concepts of a command.
+
+        Those of the values found in it are not held against it, those of a ``loose`` value only in part: anything can
+        be swallowed by a free text.
+        """
         document = self._documents[action]
         found = frozenset(said)
-        named = found - (frozenset(values) - frozenset(self._spread))
-        best = max((self._share(text, found, named) for text in document.texts), default=0.0)
-        return min(1.0, 0.6 * best + 0.4 * self._bm25(document, named))
+        strange = found - frozenset(self._spread)
+        named = found - (frozenset(values) & strange)
+        swallowed = frozenset(loose) & strange & named
+        weight = self._weight(named) - (1 - _SWALLOWED) * self._weight(swallowed)
+        best = max((self._share(text, found, weight) for text in document.texts), default=0.0)
+        return min(1.0, 0.6 * best + 0.4 * self._bm25(document, named, weight))
 
-    def _share(self, text: frozenset[str], found: frozenset[str], named: frozenset[str]) -> float:
+    def _share(self, text: frozenset[str], found: frozenset[str], weight: float) -> float:
         """How much of the text was said, and how much of what was said is in the text."""
         met = self._weight(text & found)
         if not met:
             return 0.0
-        return 0.6 * met / self._weight(text) + 0.4 * met / max(met, self._weight(named))
+        return 0.6 * met / self._weight(text) + 0.4 * met / max(met, weight)
 
-    def _bm25(self, document: _Document, said: frozenset[str]) -> float:
+    def _bm25(self, document: _Document, said: frozenset[str], weight: float) -> float:
         """Of the most that the words could have brought."""
-        most = self._weight(said) * (_K1 + 1)
+        most = weight * (_K1 + 1)
         norm = _K1 * (1 - _B + _B * document.length / self._mean)
         got = sum(
             self._rarity(word) * count * (_K1 + 1) / (count + norm)
             for word in said
             if (count := document.counts.get(word, 0))
         )
-        return min(1.0, 2.2 * got / most) if most else 0.0
+        return min(1.0, 1.4 * got / most) if most else 0.0
 
     def _weight(self, found: Iterable[str]) -> float:
         return sum(self._rarity(word) for word in found)

@@ -30,8 +30,11 @@ How = Literal["pattern", "words", "meaning", "model"]
 
 SURE = 0.5
 """From this score on an action is taken …"""
-CLEAR = 0.08
+CLEAR = 0.12
 """… if the next best is this far behind."""
+_SURE_VALUE = 0.04
+_IDLE_VALUE = 0.1
+"""An action that has parameters for what the command speaks of was rather meant than one that has none."""
 _SHOWN = 3
 _LEAST_SHOWN = 0.15
 _LONGEST = 2_000
@@ -180,14 +183,19 @@ def _ranked(command: str, interface: NLWebInterface, now: datetime) -> list[Cand
     found = []
     for action in interface.actions:
         filled = fill(command, schema_of(interface, action), now, index.vocabulary(action))
-        score = index.score(action, said, _value_words(filled))
+        score = index.score(
+            action, said, _value_words(filled), concepts(str(filled.values.get(filled.loose or "", "")))
+        )
+        if score:
+            score = min(1.0, max(0.0, score + _SURE_VALUE * min(filled.sure, 3) - _IDLE_VALUE * filled.idle))
         found.append(Candidate(action, round(score, 4), filled.values, filled.missing, filled.doubts))
     return sorted(found, key=lambda one: (-one.score, len(one.missing), one.action))
 
 
 def _value_words(filled: Filled) -> list[str]:
     """The words of the values, and those of dates and numbers, which are in the command in another form."""
-    texts = [word for value in filled.values.values() for word in concepts(str(value))]
+    sure = [value for name, value in filled.values.items() if name != filled.loose]
+    texts = [word for value in sure for word in concepts(str(value))]
     left = set(concepts(filled.rest))
     return [*texts, *_ASIDE, *(word for word in concepts(filled.rest) if word.isdigit() and word in left)]
 

@@ -47,6 +47,7 @@ _STOPS = re.compile(
     r"\s+(?:from|to|in|at|on|for|with|by|under|below|over|above|and|then|returning|leaving|between|until|near|please"
     r"|desde|hasta|hacia|en|para|por|con|el|del|a|y|entre|saliendo|volviendo)\s+|[,;.!?](?:\s|$)"
 )
+_TELLING = ("date", "time", "money", "email", "url")
 _NO = re.compile(r"\b(?:without|no|not|don'?t|never|sin|non|excluding|excepto)\b")
 _SUITS: dict[Sort, tuple[Kind, ...]] = {
     "date": ("date",),
@@ -67,6 +68,12 @@ class Filled:
     doubts: dict[str, list[Any]] = field(default_factory=dict)
     rest: str = ""
     """The command without what was used."""
+    loose: str | None = None
+    """The parameter that got all words that nothing else explained, if one did."""
+    sure: int = 0
+    """How many values were found by their type or by a word before them."""
+    idle: int = 0
+    """How many dates, times, sums and addresses of the command have no parameter."""
 
 
 def fill(command: str, schema: Mapping[str, Any], now: datetime, verbs: Iterable[str] = ()) -> Filled:
@@ -123,6 +130,9 @@ class _Filling:
         for name in (name for name, sort in sorts.items() if sort == "boolean"):
             self._boolean(name)
         self._texts([name for name, sort in sorts.items() if sort in ("place", "text")], sorts)
+        self._filled.idle = sum(self._free(one.start, one.end) for one in self._spans if one.kind in _TELLING)
+        self._filled.sure = len(self._filled.values)
+        self._loosely(sorts)
         self._filled.missing = [name for name in self._required if name not in self._filled.values]
         self._filled.rest = self._left()
         return self._filled
@@ -255,6 +265,11 @@ class _Filling:
             self._filled.values[name] = quote.value
             self._take(quote.start, quote.end)
             left.remove(name)
+
+    def _loosely(self, sorts: Mapping[str, Sort]) -> None:
+        """The text parameter that is nearest to "what is looked for" gets what is left."""
+        left = [name for name, sort in sorts.items() if sort == "text" and name not in self._filled.values]
+        left.sort(key=lambda name: (name not in self._required, _query_rank(name)))
         if left and (left[0] in self._required or _query_rank(left[0]) < len(_QUERY)):
             self._residue(left[0])
 
@@ -265,7 +280,7 @@ class _Filling:
         ):
             start, end = match.end(), self._end_of_text(match.end())
             value = self._text[start:end].strip(" ,;.!?¿¡")
-            if not value or not self._free(start, end) or fold(value) in EMPTY:
+            if not value or not self._free(start, end) or self._is_verb(value.split()[0]):
                 continue
             self._filled.values[name] = self._unquoted(value)
             self._take(match.start(), end)
@@ -311,6 +326,7 @@ class _Filling:
         value = " ".join(spoken).strip(" ,;.!?¿¡")
         if value:
             self._filled.values[name] = value
+            self._filled.loose = name
             self._take(0, len(self._text))
 
     def _is_verb(self, word: str) -> bool:

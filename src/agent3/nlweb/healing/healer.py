@@ -171,7 +171,7 @@ class Healer:
                 return await self._use(known, search)
             left = (end - time.monotonic()) * 1000
             if left <= 1.0:
-                raise await self._given_up(action, known, search)
+                raise await self._given_up(page, action, known, search)
             try:
                 return await self._checked(page, own, known, min(_ROUND, left))
             except playwright().TimeoutError:
@@ -240,7 +240,7 @@ class Healer:
             await self.book.change(known.where, heals.proposed(heal, self._env.now()))
             self._metrics.nlweb_heals.inc(("proposed",))
 
-    async def _given_up(self, action: NLWebAction, known: Known, search: _Search) -> CallTimeout:
+    async def _given_up(self, page: Page | Frame, action: NLWebAction, known: Known, search: _Search) -> CallTimeout:
         """The error that says what was looked for, what came near, and what a person can do."""
         self._metrics.nlweb_heals.inc(("abstained",))
         near = [
@@ -255,15 +255,29 @@ class Healer:
             "candidates": near,
         }
         text = f"{action.selector!r} fits nothing on the page"
-        if search.heal is None:
+        if search.heal is None or search.locator is None:
             return CallTimeout(f"{text}, and no other element was taken for it: {search.verdict.reason}.", data=data)
         await self._propose(known, search.heal)
-        data |= {"heal": search.heal.id, "healed_selector": search.heal.selector}
+        waiting = [search.heal, *await self._others(page, known.where)]
+        data["heals"] = [{"id": one.id, "selector": one.selector} for one in waiting]
         return CallTimeout(
-            f"{text}. {known.where.action!r} has consequences, so {search.heal.selector!r} is only used after a person "
-            f"has accepted it: agent3 web heals accept {search.heal.id}",
+            f"{text}. {known.where.action!r} has consequences, so another element is only taken after a person has "
+            f"accepted it: agent3 web heals accept {' '.join(one.id for one in waiting)}",
             data=data,
         )
+
+    async def _others(self, page: Page | Frame, where: Where) -> list[Heal]:
+        """Heals for the action's other elements that ought to be on this page, so that a person is asked once."""
+        found = []
+        for known in await self.book.all(where.interface):
+            if known.where.action != where.action or known.where.frame != where.frame or known.print is None:
+                continue
+            if known.where != where and not await page.locator(known.where.selector).count():
+                search = await self._search(page, known)
+                if search.heal is not None and not search.heal.by_a_person:
+                    await self._propose(known, search.heal)
+                    found.append(search.heal)
+        return found
 
     async def _known(self, where: Where) -> Known:
         try:

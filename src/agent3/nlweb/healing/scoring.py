@@ -150,7 +150,7 @@ def name_likeness(one: str, other: str) -> float:
     if not first or not second:
         return 0.0
     if first == second:
-        return 1.0
+        return 1.0 if _stutters(one) == _stutters(other) else 0.85
     if {word for word in first if word.isdigit()} != {word for word in second if word.isdigit()}:
         return 0.0
     common = len(first & second)
@@ -158,6 +158,11 @@ def name_likeness(one: str, other: str) -> float:
     if first <= second or second <= first:
         return min(0.55 + 0.45 * dice, 0.85)
     return min(dice, 0.6)
+
+
+def _stutters(text: str) -> bool:
+    found = words(text)
+    return len(set(found)) < len(found)
 
 
 def _meant(text: str) -> set[str]:

@@ -77,27 +77,29 @@ async def pick_extreme(story: Story) -> bool:
     least, most = _LEAST.search(story.clause.rest), _MOST.search(story.clause.rest)
     if story.clause.verb not in ("find", "select", "click") or not (least or most):
         return False
-    hidden = _numbered(await story.hand.look())
+    noun = re.search(r"\b(?P<noun>[a-z]+?)s? (?:with|that|which|of)\b", story.clause.rest.lower())
+    kind = noun["noun"] if noun else "card"
+    hidden = _numbered(await story.hand.look(), kind)
     if len(hidden) < 2:
         return False
     seen: list[tuple[float, int]] = []
     for number in range(len(hidden)):
-        await story.hand.click(_numbered(await story.hand.look())[number])
-        card = _numbered(await story.hand.look())[number]
+        await story.hand.click(_numbered(await story.hand.look(), kind)[number])
+        card = _numbered(await story.hand.look(), kind)[number]
         if (found := re.search(r"-?\d+", card.text)) is not None:
             seen.append((float(found[0]), number))
     if not seen:
         return False
     _, number = (min if least else max)(seen, key=lambda pair: pair[0])
-    await story.hand.click(_numbered(await story.hand.look())[number])
+    await story.hand.click(_numbered(await story.hand.look(), kind)[number])
     return True
 
 
-def _numbered(sight: Sight) -> list[Element]:
-    """Cards: several alike beside each other."""
+def _numbered(sight: Sight, kind: str) -> list[Element]:
+    """The things of that name: several alike beside each other."""
     groups: dict[tuple[int, str], list[Element]] = {}
     for one in sight.shown:
-        if "card" in one.words:
+        if kind in one.words:
             groups.setdefault((one.parent, one.tag), []).append(one)
     return max(groups.values(), key=len, default=[])
 

@@ -1,0 +1,70 @@
+"""A website from a folder, on loopback: for demonstrations, and for tests of website interfaces."""
+
+from __future__ import annotations
+
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+__all__ = ["Website"]
+
+
+class Website:
+    """The files of a folder, served in the ``with`` block; ``url`` is where. Nothing is kept in any cache.
+
+    ``relaunch`` serves another folder from then on, at the same address.
+    """
+
+    def __init__(self, folder: str | Path, port: int = 0):
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self.relaunch(folder)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def relaunch(self, folder: str | Path) -> None:
+        """Serve these pages now; FileNotFoundError if there is no such folder."""
+        if not Path(folder).is_dir():
+            self._server.server_close()
+            raise FileNotFoundError(f"{folder} is no folder: name the one that holds the pages.")
+        self._server.folder = str(folder)
+
+    def wait(self) -> None:
+        """Serve until somebody presses Ctrl-C."""
+        self._thread.join()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    def translate_path(self, path: str) -> str:
+        """A file of the folder that is served now, also on a connection that is older than it."""
+        assert isinstance(self.server, _Server)
+        self.directory = self.server.folder
+        return super().translate_path(path)
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    folder = ""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up is no news."""
