@@ -62,7 +62,7 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
-MODULES = ("a2a", "calls", "footprint", "gateway", "mcp", "miniwob", "queues", "schemas")
+MODULES = ("a2a", "calls", "footprint", "gateway", "healing", "mcp", "miniwob", "nlweb", "queues", "schemas")
 
 T = TypeVar("T")
 

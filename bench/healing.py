@@ -1,4 +1,4 @@
-"""Healing as an examination: pages are redesigned by a seed, and the finder must find what a selector meant, or nothing.
+"""Healing as an examination: pages are redesigned by a seed; the finder must find what a selector meant, or nothing.
 
 Eight pages stand in ``bench/pages``. Every case takes one of their elements, remembers it from the page as it was, and
 changes the page in several of eleven ways: ids, classes, marks, order, wrappers, texts, tags, labels, decoys, places,

@@ -35,7 +35,7 @@ from agent3.model import LOCAL, Done, Needs, Part, Principal, Question
 from agent3.server.build import Server, build
 from agent3.settings import Callbacks, Settings, Storage
 
-__all__ = ["PROFILES", "Profile", "agent", "serve"]
+__all__ = ["PROFILES", "Profile", "Table", "agent", "serve"]
 
 Profile: TypeAlias = Literal["full", "minimal", "extension"]
 Behaviour: TypeAlias = Callable[[SyncContext], Any]

@@ -119,6 +119,113 @@ def outbound_policy(out: Outbound) -> Policy:
     )
 
 
+class _Works:
+    """Puts the parts of one gateway together, from the database up. What is made last is reached through this."""
+
+    def __init__(self, settings: Settings, database: Database, url: str, env: Env, metrics: Metrics, lasting: bool):
+        self.settings = settings
+        self.database = database
+        self.env = env
+        self.metrics = metrics
+        self._lasting = lasting
+        self._policy = outbound_policy(settings.outbound)
+        self._blobs = blob_folder(settings, url)
+        self._local = LocalConnector()
+        self._news = News(database, env.id())
+        self._vault, self._seals = _vault(settings, database, url, env)
+        self._safe = Safe(database, self._seals, env)
+        self.directory = Directory(database, env, metrics, self._news)
+
+    async def server(self, agents: Sequence[LocalAgent]) -> Server:
+        """The gateway, which nobody may use yet."""
+        for agent in agents:
+            self._local.add(agent)
+            self.directory.host(agent.agent)
+        # A passing command shows no card and delivers nothing: it makes no keys.
+        keys = await _keys(self.settings, self._safe) if self._lasting else None
+        connectors = self._connectors()
+        outbox = Outbox(self.settings, self.database, self._vault, self.env, self.metrics, self._safe)
+        self.house = self._house(connectors, outbox)
+        self.gateway = Gateway(self.house, self.directory, Reputation(self.database, self.env))
+        self.gateway.sign_in = self._vault.about
+        self.renewals = self._renewals(connectors)
+        return Server(
+            settings=self.settings,
+            database=self.database,
+            house=self.house,
+            directory=self.directory,
+            gateway=self.gateway,
+            metrics=self.metrics,
+            env=self.env,
+            renewals=self.renewals,
+            readiness=Readiness(self.env),
+            sign_ins=self._vault,
+            pushes=self._pushes(outbox, keys),
+            keys=keys,
+        )
+
+    def _connectors(self) -> dict[str, Connector]:
+        """How each kind of agent is reached."""
+        mcp = ReferringConnector(
+            self._vault,
+            self._policy,
+            idle=self.settings.calls.attempt_timeout,
+            on_change=self._changed,
+            env=self.env,
+        )
+        web = websites(
+            self.database,
+            self.directory,
+            lambda: self.house.access,
+            self._seals,
+            self._vault,
+            self._policy,
+            self.env,
+            self.metrics,
+            self._blobs and self._blobs.with_name("snapshots"),
+        )
+        a2a = ReferringA2AConnector(self._vault, self._policy, env=self.env)
+        return {"local": self._local, "mcp": mcp, "a2a": a2a, "nlweb": web}
+
+    def _house(self, connectors: dict[str, Connector], outbox: Outbox) -> House:
+        return House.build(
+            self.settings,
+            self.database,
+            connectors,
+            self._lookup,
+            blobs=Blobs(self._blobs),
+            vault=self._vault,
+            tracer=_tracer(),
+            env=self.env,
+            metrics=self.metrics,
+            news=self._news,
+            callbacks=Callbacks(outbox, self.env),
+        )
+
+    def _renewals(self, connectors: dict[str, Connector]) -> Renewals:
+        return Renewals(
+            self.directory,
+            connectors,
+            vault=self._vault,
+            card_seconds=self.settings.calls.card_seconds,
+            env=self.env,
+            metrics=self.metrics,
+            duty=self.house.leases.take,
+        )
+
+    def _pushes(self, outbox: Outbox, keys: HouseKeys | None) -> Pushes | None:
+        if not _tells(self.settings, keys):
+            return None
+        return Pushes(outbox, self.house.jobs, self.database, self.env)
+
+    async def _lookup(self, agent_id: str, capability: str) -> Target:
+        return await self.gateway.lookup(agent_id, capability)
+
+    def _changed(self, address: str) -> None:
+        if self._lasting:
+            self.renewals.changed(address)
+
+
 @asynccontextmanager
 async def build(
     settings: Settings,
@@ -133,91 +240,22 @@ async def build(
     Without ``take_over`` lost jobs are left alone: a passing command does not have their agents, and could only fail
     them. Nor does it renew cards, for it is gone before they come.
     """
-    metrics = METRICS if metrics is None else metrics
     url = database_url(settings)
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
-        local = LocalConnector()
-        vault, seals = _vault(settings, database, url, env)
-        safe = Safe(database, seals, env)
-        # A passing command shows no card and delivers nothing: it makes no keys.
-        keys = await _keys(settings, safe) if take_over else None
-
-        def changed(address: str) -> None:
-            if take_over:
-                renewals.changed(address)
-
-        mcp = ReferringConnector(
-            vault,
-            outbound_policy(settings.outbound),
-            idle=settings.calls.attempt_timeout,
-            on_change=changed,
-            env=env,
-        )
-        a2a = ReferringA2AConnector(vault, outbound_policy(settings.outbound), env=env)
-        connectors: dict[str, Connector] = {"local": local, "mcp": mcp, "a2a": a2a}
-        news = News(database, env.id())
-        directory = Directory(database, env, metrics, news)
-        for agent in agents:
-            local.add(agent)
-            directory.host(agent.agent)
-        blobs = blob_folder(settings, url)
-        connectors["nlweb"] = websites(
-            database,
-            directory,
-            lambda: house.access,
-            seals,
-            vault,
-            outbound_policy(settings.outbound),
-            env,
-            metrics,
-            blobs and blobs.with_name("snapshots"),
-        )
-        reputation = Reputation(database, env)
-
-        async def lookup(agent_id: str, capability: str) -> Target:
-            return await gateway.lookup(agent_id, capability)
-
-        outbox = Outbox(settings, database, vault, env, metrics, safe)
-        house = House.build(
-            settings,
-            database,
-            connectors,
-            lookup,
-            blobs=Blobs(blobs),
-            vault=vault,
-            tracer=_tracer(),
-            env=env,
-            metrics=metrics,
-            news=news,
-            callbacks=Callbacks(outbox, env),
-        )
-        pushes = Pushes(outbox, house.jobs, database, env) if _tells(settings, keys) else None
-        gateway = Gateway(house, directory, reputation)
-        gateway.sign_in = vault.about
-        renewals = Renewals(
-            directory,
-            connectors,
-            vault=vault,
-            card_seconds=settings.calls.card_seconds,
-            env=env,
-            metrics=metrics,
-            duty=house.leases.take,
-        )
-        server = Server(
-            settings, database, house, directory, gateway, metrics, env, renewals, Readiness(env), vault, pushes, keys
-        )
+        works = _Works(settings, database, url, env, METRICS if metrics is None else metrics, take_over)
+        server = await works.server(agents)
         try:
             if take_over:
-                gateway.on_use = renewals.used
-                await _take_over(house)
+                server.gateway.on_use = server.renewals.used
+                await _take_over(server.house)
             else:
-                house.runner.keep_house(take_over=False)
+                server.house.runner.keep_house(take_over=False)
             server.ready = True
             yield server
         finally:
             server.ready = False
-            await renewals.aclose()
-            await house.aclose()
+            await server.renewals.aclose()
+            await server.house.aclose()
     finally:
         await database.aclose()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
+import agent3.nlweb.commands.patterns as patterns
 from agent3 import bridge
 from agent3.definitions import NLWebInterface
 from agent3.llm import LLM, System, Tool, User
-from agent3.nlweb.commands import patterns
 from agent3.nlweb.commands.embeddings import Embedder
 from agent3.nlweb.commands.lexicon import concepts, language_of
 from agent3.nlweb.commands.questions import ask_missing, ask_which

@@ -103,7 +103,7 @@ class Healer:
         known = await self._known(where)
         own = page.locator(action.selector or "").first
         if known.print is None or action.optional:
-            return await self._taken(own, known, ms)
+            return await self._taken(page, own, known, ms)
         try:
             return await self._by_selector(page, own, known, min(self._grace(known), ms * 0.4))
         except playwright().TimeoutError:
@@ -137,16 +137,17 @@ class Healer:
         await own.or_(other).first.wait_for(state="attached", timeout=ms)
         if await own.count():
             return await self._checked(page, own, known, ms)
-        seen = await _read(other, ms)
+        seen = await _read(page, stand_in.selector, other, ms)
         verdict = None if seen is None or known.print is None else judge(known.print, [seen])
         if verdict is not None and verdict.chosen is None:
             raise playwright().TimeoutError("the heal does not fit any more")
+        self._metrics.nlweb_heals.inc(("used",))
         self._note(known, seen, stand_in)
         return other
 
     async def _checked(self, page: Page | Frame, own: Locator, known: Known, ms: float) -> Locator:
         """The selector's own element; but if that is of another role now, and the right one is elsewhere, that one."""
-        seen = await _read(own, ms)
+        seen = await _read(page, known.where.selector, own, ms)
         role = known.print.role if known.print is not None else ""
         if seen is not None and family(seen.role) != family(role):
             search = await self._search(page, known)
@@ -155,8 +156,8 @@ class Healer:
         self._note(known, seen)
         return own
 
-    async def _taken(self, own: Locator, known: Known, ms: float) -> Locator:
-        self._note(known, await _read(own, ms))
+    async def _taken(self, page: Page | Frame, own: Locator, known: Known, ms: float) -> Locator:
+        self._note(known, await _read(page, known.where.selector, own, ms))
         return own
 
     # By what is remembered
@@ -288,7 +289,9 @@ class Healer:
 
     async def _kept(self, where: Where, one: _Found, ok: bool) -> None:
         if one.heal is not None:
-            await self._settle(where, one.heal, ok and one.worked)
+            good = ok and one.worked
+            if not good or one.heal.state == "proposed" or one.heal.losses:
+                await self._settle(where, one.heal, good)
         elif one.worked and one.print is not None and not _alike(one.known.print, one.print):
             await self.book.change(where, heals.learnt(one.print))
 
@@ -327,10 +330,11 @@ class Healer:
             self.used.append(heal)
 
 
-async def _read(locator: Locator, ms: float) -> Print | None:
+async def _read(page: Page | Frame, selector: str, locator: Locator, ms: float) -> Print | None:
     """The fingerprint, waited for; None where the page goes away under it, or answers nonsense."""
     try:
-        return of_page(await locator.evaluate(script.READ, timeout=ms))
+        quick = await page.evaluate(script.QUICK, selector)
+        return of_page(quick or await locator.evaluate(script.READ, timeout=ms))
     except playwright().TimeoutError:
         raise
     except (playwright().Error, msgspec.ValidationError, KeyError, TypeError, ValueError):

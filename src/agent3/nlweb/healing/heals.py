@@ -172,8 +172,9 @@ def reverted(name: str, at: float, by: str) -> Change:
 
 
 def _promoted(known: Known, heal: Heal) -> Known:
-    """From now on the new element is the one that is remembered."""
-    return replace(_with(known, heal), print=heal.print)
+    """From now on the new element is the one that is remembered, and no other heal stands in for the selector."""
+    others = tuple(replace(one, state="proposed", wins=0) if one.state == "promoted" else one for one in known.heals)
+    return replace(_with(replace(known, heals=others), heal), print=heal.print)
 
 
 def _taken_back(known: Known, heal: Heal, at: float, by: str) -> Known:

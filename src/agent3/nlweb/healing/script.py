@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LIST", "PRINTS", "READ", "SAME", "SELECTORS"]
+__all__ = ["LIST", "PRINTS", "QUICK", "READ", "SAME", "SELECTORS"]
 
 _LIBRARY: Final = r"""
 const cut = (text, most = 120) => (text ?? '').replace(/\s+/g, ' ').trim().slice(0, most);
@@ -99,7 +99,7 @@ const read = one => ({
   test: cut(TESTS.map(each => one.getAttribute(each)).find(Boolean), 80), id: cut(one.id, 80),
   field: cut(one.getAttribute('name'), 80), placeholder: cut(one.getAttribute('placeholder')),
   title: cut(one.getAttribute('title')), complete: cut(one.getAttribute('autocomplete'), 40),
-  href: one.tagName === 'A' && one.hasAttribute('href') ? cut(one.pathname || one.getAttribute('href').split(/[?#]/)[0]) : '',
+  href: one.tagName === 'A' ? cut(one.pathname || one.getAttribute('href')?.split(/[?#]/)[0]) : '',
   classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one), heading: heading(one),
   fields: fields(one), path: path(one), box: place(one), shown: shown(one),
   landmark: one.closest('form, nav, header, footer, aside, dialog, [role=dialog], main')?.tagName.toLowerCase() ?? '',
@@ -108,6 +108,11 @@ const read = one => ({
 
 READ: Final = f"element => {{ {_LIBRARY} return read(element); }}"
 """One element → what a fingerprint is made of."""
+
+QUICK: Final = f"""selector => {{ {_LIBRARY}
+  try {{ const found = document.querySelector(selector); return found && read(found); }} catch {{ return null; }}
+}}"""
+"""The same by a selector that the page itself understands, now: one message to the browser instead of several."""
 
 LIST: Final = f"""([roles, seen, most]) => {{ {_LIBRARY}
   const found = [];
