@@ -55,10 +55,10 @@ class Finding:
     detail: str = ""
 
 
-def cases(targets: Sequence[tuple[str, str]], count: int, first: int) -> list[Case]:
-    """The cases of the seeds from ``first`` on. Ids always change, since a selector that fits needs no healing."""
+def cases(targets: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[Case]:
+    """One case for each seed. Ids always change, since a selector that fits needs no healing."""
     made = []
-    for seed in range(first, first + count):
+    for seed in seeds:
         chance = random.Random(seed)
         page, target = chance.choice(list(targets))
         kinds = chance.sample(KINDS[1:], chance.randint(1, 6))
@@ -67,8 +67,8 @@ def cases(targets: Sequence[tuple[str, str]], count: int, first: int) -> list[Ca
     return made
 
 
-async def examine(count: int, first: int = SEED) -> list[Finding]:
-    """Run that many cases in one browser."""
+async def examine(seeds: Sequence[int]) -> list[Finding]:
+    """Run the cases of these seeds in one browser."""
     from agent3.nlweb.browsers import require
     from agent3.nlweb.sdk import playwright
 
@@ -79,7 +79,7 @@ async def examine(count: int, first: int = SEED) -> list[Finding]:
         page = await browser.new_page(viewport={"width": 1200, "height": 900})
         hall = _Hall(page, sources, mutate)
         targets = [(name, one) for name in sources for one in await hall.targets(name)]
-        found = [await hall.case(one) for one in cases(targets, count, first)]
+        found = [await hall.case(one) for one in cases(targets, seeds)]
         await browser.close()
     return found
 
@@ -134,10 +134,10 @@ class _Hall:
         await self._page.evaluate(self._mutate, {"kinds": list(case.kinds), "seed": case.seed})
 
 
-@bench("healing", "Redesigned pages: is the element that a selector meant found again, and never a wrong one")
+@bench("healing", "Redesigned pages: is the element that a selector meant found again, and never a wrong one (--seeds)")
 def run(options: Options) -> Result:
-    """Examine the cases of fresh seeds; rounds and load do not apply."""
-    found = asyncio.run(examine(CASES))
+    """Examine the cases of the chosen seeds, or of fresh ones; rounds and load do not apply."""
+    found = asyncio.run(examine(options.seeds or range(SEED, SEED + CASES)))
     rows = [
         _row("all", found),
         *(_row(kind, [one for one in found if kind in one.case.kinds]) for kind in _named(found)),

@@ -1,8 +1,9 @@
 """``nlweb``: a website driven by an interface, beside plain Playwright doing the same by hand.
 
-Both drive the same browser on the same pages of loopback, in turn, one repetition each (A B A B). By hand means: without
-sandbox, proxy, throttle, metrics or errors that name a step, and with one evaluation for the extraction, as an expert
-would write it; the usual way, a locator for each element, stands beside it. Figures are medians.
+Both drive the same browser on the same pages of loopback, in turn, one repetition each (A B A B). By hand means:
+without sandbox, proxy, throttle, healing, metrics or errors that name a step, and with one evaluation for the
+extraction, as an expert would write it; the usual way, a locator for each element, stands beside it. Figures are
+medians; those of ``still`` are ours without healing, which tells what that costs.
 
 Rows are named WHOSE_WHAT. Ours carry RT-014's target beside the figure: ``limit_ms`` and ``limit_per_minute``, and
 ``met``, whether both are kept.
@@ -15,7 +16,7 @@ Rows are named WHOSE_WHAT. Ours carry RT-014's target beside the figure: ``limit
     pool        20 sequences at once in one browser, each for another person; an error is a wrong result
 
 Ratios: ``overhead_WHAT`` is ours / by hand (1.15 is the limit), ``extract_vs_locators`` how many times faster ours is
-than a locator for each element (30 is the least).
+than a locator for each element (30 is the least), ``healing_WHAT`` ours / ours without healing.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ LIMITS: dict[str, tuple[float, float | None]] = {
 """RT-014: milliseconds for one, and how many a minute."""
 TIMES = {"launch": 3, "navigate": 20, "action": 30, "extract": 15, "sequence": 10}
 """Repetitions in each round."""
+STILL = ("action", "sequence")
 LOCATORS = 2
 AT_ONCE = 20
 CARDS = 100
@@ -93,6 +95,7 @@ def _row(name: str, laps: list[float]) -> Row:
 def _ratios(laps: dict[str, list[float]]) -> dict[str, float | None]:
     middle = {name: statistics.median(found) for name, found in laps.items()}
     found = {f"overhead_{what}": ratio(middle.get(f"ours_{what}"), middle.get(f"hand_{what}")) for what in TIMES}
+    found |= {f"healing_{what}": ratio(middle.get(f"ours_{what}"), middle.get(f"still_{what}")) for what in STILL}
     return {**found, "extract_vs_locators": ratio(middle.get("locators_extract"), middle.get("ours_extract"))}
 
 
@@ -103,23 +106,33 @@ def _round(url: str, laps: dict[str, list[float]]) -> None:
     from playwright.sync_api import sync_playwright
 
     from agent3.nlweb import NLWebExecutor
+    from agent3.nlweb.finding import Plain
+    from agent3.nlweb.session import Tools
 
     for _ in range(TIMES["launch"]):
         _timed(laps, "ours_launch", lambda: _launched(url))
         _timed(laps, "hand_launch", _launched_by_hand)
     with ExitStack() as stack:
         ours = stack.enter_context(NLWebExecutor(interface(url)))
+        still = stack.enter_context(NLWebExecutor(interface(url), tools=Tools(finder=Plain())))
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=_browser())
         stack.callback(browser.close)
         page = browser.new_context().new_page()
-        for deeds in _pairs(url, ours, page):
-            _side_by_side(laps, *deeds)
+        without = {what: deed for what, deed, _ in _pairs(url, still, page)}
+        for what, deed, by_hand in _pairs(url, ours, page):
+            if what == "locators":
+                _repeated(laps, LOCATORS, {"locators_extract": by_hand})
+                continue
+            extra = {f"still_{what}": without[what]} if what in STILL else {}
+            if what == "action":
+                without["navigate"]()
+            _repeated(laps, TIMES[what], {f"ours_{what}": deed, f"hand_{what}": by_hand, **extra})
 
 
 def _pairs(url: str, ours: NLWebExecutor, page: Page) -> list[tuple[str, Deed, Deed]]:
     """What is done, ours and by hand. Each leaves the page as the next one needs it."""
-    single = ours._execute_single_action  # noqa: SLF001 - the documented name
+    single = ours._execute_single_action
     go, click, cards = _step("navigate", value=f"{url}/"), _step("click", "#more"), _cards()
     return [
         ("navigate", lambda: single(go), lambda: page.goto(f"{url}/", wait_until="domcontentloaded")),
@@ -130,16 +143,12 @@ def _pairs(url: str, ours: NLWebExecutor, page: Page) -> list[tuple[str, Deed, D
     ]
 
 
-def _side_by_side(laps: dict[str, list[float]], what: str, ours: Deed, by_hand: Deed) -> None:
-    if what == "locators":
-        for _ in range(LOCATORS):
-            _timed(laps, "locators_extract", by_hand)
-        return
-    ours()  # warm, and not counted
-    by_hand()
-    for _ in range(TIMES[what]):
-        _timed(laps, f"ours_{what}", ours)
-        _timed(laps, f"hand_{what}", by_hand)
+def _repeated(laps: dict[str, list[float]], times: int, deeds: dict[str, Deed]) -> None:
+    for deed in deeds.values():
+        deed()  # warm, and not counted
+    for _ in range(times):
+        for name, deed in deeds.items():
+            _timed(laps, name, deed)
 
 
 def _timed(laps: dict[str, list[float]], name: str, deed: Deed) -> None:

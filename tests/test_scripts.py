@@ -73,7 +73,7 @@ def test_ci_runs_what_everybody_runs() -> None:
     assert Path(ROOT, ".ci", "run").read_text("utf-8").splitlines()[-1] == "exec ./scripts/test"
 
 
-@pytest.mark.parametrize("suite", ["a2a", "ard", "nonsense"])
+@pytest.mark.parametrize("suite", ["ard", "nonsense"])
 def test_a_conformance_suite_that_does_not_exist_is_named_and_not_passed(suite: str) -> None:
     code, said = run(Path(ROOT, "scripts", "conformance"), suite)
     assert code == 2

@@ -11,7 +11,8 @@ _STYLE = "<style>body{font:14px sans-serif}.flight-card{border:1px solid #ccc;pa
 FORM = f"""<!doctype html><title>Flights</title>{_STYLE}<h1>Flights</h1>
 <form action="/results"><input id="from" name="from"><input id="to" name="to">
 <select id="class" name="class"><option value="">any</option><option value="b">Business</option></select>
-<button id="search">Search</button></form><button id="more" onclick="more.dataset.n = +(more.dataset.n ?? 0) + 1">More</button>"""
+<button id="search">Search</button></form>
+<button id="more" onclick="more.dataset.n = +(more.dataset.n ?? 0) + 1">More</button>"""
 _CARD = """<div class="flight-card"><b class="airline">Air {number}</b><span class="price">$ {number}.50</span>
 <i class="time">{hour:02d}:15</i><a class="book" href="/book/{number}">Book</a></div>"""
 

@@ -44,7 +44,7 @@
     const role = roleOf(one), copy = one.cloneNode(true);
     copy.removeAttribute('data-truth'); copy.id = 'x' + code(); copy.removeAttribute('data-testid');
     copy.removeAttribute('name'); copy.removeAttribute('placeholder'); copy.removeAttribute('href'); copy.removeAttribute('aria-label');
-    if (role === 'link') copy.href = '/' + words.toLowerCase().replace(/ /g, '-');
+    if (role === 'link') copy.href = '/other/' + words.toLowerCase().replace(/ /g, '-');
     if (role === 'button' || role === 'link') { copy.tagName === 'INPUT' ? copy.value = words : copy.textContent = words; return copy; }
     const label = document.createElement('label'); label.append(words + ' ', copy); return label;
   };

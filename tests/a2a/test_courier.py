@@ -159,7 +159,7 @@ def test_what_never_arrives_is_a_dead_letter_and_is_replayed(core: Standalone, h
         assert (letter.message_id, letter.attempts) == (failed.correlation_id, 2)
         with agent3.a2a.listening(hotel.agent, port=port, core=away):
             assert sender.replay_dead_letters(letter.message_id) == 1
-            again = core.run(sender._post.read("agency", letter.message_id, SOON))
+            again = core.run(sender._post.read("agency", f"{letter.message_id} hotel", SOON))
             assert again is not None
             assert b'"success"' in again
         assert sender.dead_letters() == []

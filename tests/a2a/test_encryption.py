@@ -45,7 +45,15 @@ def broken(sealed: bytes) -> bytes:
 @pytest.mark.parametrize("cipher", [A2AEncryption(A2AEncryption.key()), A2AKeyring({"a": A2AKeyring.key()})])
 def test_what_was_changed_or_is_not_encrypted_is_refused(cipher: Cipher) -> None:
     sealed = cipher.encrypt_message(message())
-    for bad in (broken(sealed), b"", b"{}", message().model_dump_json().encode(), sealed[:-4]):
+    for bad in (
+        broken(sealed),
+        b"",
+        b"{}",
+        b'{"alg":"\xff"}',
+        b"[" * 9_999,
+        message().model_dump_json().encode(),
+        sealed[:-4],
+    ):
         with pytest.raises(SecurityError):
             cipher.decrypt_message(bad)
 

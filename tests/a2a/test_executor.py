@@ -188,6 +188,15 @@ def test_a_response_that_was_received_is_kept_for_who_waits(flight: AgentExecuto
     assert flight.wait_for_response(sent, 0.1).content == {"status": "success"}
 
 
+def test_an_agent_that_was_not_asked_answers_nothing(flight: AgentExecutor, hotel: AgentExecutor) -> None:
+    sent = flight.send_message(hotel.card.agent_id, MessageType.REQUEST, "search_hotels", {"location": "Oslo"})
+    forged = sent.reply({"status": "success", "result": "pay me"}).model_copy(update={"from_agent": "stranger"})
+    assert flight.receive_message(forged) is None
+    assert flight.wait_for_response(sent, timeout=10).content["result"] == [{"name": "Hotel Oslo", "price": 200}]
+    with pytest.raises(TimeoutError):
+        flight.wait_for_response(sent, timeout=0.01)
+
+
 @pytest.mark.requirement("RF-013-29", "RF-013-30")
 def test_messages_wait_for_their_agent_in_a_bounded_box_and_the_urgent_ones_are_first(flight: AgentExecutor) -> None:
     with executor("late", rules=Rules(bound=3)) as late:

@@ -25,7 +25,16 @@ from agent3.a2a.shapes import (
     Task,
 )
 from agent3.calls.functions import Context, LocalAgent
-from agent3.errors import JobNotFound, ParseError, SecurityError, SetupError, Unauthenticated, ValidationError
+from agent3.errors import (
+    Conflict,
+    JobNotFound,
+    ParseError,
+    RateLimited,
+    SecurityError,
+    SetupError,
+    Unauthenticated,
+    ValidationError,
+)
 from agent3.model import Principal
 from agent3.settings import Callbacks, Calls, Limits, Settings
 from tests.support.a2a_engine import ALICE, BOB, Bench, a_bench, say
@@ -210,6 +219,44 @@ def test_several_configurations_are_kept_listed_in_pages_and_deleted(receiver: R
                 await bench.engine.get_push(ALICE, GetPush(task_id=task.id, id="a"))
             with pytest.raises(JobNotFound):
                 await bench.engine.list_push(BOB, ListPush(task_id=task.id))
+
+    asyncio.run(main())
+
+
+def test_a_message_that_comes_again_has_nobody_told_of_a_task_that_is_not_there(receiver: Receiver) -> None:
+    async def main() -> None:
+        async with a_bench(an_agent(), settings=settings(), deliver=True) as bench:
+            first = await bench.engine.send(ALICE, say("pizza", "m-1", push=a_push(receiver.url)))
+            again = await bench.engine.send(ALICE, say("pizza", "m-1", push=a_push(receiver.url)))
+            with pytest.raises(Conflict):
+                await bench.engine.send(ALICE, say("pasta", "m-1", push=a_push(receiver.url)))
+            assert isinstance(first, Task)
+            assert isinstance(again, Task)
+            assert first.id == again.id
+            assert [row["job"] for row in await bench.database.all("SELECT job FROM a2a_pushes")] == [first.id]
+            assert {row["subject"] for row in await bench.database.all("SELECT subject FROM deliveries")} == {first.id}
+
+    asyncio.run(main())
+
+
+def test_one_of_the_most_configurations_can_be_set_anew_and_its_id_has_a_bound(receiver: Receiver) -> None:
+    async def main() -> None:
+        async with a_bench(an_agent(), settings=settings()) as bench:
+            task = await bench.engine.send(ALICE, say("pizza"))
+            assert isinstance(task, Task)
+
+            async def put(name: str) -> Push:
+                request = CreatePush(task_id=task.id, config=Push(url=receiver.url, id=name))
+                return await bench.engine.create_push(ALICE, request)
+
+            for number in range(20):
+                await put(f"p{number}")
+            assert (await put("p3")).id == "p3"
+            with pytest.raises(RateLimited):
+                await put("one more")
+            # Of a longer one the ids of notifications would be cut off, and the second be taken for the first.
+            with pytest.raises(ValidationError, match=r"pushNotificationConfig\.id"):
+                await put("p" * 201)
 
     asyncio.run(main())
 

@@ -38,6 +38,14 @@ def v03(text: str, skill: str = "echo") -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("path", ["/tasks", "/.well-known/agent-card.json"])
+def test_a_query_of_too_many_fields_is_refused(agent: Door, path: str) -> None:
+    asked = "&".join(f"a-{number}=1" for number in range(101))
+    refused = agent.get(f"{path}?A2A-Version=1.0&{asked}", **V1)
+    assert (refused.status, refused.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert codes(agent.post(f"/?{asked}", b"{}", content_type="application/json"))[1] == -32600
+
+
 # JSON-RPC
 
 

@@ -129,6 +129,7 @@ def test_a_forged_signature_is_refused_whatever_its_form() -> None:
         {"protected": "%%%", "signature": "x"},
         {"protected": "", "signature": ""},
         {"protected": "W10", "signature": "x"},
+        {"protected": "W1tb" * 9_999, "signature": "x"},  # a list in a list in a list
         {"protected": shared.split(".")[0], "signature": shared.split(".")[2]},
         {"protected": none.split(".")[0], "signature": ""},
         {"protected": 5, "signature": None},

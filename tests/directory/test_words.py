@@ -27,6 +27,13 @@ def test_words_are_without_case_accent_and_plural(text: str, expected: list[str]
     assert words(text) == expected
 
 
+def test_of_a_long_query_only_the_beginning_is_looked_for() -> None:
+    index = Index({name: Agent(id=name, name=name) for name in ("pizza", "pasta")})
+    long = " ".join(f"w{number}" for number in range(100_000))
+    assert [name for name, _ in index.search(f"a pizza {long} pasta")] == ["pizza"]
+    assert [name for name, _ in index.search(f"{long} pasta")] == []
+
+
 @given(some.text(max_size=200))
 def test_any_text_has_words_that_are_found_again(text: str) -> None:
     assert all(word and word == word.casefold() for word in words(text))

@@ -148,7 +148,9 @@ def _stored(house: House) -> dict[str, Any]:
 def test_a_secret_of_a_step_comes_from_the_vault_and_must_be_declared(house: House) -> None:
     interface = shop(house.site.url, metadata={"secrets": {"word": "env:SHOP_PASSWORD"}})
     interface.actions["look"][0].value = "/found?q={secret:word}"
-    assert house.run("look", interface=interface) == ["sesame 1", "sesame 2"]
+    house.paths()
+    assert house.run("look", interface=interface) == ["*** 1", "*** 2"]  # it was used, and does not come back
+    assert house.paths() == ["/found?q=sesame"]
     with pytest.raises(SetupError, match=r"secrets: \{word: env:NAME\}"):
         house.run("look", interface=interface.model_copy(update={"metadata": {"secrets": {"word": "sesame"}}}))
 

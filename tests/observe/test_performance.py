@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent3.definitions import ActionType, NLWebAction
+from agent3.errors import ValidationError
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
 
@@ -171,7 +172,19 @@ CASES = [
     (NLWebAction(action_type=ActionType.HOVER, selector="#b"), "hover", ("#b",)),
     (NLWebAction(action_type=ActionType.CHECK, selector="#c"), "check", ("#c",)),
     (NLWebAction(action_type=ActionType.UNCHECK, selector="#c"), "uncheck", ("#c",)),
+    (NLWebAction(action_type=ActionType.BACK), "go_back", ()),
 ]
+
+
+_NEEDS_AN_EXECUTOR = {
+    ActionType.FILL,
+    ActionType.SUBMIT,
+    ActionType.DIALOG,
+    ActionType.CLOSE,
+    ActionType.IF,
+    ActionType.REPEAT,
+    ActionType.TOOL,
+}
 
 
 @pytest.mark.parametrize(("action", "method", "args"), CASES, ids=lambda one: getattr(one, "action_type", None))
@@ -207,7 +220,19 @@ def test_scrolling_pressing_and_pausing_without_a_selector_act_on_the_page() -> 
 
 def test_every_action_type_is_known() -> None:
     covered = {action.action_type for action, _, _ in CASES} | {ActionType.SCROLL}
-    assert covered == set(ActionType)
+    assert covered | _NEEDS_AN_EXECUTOR == set(ActionType)
+    assert not covered & _NEEDS_AN_EXECUTOR
+
+
+@pytest.mark.parametrize("kind", sorted(_NEEDS_AN_EXECUTOR))
+def test_a_step_that_a_bare_page_cannot_do_is_refused_with_the_way_to_do_it(kind: ActionType) -> None:
+    metrics = Metrics()
+    monitor, page = NLWebPerformanceMonitor(metrics), Page()
+    action = NLWebAction.model_construct(action_type=kind)
+    with pytest.raises(ValidationError, match=f"{kind.value}.*NLWebExecutor"):
+        monitor.execute_with_timeout(action, page, 1)
+    assert page.asked == []
+    assert _actions(metrics, kind, "error") == 1
 
 
 def test_a_pause_longer_than_the_timeout_is_cut_and_is_a_timeout() -> None:

@@ -171,6 +171,13 @@ def test_push_configurations_are_kept_without_their_secrets(guarded: Hosted) -> 
     unary(rpc(ada, "CancelTask", {"id": task}, "/agents/toy/a2a"))
 
 
+def test_what_is_too_long_for_a_name_or_a_query_is_refused_before_it_is_remembered(gateway: Hosted) -> None:
+    unknown = rpc(gateway, "GetTask", {"id": "x", "tenant": "t" * 201}, "/a2a")
+    assert "There is no agent 'ttt" in unknown.json["error"]["message"]
+    fields = "&".join(f"a-{number}=1" for number in range(101))
+    assert codes(rpc(gateway, "GetTask", {"id": "x"}, f"/a2a?{fields}"))[1] == -32001
+
+
 def test_a_body_that_is_too_large_is_refused(gateway: Hosted) -> None:
     large = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"x": "y" * 1_100_000}}).encode()
     assert gateway.post("/a2a", large, content_type="application/json", **V1).status == 413

@@ -13,8 +13,11 @@ from agent3.calls import LocalAgent
 from agent3.nlweb.ask import Asker, Reply, Wish
 from agent3.security.network import Gate, Policy
 from agent3.server import demo
+from agent3.server.adding import add
 from tests.support.gateway import Door, Hosted, hosted
 from tests.support.nlweb_judge import models
+from tests.support.sites import Answer as Page
+from tests.support.sites import Site
 
 judge = models()
 
@@ -195,3 +198,16 @@ def test_our_own_client_understands_our_own_door_in_both_forms(door: Door, strea
     assert {one["name"] for one in modern.results[0].actions} == {"order", "menu"}
     flat, _ = talk(door, Wish(text="pizza delivery", stream=stream), "flat")
     assert flat.results[0].site == "pizza"
+
+
+def test_a_site_that_answers_questions_is_added_found_and_called(door: Hosted) -> None:
+    row = {"@type": "Recipe", "name": "Soup", "url": "https://x.example/soup"}
+    body = {"_meta": {"response_type": "Answer", "version": "0.54"}, "results": [row]}
+    with Site({"/ask": Page(json.dumps(body), headers={"Content-Type": "application/json"})}) as site:
+        agent = door.run(add(door.server, site.url, "Kitchen"))
+        assert [one.name for one in agent.capabilities] == ["ask"]
+        assert agent.id in {one["id"] for one in door.post("/v1/search", {"query": "kitchen"}).json["agents"]}
+        called = door.call(agent.id, "soup").json
+        assert called["result"]["results"][0]["name"] == "Soup"
+        passed = door.post("/ask", asked("soup", site=agent.id)).json
+    assert judge.AnswerResponseConvSearch.model_validate(passed).results[0].name == "Soup"

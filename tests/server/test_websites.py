@@ -121,6 +121,33 @@ def test_a_sentence_to_a_named_action_fills_its_parameters_and_asks_for_the_rest
 
 
 @pytest.mark.browser
+def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_action(
+    running: Hosted, site: Site, tmp_path: Path
+) -> None:
+    done = call(running, capability="search", input={"query": "tea"})
+    assert isinstance(done, Done), done
+    assert done.meta["sources"] == [{"step": "4 of 'search' (extract '.card')", "how": "selectors", "rows": 2}]
+    promised = {"type": "array", "items": {"properties": {"price": {"type": "number"}}}}
+    base = shop(site.url)
+    strict = base.model_copy(
+        update={
+            "interface_id": "strict",
+            "info": {**base.info, "search": base.info["search"].model_copy(update={"output_schema": promised})},
+        }
+    )
+    (tmp_path / "strict.yaml").write_text(dump(strict))
+    running.run(add(running.server, str(tmp_path / "strict.yaml")))
+    try:
+        for given in ({"capability": "search", "input": {"query": "tea"}}, {"message": "search for tea"}):
+            outcome = call(running, "strict", **given)
+            assert isinstance(outcome, Failed), outcome
+            assert outcome.code == "malformed_response"
+            assert "/0/price" in json.dumps(msgspec.to_builtins(outcome))
+    finally:
+        running.run(remove(running.server, "strict"))
+
+
+@pytest.mark.browser
 @pytest.mark.requirement("RF-013-52")
 def test_a_sentence_that_says_nothing_is_asked_about_and_goes_on_with_the_answer(running: Hosted) -> None:
     outcome = call(running, message="xyzzy plugh")

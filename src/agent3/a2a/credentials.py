@@ -200,5 +200,5 @@ def _body(answer: Response) -> dict[str, Any]:
     place = urlsplit(answer.url).hostname
     try:
         return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise MalformedResponse(f"{place} answered with something that is not a JSON object.") from None

@@ -147,7 +147,7 @@ class A2AKeyring:
         """The message; SecurityError when its key is unknown, or anything inside or outside was changed."""
         try:
             sealed = msgspec.json.decode(encrypted_data, type=_Sealed)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise SecurityError("That is no message of a keyring. Plain messages are not taken here.") from None
         if sealed.alg != _ALGORITHM:
             raise SecurityError(f"A message under {sealed.alg[:40]!r} is not taken; only {_ALGORITHM} is.")

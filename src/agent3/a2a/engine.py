@@ -20,7 +20,7 @@ from agent3.a2a.answers import answers_to
 from agent3.a2a.faults import ContentTypeNotSupported, InvalidTaskState, PushNotSupported, TaskNotCancelable
 from agent3.a2a.filling import Fetch, filled, lacks
 from agent3.a2a.flights import Flights, key_of
-from agent3.a2a.following import Follower, after_event, fold
+from agent3.a2a.following import Follower, after_event, fold, lines_until
 from agent3.a2a.pages import TASK, size_of, token_of, wanted
 from agent3.a2a.projecting import (
     META,
@@ -85,6 +85,8 @@ _LONGEST: Final = 86_400.0
 _A_WHILE: Final = 30.0
 _LOOKED: Final = 500
 """Tasks that a search reads, the latest first."""
+_ID: Final = 500
+"""Characters of an id that a client chooses: they are remembered, and are keys in the tables."""
 _USUAL_MODES: Final = Capability(name="").input_modes
 
 
@@ -360,6 +362,7 @@ class Engine:
     # The first message of a task
 
     async def _prepared(self, caller: Caller, request: Send) -> tuple[Call, Aim]:
+        _check_ids(request)
         aim = await self._host.aim(caller.principal, request.message, request.tenant)
         _check_modes(request, aim.capability)
         return self._call(caller, request, aim), aim
@@ -483,6 +486,8 @@ class Engine:
                 await self._push.forget(call.id)
             raise error_of(outcome)
         job = await self._started(caller, call)
+        if job.id != call.id and self._push is not None:  # the message came twice at once
+            await self._push.forget(call.id)
         return await self._waited(caller, job) if wait else job
 
     async def _started(self, caller: Caller, call: Call) -> Job:
@@ -501,9 +506,9 @@ class Engine:
         return job
 
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
-        """Take the wish to be told before there is anything to tell."""
+        """Take the wish to be told before there is anything to tell. A message that came before has told its wish."""
         self._flights.remember(key_of(call))
-        if (push := request.configuration.push) is not None:
+        if (push := request.configuration.push) is not None and await self._jobs.known(call) is None:
             job = Job(
                 id=call.id, owner=caller.principal.id, status="working", turn=1, call=call, created=self._env.now()
             )
@@ -537,6 +542,14 @@ class Engine:
             )
         if (push := request.configuration.push) is not None:
             await self.create_push(caller, CreatePush(task_id=job.id, config=push))
+        try:
+            await self._answer(caller, job, message)
+        except TurnTaken:
+            # The same message may have come twice at once; then the one that came first is the answer.
+            if not repeatable or not await self._heard(await self._find(caller, job.id), message):
+                raise
+
+    async def _answer(self, caller: Caller, job: Job, message: Message) -> None:
         said = Event("message", parts=parts_in(message.parts), data=replace(message, parts=()))
         await self._runner.answer(
             caller.principal,
@@ -560,7 +573,7 @@ class Engine:
 
     async def _heard(self, job: Job, message: Message) -> bool:
         """Whether a task has heard this message; Conflict where it heard another under the same id."""
-        lines = await self._jobs.lines(job.id) if job.turn > 1 else []
+        lines = await lines_until(self._jobs, job.id, job.seq) if job.turn > 1 else []
         events = (line.event for line in lines if line.event.kind == "message")
         heard = [first_message(job.call), *(one for event in events if (one := message_of(event)) is not None)]
         same = [one for one in heard if one.message_id == message.message_id and message.message_id]
@@ -629,6 +642,15 @@ def _words(part: Shown) -> str:
     if isinstance(part.data, UnsetType):
         return part.text or part.filename or ""
     return msgspec.json.encode(part.data).decode()
+
+
+def _check_ids(request: Send) -> None:
+    """Hold the ids of a message against the room that there is for them."""
+    given = {"messageId": request.message.message_id, "contextId": request.message.context_id, "id": request.task_alias}
+    for name, value in given.items():
+        if value is not None and len(value) > _ID:
+            text = f"must have at most {_ID} characters, got {len(value)}"
+            raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
 
 
 def _check_modes(request: Send, capability: Capability) -> None:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent3 import jsonrpc
 from agent3.a2a.shapes import Generation
-from agent3.errors import Agent3Error, Unauthenticated
+from agent3.errors import Agent3Error, RequestError, Unauthenticated
 from agent3.observe.logs import get as logger
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "answer",
     "hear",
     "one_of",
+    "query_of",
     "refusal_headers",
     "stream",
 ]
@@ -41,6 +42,7 @@ A2A_JSON = b"application/a2a+json"
 BEAT = 15.0
 """Seconds of silence after which a stream says that it is still there."""
 _BEAT = b": still here\n\n"
+_MOST_FIELDS = 100
 _STREAM: Headers = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -123,8 +125,19 @@ def hear(scope: Scope) -> Heard:
 
 def _in_query(query: bytes) -> str | None:
     """The version where a client can set no header, as the specification allows."""
-    pairs = parse_qsl(query.decode("latin-1"), max_num_fields=100)
+    try:
+        pairs = query_of(query)
+    except RequestError:  # told by who reads the query for itself
+        return None
     return next((value for name, value in pairs if name.lower() == "a2a-version"), None)
+
+
+def query_of(query: bytes) -> list[tuple[str, str]]:
+    """The fields of a query; RequestError where there are too many."""
+    try:
+        return parse_qsl(query.decode("latin-1"), max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise RequestError(f"The query has more than {_MOST_FIELDS} fields.") from None
 
 
 def address_of(scope: Scope, path: str) -> str:

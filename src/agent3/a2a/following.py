@@ -80,8 +80,11 @@ class Follower:
     ) -> Items:
         """A task as it stood when an item was told, by default now, and everything after that.
 
-        It ends when the task ends or pauses, and with ``through`` only when it ends.
+        It ends when the task ends or pauses, and with ``through`` only when it ends. An item that this task never told,
+        such as one of another task, is none to go on from: then as it stands now.
         """
+        if after is not None and seq_of(after)[0] > job.seq:
+            after = None
         seq, told = (job.seq, _ALL) if after is None else seq_of(after)
         seen = Projection(job, self._link)
         begun = seq > 0 or told > 1

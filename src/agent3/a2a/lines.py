@@ -206,7 +206,7 @@ class RpcLine:
         try:
             jsonrpc.check_bytes(body, LIMITS)
             envelope = _envelope.decode(body)
-        except (ParseError, TooLarge, msgspec.MsgspecError):
+        except (ParseError, TooLarge, msgspec.MsgspecError, UnicodeDecodeError):
             if status >= 300:
                 raise _refusal(status, faults.read_rest(status, None), headers, self.place) from None
             raise MalformedResponse(f"{self._who} answered with something that is not JSON-RPC.") from None

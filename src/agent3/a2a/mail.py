@@ -73,19 +73,19 @@ class Mail:
     async def keep(self, message: A2AMessage, taken: tuple[Box, Lease] | None = None) -> None:
         """Keep an answer until it is read."""
         body = taken[1].body if taken is not None else self._closed(message)
-        await self.post.keep(self.agent, message.correlation_id or message.message_id, body, taken)
+        await self.post.keep(self.agent, _asked(message), body, taken)
 
     async def arrived(self, reply: A2AMessage, taken: tuple[Box, Lease]) -> None:
         """Keep an answer that came by another way than a box, and acknowledge what it answers, both or neither."""
-        await self.post.keep(self.agent, reply.correlation_id or reply.message_id, self._closed(reply), taken)
+        await self.post.keep(self.agent, _asked(reply), self._closed(reply), taken)
 
     def own(self, body: bytes) -> A2AMessage:
         """A message that this agent itself had put into an envelope."""
         return self._read(body)
 
     async def answer(self, message: A2AMessage, seconds: float) -> A2AMessage | None:
-        """The answer to a message, when it has come within so many seconds."""
-        body = await self.post.read(self.agent, message.message_id, seconds)
+        """The answer to a message, when it has come within so many seconds, from the agent that was asked."""
+        body = await self.post.read(self.agent, _name(message.message_id, message.to_agent), seconds)
         return self._read(body) if body is not None else None
 
     def _closed(self, message: A2AMessage) -> bytes:
@@ -98,6 +98,15 @@ class Mail:
             return A2AMessage.model_validate_json(body)
         except Malformed as wrong:
             raise ValidationError(f"That is no message: {wrong.error_count()} faults. Is it encrypted?") from None
+
+
+def _asked(answer: A2AMessage) -> str:
+    """What an answer is found by. An agent that was not asked answers nothing, whatever it says it answers."""
+    return _name(answer.correlation_id or answer.message_id, answer.from_agent)
+
+
+def _name(message: str, agent: str) -> str:
+    return f"{message} {agent}"
 
 
 def traceparent() -> str:

@@ -58,6 +58,8 @@ _LARGEST: Final = 1_048_576
 """Bytes of a body. Of a larger artifact only the name is told: who is told reads the task."""
 _MOST: Final = 20
 """Configurations that a task may have."""
+_ID: Final = 200
+"""Characters of the id of a configuration, which is part of the id of each notification."""
 _VISIBLE: Final = re.compile(r"[!-~]{1,2048}")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9!#$%&'*+.^_`|~-]{0,63}")
 _WORDS: Final = re.compile(r"[ -~]{1,4096}")
@@ -83,6 +85,8 @@ class Pushes:
         ValidationError, SecurityError, SetupError or QueueFull say why not; no secret is in any of them.
         """
         headers = _headers(push)
+        if push.id is not None and len(push.id) > _ID:
+            raise _wrong("id", f"must have at most {_ID} characters")
         await self._outbox.check(owner, push.url)
         sealed = await self._outbox.seal(owner, push.url, headers) if headers else ""
         kept = replace(push, id=push.id or _unnamed(generation) or self._env.id(), task_id=snapshot.id)
@@ -172,9 +176,13 @@ class Pushes:
     # Rows
 
     async def _keep(self, tx: Transaction, job: str, push: Push, generation: Generation, sealed: str) -> Row:
-        last = await tx.one("SELECT COUNT(*) AS rows, MAX(number) AS last FROM a2a_pushes WHERE job = ?", job)
+        last = await tx.one(
+            "SELECT COUNT(CASE WHEN id <> ? THEN 1 END) AS others, MAX(number) AS last FROM a2a_pushes WHERE job = ?",
+            push.id,
+            job,
+        )
         assert last is not None
-        if last["rows"] >= _MOST:
+        if last["others"] >= _MOST:
             raise RateLimited(f"A task may have {_MOST} push configurations. Delete one of them first.")
         row = await tx.one(
             "INSERT INTO a2a_pushes (job, id, number, url, scheme, token, generation, sealed, created) "

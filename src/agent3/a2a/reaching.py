@@ -158,7 +158,7 @@ async def _keys(gate: Gate, url: str) -> dict[str, Any]:
     try:
         answer = await gate.request("GET", url, timeout=_SECONDS)
         return dict(signing.read_jwks(msgspec.json.decode(answer.body))) if answer.status == 200 else {}
-    except (Agent3Error, msgspec.MsgspecError):
+    except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from typing import Final
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from agent3 import jsonrpc
 from agent3.a2a.desk import Desk, streams
-from agent3.a2a.exchange import A2A_JSON, JSON, Talk, answer, refusal_headers, stream
+from agent3.a2a.exchange import A2A_JSON, JSON, Talk, answer, query_of, refusal_headers, stream
 from agent3.a2a.faults import ContentTypeNotSupported, Profile, VersionNotSupported
 from agent3.a2a.shapes import Generation, Request
 from agent3.a2a.wire import RestCodec, rest_codecs, version_of
-from agent3.errors import Agent3Error, MethodNotAllowed, RequestError
+from agent3.errors import Agent3Error, MethodNotAllowed
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
 
@@ -24,7 +23,6 @@ log = logger("a2a.door")
 
 _KINDS: Final = frozenset({"application/json", "application/a2a+json"})
 _THIRD: Final = "/v1/"
-_MOST_FIELDS = 100
 _INTERNAL = "Internal error. The log says more."
 
 
@@ -107,8 +105,4 @@ def _kind(talk: Talk) -> bytes:
 
 
 def _query(talk: Talk) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(talk.scope["query_string"].decode("latin-1"), max_num_fields=_MOST_FIELDS)
-    except ValueError:
-        raise RequestError(f"The query has more than {_MOST_FIELDS} fields.") from None
-    return {name: value for name, value in pairs if name.lower() != "a2a-version"}
+    return {name: value for name, value in query_of(talk.scope["query_string"]) if name.lower() != "a2a-version"}

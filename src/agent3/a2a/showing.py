@@ -10,14 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.types import Scope
 
 from agent3.a2a import cards
 from agent3.a2a.engine import Host
-from agent3.a2a.exchange import JSON, Headers, Talk, address_of, answer, one_of
+from agent3.a2a.exchange import JSON, Headers, Talk, address_of, answer, one_of, query_of
 from agent3.a2a.extensions import Extensions, schemas_of
 from agent3.a2a.faults import ExtendedCardNotConfigured, UnsupportedOperation
 from agent3.a2a.shapes import Generation
@@ -123,8 +123,8 @@ class CardDesk:
 
     def _format(self, talk: Talk) -> str | None:
         """The generation of the card that is wanted: asked for by query, or by the version that the client names."""
-        query = parse_qsl(talk.scope["query_string"].decode("latin-1"), max_num_fields=100)
-        return dict(query).get("format") or version_of(talk.heard.version) or self._written
+        asked = dict(query_of(talk.scope["query_string"])).get("format")
+        return asked or version_of(talk.heard.version) or self._written
 
     def _visitor(self, talk: Talk) -> Principal | None:
         try:

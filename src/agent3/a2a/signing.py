@@ -408,7 +408,7 @@ def _header(signature: Mapping[str, Any]) -> dict[str, Any]:
     """The protected header, or nothing where it cannot be read."""
     try:
         header = msgspec.json.decode(base64url_decode(signature.get("protected", "")))
-    except (msgspec.MsgspecError, ValueError, TypeError, UnicodeError):
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return {}
     return header if isinstance(header, dict) else {}
 

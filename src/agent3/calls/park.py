@@ -13,6 +13,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from types import CoroutineType
 
 from msgspec.structs import replace
 
@@ -173,7 +174,9 @@ class Park:
         frame = _Frame(copy.copy(call.live))
         frame.live.ask = frame.ask
         frame.follow(call.live)
-        work = _coroutine(inner, replace(call, live=frame.live))
+        running = inner(replace(call, live=frame.live))
+        # A person may think for long, and thousands of them at once: each frame less is memory.
+        work = running if isinstance(running, CoroutineType) else _coroutine(running)
         frame.task = asyncio.get_running_loop().create_task(work, name=f"frame {job}")
         frame.task.add_done_callback(frame.finished)
         return await self._run(frame, job)
@@ -247,5 +250,5 @@ class Park:
         self._metrics.parked.set((), len(self._frames))
 
 
-async def _coroutine(inner: Handler, call: Call) -> Outcome:
-    return await inner(call)
+async def _coroutine(running: Awaitable[Outcome]) -> Outcome:
+    return await running

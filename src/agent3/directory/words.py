@@ -19,6 +19,10 @@ _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _K1, _B = 1.2, 0.6
+_LONGEST = 4_000
+"""Characters of a query that are looked at: what a long message is about, it says first."""
+_MOST_WORDS = 64
+"""Different words of a query that are looked for."""
 _COMMON = frozenset("a an and are as at be by for from i in is it me my of on or the to want with you your".split())
 
 
@@ -50,7 +54,7 @@ class Index:
 
     def search(self, query: str) -> list[tuple[str, float]]:
         """Ids with scores between 0 and 1, the best first; equal scores by id, so that the order never wavers."""
-        asked = [word for word in dict.fromkeys(words(query)) if word not in _COMMON]
+        asked = [word for word in dict.fromkeys(words(query[:_LONGEST])) if word not in _COMMON][:_MOST_WORDS]
         scores: dict[str, float] = defaultdict(float)
         for word in asked:
             for match, weight in self._matches(word):

@@ -17,7 +17,15 @@ from msgspec import Struct
 
 from agent3.calls.outcomes import failed_by
 from agent3.definitions import NLWebActionInfo, NLWebInterface
-from agent3.errors import Agent3Error, AgentNotFound, Declined, Interrupted, SetupError, ValidationError
+from agent3.errors import (
+    Agent3Error,
+    AgentNotFound,
+    Declined,
+    Interrupted,
+    MalformedResponse,
+    SetupError,
+    ValidationError,
+)
 from agent3.model import (
     Agent,
     Call,
@@ -38,6 +46,7 @@ from agent3.model import (
 from agent3.nlweb.commands import Resolution
 from agent3.nlweb.login import Login
 from agent3.nlweb.preparing import input_schema, prepare
+from agent3.nlweb.scene import Source
 from agent3.nlweb.throttle import Pace
 from agent3.nlweb.visits import Visits
 from agent3.schema import compile as compiled
@@ -137,10 +146,18 @@ class NLWebConnector:
         if needs := _missing(wish, interface) or _to_confirm(wish, interface):
             return needs
         compiled(input_schema(interface, wish.action)).check(wish.slots)
+        read: list[Source] = []
         result = await self.visits.run(
-            interface, wish.action, wish.slots, principal=_owner(call.principal), on_step=_telling(call)
+            interface,
+            wish.action,
+            wish.slots,
+            principal=_owner(call.principal),
+            on_step=_telling(call),
+            on_read=read.extend,
         )
-        return Done(_parts(result, route.meta.get("output")), meta={"action": wish.action})
+        _require_promised(result, interface, wish.action)
+        meta = {"action": wish.action, **({"sources": msgspec.to_builtins(read)} if read else {})}
+        return Done(_parts(result, route.meta.get("output")), meta=meta)
 
     async def _begun(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
         """The wish of a first turn: an action with its input, or what a sentence was understood to mean."""
@@ -252,6 +269,7 @@ def _capability(interface: NLWebInterface, name: str) -> Capability:
         input_schema=input_schema(interface, name),
         output_schema=info.output_schema,
         phrases=tuple(info.phrases),
+        tags=("untrusted",) if name in (interface.metadata.get("untrusted") or ()) else (),
         hints=Hints(read_only=said.read_only, idempotent=said.idempotent, consequential=said.consequential),
         routes=(_route(interface, name),),
         timeout=_SECONDS,
@@ -357,7 +375,27 @@ def _to_confirm(wish: _Wish, interface: NLWebInterface) -> Needs | None:
 
 
 def _owner(principal: Principal) -> str:
-    return principal.id if principal.tenant is None else f"{principal.tenant}/{principal.id}"
+    """Whose cookies they are: the id, or a list with the tenant, which no id by itself can be taken for."""
+    if principal.tenant is None and not principal.id.startswith("["):
+        return principal.id
+    return msgspec.json.encode([principal.tenant, principal.id]).decode()
+
+
+def _require_promised(result: Any, interface: NLWebInterface, name: str) -> None:
+    """Hold a result against the action's own schema, also where a sentence or a stand-in led to it.
+
+    MalformedResponse names the place. Pictures are not JSON, and nothing is promised of them.
+    """
+    info = interface.info.get(name)
+    many = result if isinstance(result, list) else [result]
+    if info is None or info.output_schema is None or any(isinstance(one, bytes) for one in many):
+        return
+    try:
+        compiled(info.output_schema).check(result, what="result")
+    except ValidationError as wrong:
+        raise MalformedResponse(
+            f"{name} of {interface.name!r} gave something that breaks its own schema: {wrong.message}", data=wrong.data
+        ) from None
 
 
 def _telling(call: Call) -> Callable[[str, int, int], None]:

@@ -6,13 +6,15 @@ data. What comes out is text of strangers, bounded in number and length, and nev
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent3.definitions import ExtractField
 from agent3.errors import MalformedResponse
+from agent3.nlweb.sdk import playwright
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
@@ -20,13 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["Schema", "amount", "extract_page", "extract_rows", "field_of", "price", "readable", "typed"]
 
 Schema = dict[str, str | ExtractField]
+T = TypeVar("T")
 
 MOST_ROWS = 10_000
 LONGEST_TEXT = 100_000
+MOST_TEXT = 8_000_000
+"""Characters of one extraction, so that a page cannot fill the memory of whoever reads it."""
 
 _SCRIPT = """
-(roots, {plan, most, longest}) => {
-  const cut = text => text == null ? null : String(text).slice(0, longest);
+(roots, {plan, most, longest, budget}) => {
+  const cut = text => {
+    if (text == null) return null;
+    const kept = String(text).slice(0, longest);
+    budget -= kept.length + 1;
+    if (budget < 0) throw new Error('agent3: too much text');
+    return kept;
+  };
   const absolute = link => {
     try { return link == null ? null : new URL(link, document.baseURI).href; } catch { return null; }
   };
@@ -87,14 +98,39 @@ _CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?:\s*([ap])\.?m\b)?", re.I)
 
 async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
     """One dict per matching element, or its text without a schema. Fields are CSS selectors inside the element."""
-    rows: list[Any] = await found.evaluate_all(_OF_ALL_MATCHES, _task(schema))
-    return [typed(row, schema) for row in rows] if schema else rows
+    rows = _believed(await _bounded(found.evaluate_all(_OF_ALL_MATCHES, _task(schema))), list)[:MOST_ROWS]
+    if not schema:
+        return [_text(row) for row in rows]
+    return [typed(_believed(row, dict), schema) for row in rows]
 
 
 async def extract_page(page: Page | Frame, schema: Schema | None) -> Any:
     """One dict for the whole page, or its text without a schema."""
-    found = await page.evaluate(_OF_THE_PAGE, _task(schema))
-    return typed(found, schema) if schema else found
+    found = await _bounded(page.evaluate(_OF_THE_PAGE, _task(schema)))
+    return typed(_believed(found, dict), schema) if schema else _text(found)
+
+
+async def _bounded(reading: Awaitable[Any]) -> Any:
+    try:
+        return await reading
+    except playwright().Error as error:
+        if "agent3: too much text" not in error.message:
+            raise
+        raise MalformedResponse(
+            f"The page holds more than {MOST_TEXT} characters of what is asked for. Choose a narrower selector, or "
+            "fewer fields."
+        ) from None
+
+
+def _believed(value: Any, kind: type[T]) -> T:
+    """What the page gave, if it is what the script gives: a page may replace the functions that the script uses."""
+    if not isinstance(value, kind):
+        raise MalformedResponse(f"The page gave {type(value).__name__} where data was read. It cannot be read so.")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return value[:LONGEST_TEXT] if isinstance(value, str) else None
 
 
 def typed(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
@@ -119,7 +155,8 @@ def amount(text: str, *, grouped: bool = False) -> float | None:
     if found is None:
         return None
     digits = re.sub(r"[\s'\u2019]", "", found[0]).replace("\u2212", "-").rstrip(".,")
-    return float(_with_decimal_point(digits, grouped))
+    value = float(_with_decimal_point(digits, grouped))
+    return value if math.isfinite(value) else None
 
 
 def price(text: str) -> dict[str, Any] | None:
@@ -133,7 +170,7 @@ def price(text: str) -> dict[str, Any] | None:
 
 
 def _task(schema: Schema | None) -> dict[str, Any]:
-    return {"plan": _plan(schema) if schema else None, "most": MOST_ROWS, "longest": LONGEST_TEXT}
+    return {"plan": _plan(schema) if schema else None, "most": MOST_ROWS, "longest": LONGEST_TEXT, "budget": MOST_TEXT}
 
 
 def _plan(schema: Schema) -> dict[str, Any]:
@@ -154,7 +191,7 @@ def field_of(field: str | ExtractField) -> ExtractField:
 
 def _value(name: str, raw: Any, field: ExtractField) -> Any:
     if field.many:
-        return [_one(item, field) for item in raw or []]
+        return [_one(item, field) for item in (raw if isinstance(raw, list) else [])[:MOST_ROWS]]
     value = _one(raw, field)
     if value is None and field.required:
         raise MalformedResponse(
@@ -166,10 +203,11 @@ def _value(name: str, raw: Any, field: ExtractField) -> Any:
 
 def _one(raw: Any, field: ExtractField) -> Any:
     if field.fields:
-        return typed(raw, field.fields) if raw is not None else None
+        return typed(raw, field.fields) if isinstance(raw, dict) else None
+    text = _text(raw)
     if field.type == "boolean":
-        return _boolean(raw, field)
-    return None if raw is None else _READERS[field.type](raw)
+        return _boolean(text, field)
+    return None if text is None else _READERS[field.type](text)
 
 
 def _boolean(raw: str | None, field: ExtractField) -> bool:

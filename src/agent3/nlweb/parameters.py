@@ -8,6 +8,7 @@ quoted string, in an address it is percent-encoded, and no step takes a script. 
 from __future__ import annotations
 
 import difflib
+import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -158,6 +159,7 @@ class _Filler:
             name: self.selector(text) for name in _SELECTORS if (text := getattr(condition, name)) is not None
         }
         changes |= {name: self.text(text) for name in _COMPARED if isinstance(text := getattr(condition, name), str)}
+        changes["url"] = condition.url and self._pattern(condition.url)
         changes["negated"] = condition.negated and self.condition(condition.negated)
         changes["any"] = [self.condition(one) for one in condition.any]
         return condition.model_copy(update=changes)
@@ -177,6 +179,13 @@ class _Filler:
         """
         self._refuse_loose_placeholders(text)
         return self._fill(text, _css_string)
+
+    def _pattern(self, text: str) -> str:
+        """Part of an address, or a pattern whose ``*`` are its author's alone: one that is put in means itself."""
+        plain = self._fill(text, str)
+        if "*" not in text:
+            return f"*{glob.escape(plain)}*" if "*" in plain else plain
+        return self._fill(text, glob.escape)
 
     def schema(self, schema: Schema) -> Schema:
         """Every selector and attribute of an extraction."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agent3.definitions import NLWebAction
 from agent3.errors import Agent3Error, MalformedResponse
 from agent3.nlweb import asides
-from agent3.nlweb.extract import Schema, extract_page, extract_rows, typed
+from agent3.nlweb.extract import MOST_ROWS, Schema, extract_page, extract_rows, typed
 from agent3.nlweb.scene import Place, Scene, Source
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.waiting import left
@@ -96,7 +96,8 @@ async def _turn_pages(scene: Scene, action: NLWebAction, found: list[Any], end: 
         before, shown = shown, await _changed(scene, action, shown, end)
         # "Load more" keeps the old rows at the head: then only those that came are new.
         found += shown[len(before) :] if shown[: len(before)] == before else shown
-        if not shown:
+        if not shown or len(found) >= MOST_ROWS:
+            del found[MOST_ROWS:]
             return
 
 

@@ -19,6 +19,8 @@ from agent3.errors import TargetError
 from agent3.llm.port import LLM
 from agent3.nlweb.finding import Finder, Plain
 from agent3.nlweb.sdk import playwright
+from agent3.security.sanitize import rewrite_value
+from agent3.security.secrets import Secret, redact
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Frame, Page
@@ -67,7 +69,7 @@ class Scene:
     submitted: set[str] = field(default_factory=set)
     """Forms, with what was in them, that this action has sent."""
     used_secrets: set[str] = field(default_factory=set)
-    """What no record of this action may show."""
+    """What no record, message or result may show as long as the page is open: it may come back much later."""
     label: str = ""
     """The step that is running, for those who record."""
     confirmed: bool = False
@@ -114,8 +116,12 @@ class Scene:
         self.sources.clear()
         self.dialogs.clear()
         self.submitted.clear()
-        self.used_secrets.clear()
         self.answer = "dismiss"
+
+    def without_secrets(self, value: Any) -> Any:
+        """A text or any other JSON value, with every spelling of a secret that was used masked."""
+        hidden = [Secret(one) for one in self.used_secrets]
+        return rewrite_value(value, lambda text: redact(text, hidden)) if hidden else value
 
     async def tidy(self) -> None:
         """Close every popup, so that the next action begins on the first page."""
@@ -123,6 +129,13 @@ class Scene:
         for one in popups:
             with suppress(playwright().Error):
                 await one.close()
+
+    async def renew(self, page: Page) -> None:
+        """Go on with this page as the first one. The old one is closed, and so are its popups."""
+        old, self.first = self.first, page
+        self._popups = [one for one in self._popups if one is not page]
+        self._soon(old.close())
+        await self.tidy()
 
     async def close_front(self) -> None:
         """Close the popup in front; TargetError if there is none."""

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
+import msgspec
+
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
+    MalformedResponse,
     SecurityError,
     SetupError,
     TargetError,
@@ -33,7 +36,7 @@ from agent3.nlweb.chrome import Chrome
 from agent3.nlweb.finding import Finder, Plain
 from agent3.nlweb.parameters import describe
 from agent3.nlweb.proxy import GuardedProxy
-from agent3.nlweb.sandbox import Guard, NLWebSandbox, Overrides, Resolver
+from agent3.nlweb.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
 from agent3.nlweb.scene import Scene, Secrets
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.snapshots import Snapshots
@@ -75,6 +78,8 @@ logger = logs.get("nlweb")
 _MARGIN = 2.0
 _MODEL_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
+_OPEN_SECONDS = 15.0
+_LONGEST_ROBOTS = 500_000  # what a reader of a robots.txt has to take at the least (RFC 9309, 2.5)
 _LOST = re.compile(r"has been closed|[Cc]rashed|Connection closed|Browser closed")
 _MOVED = re.compile(r"Execution context was destroyed|because of a navigation")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
@@ -155,6 +160,8 @@ class Session:
         self._scene: Scene | None = None
         self.crashed = False
         """Whether the page died, though the browser may live."""
+        self.hung = False
+        """Whether the page no longer answers. The next action that begins by navigating gets another one."""
         self.touched = False
         """Whether a step has run that does more than read."""
         self.asks: str | None = None
@@ -221,6 +228,8 @@ class Session:
         Every step is judged before the first one runs. CallTimeout if all together take longer than
         ``timeouts.sequence``; otherwise as ``perform``, after what ``workflow`` tries again.
         """
+        if self.hung and steps and steps[0].action_type is ActionType.NAVIGATE:
+            await self._replace_page()
         return await workflow.run(
             self.scene,
             steps,
@@ -267,12 +276,15 @@ class Session:
                 return await self._perform(allowed, seconds)
         except (TimeoutError, playwright().TimeoutError) as error:
             failure: Agent3Error = error if isinstance(error, CallTimeout) else _too_slow(action, label, seconds)
+            self.hung = not await self._answers()
+        except msgspec.ValidationError:  # our scripts run among the page's own, and it may change what they give
+            failure = MalformedResponse(f"Step {label}: the page gave something else than was read from it.")
         except playwright().Error as error:
             if self._chrome is not None and _LOST.search(error.message):
                 await self._chrome.check()
             failure = self._translated(error, label, refusals)
         except (SecurityError, TargetError) as error:
-            failure = error
+            failure = self._shut_out(error, refusals)
         failure = self._outside() or failure
         if isinstance(failure, SecurityError | Unavailable):
             await self._retreat()
@@ -324,6 +336,15 @@ class Session:
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url} blocked", data={"reason": reason}) if reason else None
 
+    def _shut_out(self, error: Agent3Error, refusals: int) -> Agent3Error:
+        """An allowed name that leads to a refused address gets the proxy's own 403, which is no word of the site."""
+        if not isinstance(error, TargetRefused) or self.proxy.refusals == refusals:
+            return error
+        host, port = place(self.page.url)
+        if self.proxy.refused[-1] not in (f"{host}:{port}", f"[{host}]:{port}"):
+            return error
+        return SecurityError(f"Navigation to {self.page.url} blocked", data={"reason": "its address is not allowed"})
+
     async def _retreat(self) -> None:
         """Leave a page that is none: a refused address, or the browser's own notice of an error still on its way."""
         with suppress(TimeoutError, SetupError, playwright().Error):
@@ -346,16 +367,22 @@ class Session:
     # The page, and its pace
 
     async def _first_page(self, context: BrowserContext) -> Page:
+        page = await self._new_page(context)
+        context.on("response", self._note_response)
+        return page
+
+    async def _new_page(self, context: BrowserContext) -> Page:
         try:
-            page = await context.new_page()
-        except playwright().Error as error:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                page = await context.new_page()
+        except (TimeoutError, playwright().Error) as error:
             if self._chrome is not None:
                 await self._chrome.check()
-            gone = Unavailable(f"The browser went away before the first step: {error.message.splitlines()[0]}")
+            why = (str(error) or "it does not answer").splitlines()[0]
+            gone = Unavailable(f"The browser went away before the first step: {why}")
             gone.sent = False
             raise gone from None
         page.on("crash", self._note_crash)
-        context.on("response", self._note_response)
         return page
 
     def _set(self, page: Page) -> Scene:
@@ -370,13 +397,33 @@ class Session:
             snapshots=tools.snapshots or Snapshots(),
         )
 
+    async def _answers(self) -> bool:
+        """Whether the page does anything at all; one that is gone is another matter."""
+        try:
+            async with asyncio.timeout(_MARGIN):
+                await self.page.evaluate("1")
+        except TimeoutError:
+            return False
+        except playwright().Error:
+            return True
+        return True
+
+    async def _replace_page(self) -> None:
+        """A page that hangs in a script of its own would not even go elsewhere."""
+        page = await self._new_page(self.page.context)
+        await self.scene.renew(page)
+        self.hung = False
+
     def _note_crash(self, _: Page) -> None:
         self.crashed = True
 
     def _note_response(self, response: Response) -> None:
-        if self._throttle is None or response.status not in (429, 503) or not response.request.is_navigation_request():
+        if self._throttle is None or not response.request.is_navigation_request():
             return
-        self._throttle.told(self._site, response.status, response.headers.get("retry-after"))
+        if site_of(response.url) == self._site:
+            self._throttle.came(self._site, self._pace)
+        if response.status in (429, 503):
+            self._throttle.told(self._site, response.status, response.headers.get("retry-after"))
 
     async def _in_turn(self, action: NLWebAction) -> None:
         """Wait until the website may be asked for another page."""
@@ -391,7 +438,7 @@ class Session:
         try:
             async with asyncio.timeout(_MARGIN):
                 answer = await self.page.context.request.get(f"{self._site}/robots.txt", max_redirects=0)
-                return await answer.text() if answer.ok else ""
+                return (await answer.text())[:_LONGEST_ROBOTS] if answer.ok else ""
         except (TimeoutError, playwright().Error):
             return ""
 

@@ -7,11 +7,12 @@ them, is thrown away where one was used. Nothing of it goes out on the wire but 
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from msgspec import Struct, to_builtins
 from agent3.errors import Agent3Error
 from agent3.nlweb.sdk import playwright
 from agent3.observe import logs
+from agent3.security.secrets import Secret
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -35,6 +37,7 @@ logger = logs.get("nlweb")
 
 _SECONDS = 2.0
 _LONGEST = 1_000_000
+_CONTENT = "most => document.documentElement.outerHTML.slice(0, most)"
 _HIDDEN = "•••"
 _PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(one => one.value).filter(Boolean)"
 
@@ -98,15 +101,16 @@ class Snapshots:
     ) -> Snapshot:
         """Keep what there is to see, and name it in the error. Never fails, and takes a few seconds at the most."""
         now = datetime.now(UTC)
-        passwords, screenshot, outline, html = await asyncio.gather(
+        passwords, screenshot, outline, content = await asyncio.gather(
             _soon(page.evaluate(_PASSWORDS), None),
             _soon(_picture(page, bool(secrets)), b""),
             _soon(page.aria_snapshot(timeout=_SECONDS * 1000), ""),
-            _soon(page.content(), ""),
+            _soon(page.evaluate(_CONTENT, 2 * _LONGEST), ""),
         )
-        if passwords is None:  # without knowing them they cannot be taken out
-            passwords, outline, html = [], "", ""
-        hidden = {one for one in [*secrets, *passwords] if one}
+        if not _are_texts(passwords) or not isinstance(content, str):
+            # Without knowing them they cannot be taken out; and a page may give what it likes.
+            passwords, outline, content = [], "", ""
+        hidden = _spellings(one for one in [*secrets, *passwords] if one)
         self.last = Snapshot(
             name=f"{now:%Y%m%dT%H%M%S%f}-{_slug(step)}",
             step=step,
@@ -115,7 +119,7 @@ class Snapshots:
             at=now.isoformat(),
             screenshot=screenshot,
             outline=_without(outline, hidden),
-            html=_without(html, hidden)[:_LONGEST],
+            html=_without(content, hidden)[:_LONGEST],
             steps=tuple(Done(one.step, one.outcome, one.ms, _without(one.url, hidden)) for one in steps),
             trace=await self._traced(page.context, bool(hidden)),
         )
@@ -152,8 +156,18 @@ async def _soon(work: Awaitable[T], instead: T) -> T:
         return instead
 
 
-def _without(text: str, hidden: set[str]) -> str:
-    for one in sorted(hidden, key=len, reverse=True):
+def _are_texts(said: Any) -> bool:
+    return isinstance(said, list) and all(isinstance(one, str) for one in said)
+
+
+def _spellings(hidden: Iterable[str]) -> list[str]:
+    """The ways in which a page, an address or a message may write them, the longest first."""
+    found = {form for one in hidden for form in (one, html.escape(one), html.escape(one, False), *Secret(one).forms())}
+    return sorted(found, key=len, reverse=True)
+
+
+def _without(text: str, hidden: list[str]) -> str:
+    for one in hidden:
         text = text.replace(one, _HIDDEN)
     return text
 

@@ -147,6 +147,11 @@ class Throttle:
             await asyncio.sleep(wait)
         return wait
 
+    def came(self, site: str, pace: Pace) -> None:
+        """A page came that a click or the page itself asked for: the next that we ask for keeps its distance."""
+        found = self._site(site, pace)
+        found.next = max(found.next, self._env.monotonic() + max(pace.seconds, found.delay))
+
     def told(self, site: str, status: int, retry_after: str | None) -> None:
         """A site answered that it is too much: leave it alone for as long as it says."""
         found = self._sites.get(site)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from agent3.nlweb.login import Login
 from agent3.nlweb.pool import Pool
 from agent3.nlweb.preparing import prepare
 from agent3.nlweb.sandbox import NLWebSandbox, Overrides, Resolver
+from agent3.nlweb.scene import Source
 from agent3.nlweb.session import OnStep, Session, Timeouts, Tools, watching
 from agent3.nlweb.sessions import Sessions
 from agent3.nlweb.snapshots import Snapshots
 from agent3.nlweb.throttle import Pace, Throttle, site_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.security.secrets import EnvironmentVault, Secret, Vault, redact
+from agent3.security.secrets import EnvironmentVault, Secret, Vault
 
 __all__ = ["Visits"]
 
@@ -43,6 +44,8 @@ Finding = Callable[[NLWebInterface], Finder]
 """Who finds the elements of an interface."""
 Recording = Callable[[], Snapshots]
 """Who keeps what a failure looked like."""
+OnRead = Callable[[Sequence[Source]], None]
+"""Hears, after an action, where each of its extractions had its data from."""
 
 
 class Visits:
@@ -89,16 +92,20 @@ class Visits:
         *,
         principal: str,
         on_step: OnStep | None = None,
+        on_read: OnRead | None = None,
     ) -> Any:
         """Run an action for a principal: None, one result, or a list of several; errors as those of its steps.
 
-        ``on_step`` hears of every step before it runs.
+        ``on_step`` hears of every step before it runs, ``on_read`` where the result was read, before it is given.
         """
         prepare(interface, name, parameters)  # before a browser is troubled
         for left in reversed(range(_TRIES)):
             visit = _Visit(self, interface, principal, on_step)
             try:
-                return await visit.run(name, parameters)
+                result = await visit.run(name, parameters)
+                if on_read is not None:
+                    on_read(visit.sources)
+                return result
             except Agent3Error as wrong:
                 if not visit.died:
                     raise
@@ -195,6 +202,8 @@ class _Visit:
         self._on_step = on_step
         self._site = site_of(interface.base_url)
         self._login = Login.of(interface)
+        self.sources: tuple[Source, ...] = ()
+        """Where the result was read."""
         self.died = False
         """Whether it was the browser that failed."""
         self.touched = False
@@ -208,6 +217,7 @@ class _Visit:
             try:
                 await session.open(state=state)
                 result = await self._let_in(session, name, parameters, known=state is not None)
+                self.sources = tuple(session.scene.sources)
                 await self._remember(session, state)
                 return result
             except Agent3Error:
@@ -241,11 +251,12 @@ class _Visit:
 
     async def _log_in(self, session: Session, login: Login) -> None:
         values, secrets = await self._house.filled(login)
+        session.scene.used_secrets.update(one.reveal() for one in secrets)
         session.asks, asks = None, session.asks
         try:
             await self._act(session, login.action, values)
         except Agent3Error as wrong:
-            wrong.message = redact(f"The login failed. {wrong.message}", secrets)
+            wrong.message = f"The login failed. {wrong.message}"
             wrong.args = (wrong.message,)
             raise
         finally:

@@ -92,7 +92,7 @@ async def run(
     results = await _told(story, scene, steps, name)
     if scene.snapshots is not None:
         await scene.snapshots.end(scene.page.context)
-    return _plain(results)
+    return scene.without_secrets(_plain(results))
 
 
 async def _told(story: _Story, scene: Scene, steps: Sequence[NLWebAction], name: str) -> list[Any]:
@@ -222,6 +222,10 @@ class _Story:
             error.args = (error.message,)
         if scene.snapshots is not None:
             await scene.snapshots.take(scene.page, error, called, tuple(self._done), scene.used_secrets)
+        # A site that repeats what was typed, or an address that holds it, must not carry a secret into a ledger.
+        error.message = scene.without_secrets(error.message)
+        error.args = (error.message,)
+        error.data = scene.without_secrets(error.data)
         return error
 
     def _note(self, called: str, outcome: str, start: float) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, cast
 
 from agent3.definitions import ActionType, NLWebAction
+from agent3.errors import ValidationError
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS, OTHER, Metrics
 
@@ -176,7 +177,12 @@ def _is_timeout(error: Exception) -> bool:
 
 
 def _perform(action: NLWebAction, page: Any, ms: float) -> Any:
-    return _ACTIONS[action.action_type](page, action, max(ms, 1.0))
+    act = _ACTIONS.get(action.action_type)
+    if act is None:
+        raise ValidationError(
+            f"A {action.action_type.value} step needs more than a bare page. Run it in an action with NLWebExecutor."
+        )
+    return act(page, action, max(ms, 1.0))
 
 
 def _extract(page: Any, action: NLWebAction, ms: float) -> Any:
@@ -224,4 +230,5 @@ _ACTIONS: dict[ActionType, Callable[[Any, NLWebAction, float], Any]] = {
     ActionType.HOVER: lambda page, action, ms: page.hover(action.selector, timeout=ms),
     ActionType.CHECK: lambda page, action, ms: page.check(action.selector, timeout=ms),
     ActionType.UNCHECK: lambda page, action, ms: page.uncheck(action.selector, timeout=ms),
+    ActionType.BACK: lambda page, action, ms: page.go_back(timeout=ms),
 }

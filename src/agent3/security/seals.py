@@ -43,8 +43,8 @@ class Seals:
     def _of_file(self) -> bytes:
         if not self._url.startswith(("sqlite:", ":memory:")):
             raise SetupError(
-                "Secrets are kept sealed, and gateways on PostgreSQL need one secret for that. Set AGENT3_STORAGE_SEAL "
-                "to env:NAME on each of them, with the same secret in NAME."
+                "Gateways on PostgreSQL need one key to seal what they keep. Set AGENT3_STORAGE_SEAL to env:NAME on "
+                "each of them, with the same value in NAME."
             )
         path = None if self._url == ":memory:" else sqlite_path(self._url)
         return secrets.token_bytes(32) if path is None else _key_in(path.with_name(f"{path.name}.seal"))

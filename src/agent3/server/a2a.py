@@ -45,6 +45,8 @@ _OFTENER = 10
 _MOST_SKILLS = 1_000
 """Skills in the card of the gateway."""
 _ENGINES = 1_000
+_LONGEST_NAME = 200
+"""Characters of the name of an agent: longer ones are nobody's, and are not remembered."""
 _KNOWN = 10_000
 """Pairs of a caller and an agent that are remembered."""
 ASK: Final = "ask"
@@ -165,6 +167,8 @@ class A2ADoors:
     def _engine(self, tenant: str | None) -> Engine:
         """The engine of an agent, which knows the tasks of that agent alone; the gateway's own knows all."""
         found = self._engines.get(tenant)
+        if tenant is not None and len(tenant) > _LONGEST_NAME:
+            raise AgentNotFound(f"There is no agent {tenant[:100]!r}. Its card says what it is called.")
         if found is None:
             house = self._server.house
             found = Engine(

@@ -22,7 +22,7 @@ _SAVE = (
 )
 _TRIM = (
     "DELETE FROM web_elements WHERE interface = ? AND updated < (SELECT updated FROM web_elements WHERE interface = ? "
-    f"ORDER BY updated DESC LIMIT 1 OFFSET {_MOST})"
+    "ORDER BY updated DESC LIMIT 1 OFFSET ?)"
 )
 
 
@@ -85,7 +85,7 @@ class StoredBook:
             changed = change(known)
             if changed != known:
                 await tx.run(_SAVE, *_key(where), self._env.now(), msgspec.json.encode(changed).decode())
-                await tx.run(_TRIM, where.interface, where.interface)
+                await tx.run(_TRIM, where.interface, where.interface, _MOST - 1)
             return changed
 
         return await self._database.write(work)

@@ -63,22 +63,24 @@ const shown = one => {
 };
 const TESTS = ['data-testid', 'data-test-id', 'data-test', 'data-qa', 'data-cy'];
 const above = one => one.parentElement ?? one.getRootNode().host ?? null;
+const PARTS = 'main, section, article, aside, nav, header, footer, dialog, form, fieldset, table, [role=dialog]';
+const HEADS = 'h1, h2, h3, h4, h5, h6, legend, caption, summary';
 const near = one => {
   let text = '';
   for (let node = above(one), level = 0; node && node !== document.documentElement && level < 5; level++) {
     text = gather(node, 600, one);
-    if (text.split(' ').length >= 4) break;
+    if (text.split(' ').length >= 4 || (text && node.matches(PARTS) && !node.matches('form, fieldset'))) break;
     node = above(node);
   }
   return text;
 };
 const heading = one => {
-  const marks = 'h1, h2, h3, h4, h5, h6, legend, caption, summary';
-  for (let node = above(one), level = 0; node && level < 8; node = above(node), level++) {
-    const found = [...node.querySelectorAll(marks)]
-      .filter(each => !one.contains(each) && each.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_FOLLOWING);
-    if (found.length) return words(found[found.length - 1]);
-  }
+  for (let node = one, level = 0; node && node !== document.body && level < 10; node = above(node), level++)
+    for (let before = node.previousElementSibling; before; before = before.previousElementSibling) {
+      if (before.matches(HEADS)) return words(before);
+      const inside = before.matches(PARTS) && !before.matches('header') ? [] : before.querySelectorAll(HEADS);
+      if (inside.length && !before.querySelector(PARTS)) return words(inside[inside.length - 1]);
+    }
   return '';
 };
 const fields = one => [...(one.closest('form')?.elements ?? [])].map(each => each.name || each.id).filter(Boolean)
