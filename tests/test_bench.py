@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench import gateway, mcp, ours
+from bench import a2a, gateway, mcp, ours
 from bench.apps import catalogue
 from bench.harness import (
     BENCHES,
@@ -39,7 +39,7 @@ from bench.harness import (
     side_by_side,
     uvicorn,
 )
-from bench.load import HOST, Load, apply_load, percentile, with_asyncio, with_wrk
+from bench.load import HOST, Load, apply_load, percentile, with_asyncio, with_count, with_wrk
 from bench.mcp import call, in_session, judged, paged
 
 ECHO = call("echo", {"message": "hello"}, modern=False)
@@ -85,6 +85,33 @@ def test_tails_are_taken_in_turn(loader: Loader, echo_port: int) -> None:
     load = loader(echo_port, replace(ECHO, tails=ECHO.tails + other.tails), seconds=0.2, connections=2)
     assert load.good > 0
     assert abs(load.good - load.bad) <= 3  # what was under way when the time was over
+
+
+def test_numbers_that_are_for_once_are_new_in_every_round(loader: Loader, echo_port: int) -> None:
+    request = replace(ECHO, once=True)
+    assert request.first() < request.first()
+    assert loader(echo_port, request, seconds=0.1, connections=2).bad == 0
+
+
+def test_as_many_are_sent_as_were_asked_for(echo_port: int) -> None:
+    for once in (False, True):
+        load = with_count(echo_port, replace(ECHO, once=once), 25, connections=4)
+        assert (load.good, load.bad) == (25, 0)
+
+
+def test_a_message_of_a2a_has_an_id_of_its_own() -> None:
+    request = a2a.message("SendMessage", {"message": {"messageId": "m@", "parts": [{"text": "hello"}]}})
+    ids = [json.loads(request.body_of(number))["params"]["message"]["messageId"] for number in (1, 2)]
+    assert ids == ["m1", "m2"]
+
+
+def test_an_a2a_row_stands_beside_its_limits() -> None:
+    ratios: dict[str, float | None] = dict.fromkeys([*a2a.LIMITS, *(f"{name}_cpu" for name in a2a.LIMITS)], 13.0)
+    ratios["ours_vs_bare"] = 0.2
+    row = a2a.judged(Row("ours", 1.0), ratios)
+    assert (row.extra["met"], row.extra["met_cpu"], row.extra["missed"]) == (False, True, "ours_vs_bare")
+    assert a2a.judged(Row("RT-014-P05", 2_001.0, p99_ms=4.9), ratios).extra["met_tenfold"]
+    assert not a2a.judged(Row("RT-014-P05", 2_001.0, p99_ms=5.1), ratios).extra["met_tenfold"]
 
 
 def test_fresh_headers_are_made_for_each_request(monkeypatch: pytest.MonkeyPatch, echo_port: int) -> None:

@@ -40,14 +40,18 @@
     const next = pick(found);
     return next[0].toUpperCase() + next.slice(1);
   };
+  const said = one => ['A', 'BUTTON'].includes(one.tagName) || ['button', 'link', 'tab'].includes(roleOf(one));
   const made = (one, words) => {
     const role = roleOf(one), copy = one.cloneNode(true);
     copy.removeAttribute('data-truth'); copy.id = 'x' + code(); copy.removeAttribute('data-testid');
     copy.removeAttribute('name'); copy.removeAttribute('placeholder'); copy.removeAttribute('href'); copy.removeAttribute('aria-label');
     if (role === 'link') copy.href = '/other/' + words.toLowerCase().replace(/ /g, '-');
-    if (role === 'button' || role === 'link') { copy.tagName === 'INPUT' ? copy.value = words : copy.textContent = words; return copy; }
+    if (said(one)) { copy.tagName === 'INPUT' ? copy.value = words : copy.textContent = words; return copy; }
     const label = document.createElement('label'); label.append(words + ' ', copy); return label;
   };
+  // A decoy that is called like the element itself would be no decoy.
+  const others = one => { const own = one.getAttribute('aria-label') || labelOf(one)?.innerText || one.innerText || one.value || '';
+    return (DECOYS[roleOf(one)] ?? DECOYS.button).filter(each => each.toLowerCase() !== own.trim().toLowerCase()); };
   const KINDS = {
     ids: () => { for (const one of all('[id]')) { const way = random();
       const label = labelOf(one); if (label) one.dataset.kept = label.innerText.trim();
@@ -81,19 +85,19 @@
         if (random() < 0.5) { one.setAttribute('aria-label', words); if (!label.contains(one)) label.remove(); }
         else if (!label.contains(one) && one.tagName === 'INPUT') { one.placeholder = words; label.remove(); } } },
     decoys: () => { const one = target(); if (!one) return; const role = roleOf(one);
-      const names = DECOYS[role] ?? DECOYS.button;
+      const names = others(one);
       for (const words of shuffled(names).slice(0, 2)) one.insertAdjacentElement(pick(['beforebegin', 'afterend']), made(one, words));
       if (random() < 0.5) { const foot = document.createElement('footer'); const form = document.createElement('form');
-        const said = one.innerText || one.value || labelOf(one)?.innerText || 'More';
-        form.append('Our newsletter, every week', made(one, role === 'button' || role === 'link' ? said : said.trim())); foot.append(form);
+        const words = one.getAttribute('aria-label') || labelOf(one)?.innerText || one.innerText || one.value || 'More';
+        form.append('Our newsletter, every week', made(one, words.trim())); foot.append(form);
         document.body.append(foot); } },
     moved: () => { const one = target(); const block = one?.closest('form, section, nav, article'); if (!block) return;
       const rest = all('main, aside, header, section').filter(each => !block.contains(each)); if (rest.length) pick(rest).append(block); },
     removed: () => { const one = target(); if (!one) return; const role = roleOf(one);
-      const words = pick(DECOYS[role] ?? DECOYS.button);
+      const words = pick(others(one));
       const decoy = made(one, words); decoy.className = one.className;
       const label = labelOf(one); one.replaceWith(decoy); if (label && label.isConnected) label.remove();
-      if (random() < 0.4 && (role === 'button' || role === 'link')) { const help = made(one, (one.innerText || one.value) + ' help');
+      if (random() < 0.4 && said(one)) { const help = made(one, (one.innerText || one.value) + ' help');
         document.body.append(help); } },
   };
   for (const kind of kinds) KINDS[kind]();

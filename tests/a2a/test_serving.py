@@ -315,6 +315,12 @@ def test_rest_errors_have_the_status_of_1_0_1(agent: Door, method: str, path: st
     assert status != 405 or reply.headers["allow"]
 
 
+@pytest.mark.parametrize("body", [b'{"message": 5, "x": Infinity}', b'{"message": 5', b'{"message": 5, "x": "\xff"}'])
+def test_what_is_wrong_first_and_no_json_after_that_is_refused(agent: Door, body: bytes) -> None:
+    refused = agent.post("/message:send", body, content_type="application/json", **V1)
+    assert (refused.status, refused.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
 def test_a_path_of_1_0_without_its_version_is_refused(agent: Door) -> None:
     reply = agent.get("/tasks")
     assert (reply.status, reply.json["error"]["details"][0]["reason"]) == (400, "VERSION_NOT_SUPPORTED")

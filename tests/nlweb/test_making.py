@@ -332,7 +332,9 @@ def test_a_trace_is_written_but_not_where_a_secret_would_be_in_it(learnt: NLWebI
         asyncio.run(run_action(learnt, "login", {"your_name": "x"}, trace=trace))
 
 
-def test_the_command_learns_and_runs(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_learns_and_runs(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "tea.yaml"
 
     def command(*words: str) -> int:
@@ -342,5 +344,7 @@ def test_the_command_learns_and_runs(site: Site, tmp_path: Path, capsys: pytest.
 
     assert command("learn", f"{site.url}/", "--out", str(file)) == 0
     capsys.readouterr()
-    assert command("run", str(file), "search", "--param", "what_you_look_for=mint", "--json") == 0
+    monkeypatch.chdir(tmp_path)
+    assert command("run", str(file), "search", "--param", "what_you_look_for=mint", "--json", "--trace") == 0
     assert json.loads(capsys.readouterr().out)["result"]["heading"] == "Found mint"
+    assert (tmp_path / "agent3-traces" / "tea-search.zip").read_bytes().startswith(b"PK")

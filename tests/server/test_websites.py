@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from mcp.client.client import Client
 
+from agent3.calls.responses import response
 from agent3.definitions import ActionHints, NLWebActionInfo, NLWebInterface
 from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupError, ValidationError
 from agent3.gateway.gateway import Caller, CallRequest
@@ -126,7 +127,8 @@ def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_
 ) -> None:
     done = call(running, capability="search", input={"query": "tea"})
     assert isinstance(done, Done), done
-    assert done.meta["sources"] == [{"step": "4 of 'search' (extract '.card')", "how": "selectors", "rows": 2}]
+    read = [{"step": "4 of 'search' (extract '.card')", "how": "selectors", "rows": 2}]
+    assert response(done, 0.1)["metadata"]["sources"] == read
     promised = {"type": "array", "items": {"properties": {"price": {"type": "number"}}}}
     base = shop(site.url)
     strict = base.model_copy(
@@ -142,7 +144,7 @@ def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_
             outcome = call(running, "strict", **given)
             assert isinstance(outcome, Failed), outcome
             assert outcome.code == "malformed_response"
-            assert "/0/price" in json.dumps(msgspec.to_builtins(outcome))
+            assert "[0].price" in json.dumps(msgspec.to_builtins(outcome))
     finally:
         running.run(remove(running.server, "strict"))
 

@@ -10,7 +10,10 @@ from agent3.calls.jobs import Job
 from agent3.errors import by_code
 from agent3.model import Done, Failed, Needs, Outcome, Working, text_of, value_of
 
-__all__ = ["response", "shown"]
+__all__ = ["SOURCES", "response", "shown"]
+
+SOURCES = "io.agent3/sources"
+"""In the meta of a result: how each part of it was read from a website."""
 
 
 def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -26,6 +29,7 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
     body: dict[str, Any] = {"success": isinstance(outcome, Done)}
     if isinstance(outcome, Done):
         body["result"] = _result(outcome)
+        metadata["sources"] = outcome.meta.get(SOURCES)
     elif isinstance(outcome, Failed):
         body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
         if outcome.retry_after is not None:

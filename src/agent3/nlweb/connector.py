@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3.calls.outcomes import failed_by
+from agent3.calls.responses import SOURCES
 from agent3.definitions import NLWebActionInfo, NLWebInterface
 from agent3.errors import (
     Agent3Error,
@@ -156,7 +157,7 @@ class NLWebConnector:
             on_read=read.extend,
         )
         _require_promised(result, interface, wish.action)
-        meta = {"action": wish.action, **({"sources": msgspec.to_builtins(read)} if read else {})}
+        meta = {"action": wish.action, **({SOURCES: msgspec.to_builtins(read)} if read else {})}
         return Done(_parts(result, route.meta.get("output")), meta=meta)
 
     async def _begun(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:

@@ -103,7 +103,7 @@ def run(
     *,
     param: tuple[str, ...] = (),
     headed: bool = False,
-    trace: Path | None = None,
+    trace: bool = False,
     yes: bool = False,
     json: bool = False,
 ) -> None:
@@ -120,7 +120,7 @@ def run(
     headed:
         Show the browser.
     trace:
-        Write a trace for Playwright's viewer there.
+        Write a trace for Playwright's viewer into the folder agent3-traces.
     yes:
         Also what has consequences, without asking.
     json:
@@ -132,16 +132,19 @@ def run(
     interface = files.load(file)
     given = _parameters(param, interface, action)
     _confirm(interface, action, given, yes)
+    kept = Path("agent3-traces", f"{Path(file).stem}-{action}.zip") if trace else None
     result = asyncio.run(
         workbench.run_action(
             interface,
             action,
             given,
             headless=not headed,
-            trace=trace,
+            trace=kept,
             on_step=lambda label, number, total: _say(f"  {number}/{total} {label}"),
         )
     )
+    if kept is not None:
+        _say(f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}")
     _out(notation.dumps({"result": result} if json else result, default=_as_text, indent=None if json else 2))
 
 

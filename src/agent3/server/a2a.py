@@ -146,16 +146,12 @@ class A2ADoors:
     def routes(self) -> list[Route]:
         """The same for requests that come by way of the app around, as those of web pages do."""
         below = "/{path:path}"
-        places = [
-            BASE,
-            BASE + below,
-            "/agents/{agent}/a2a",
-            "/agents/{agent}/a2a" + below,
-            *sorted(CARD_PATHS),
-            KEYS_PATH,
-            _EARLIER,
+        talk = (BASE, BASE + below, "/agents/{agent}/a2a", "/agents/{agent}/a2a" + below)
+        read = (*sorted(CARD_PATHS), KEYS_PATH, _EARLIER)
+        return [
+            *(Route(one, self, methods=_METHODS) for one in talk),
+            *(Route(one, self, methods=["GET"]) for one in read),
         ]
-        return [Route(one, self, methods=_METHODS) for one in places]
 
     def _who(self, scope: Scope) -> Principal:
         """Who calls, unless it does so too often: what is no call reads the database all the same."""

@@ -51,6 +51,7 @@ _RESPONSE = {
                 "statusCode": {"type": "integer"},
                 "retryCount": {"type": "integer"},
                 "retryAfter": {"type": "number"},
+                "sources": {"type": "array", "items": {"type": "object"}},
             },
         },
     },

@@ -72,7 +72,7 @@ class GrpcChannel:
     ) -> Value:
         """What a request that does not stream is answered with."""
         rpc, data = self._codec.ask(request)
-        call = self._channel.unary_unary(self._path(rpc))
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(self._path(rpc))
         try:
             answer = await call(data, metadata=self._headers(metadata), timeout=timeout)
         except grpc.aio.AioRpcError as wrong:
@@ -84,7 +84,8 @@ class GrpcChannel:
     ) -> AsyncGenerator[Item, None]:
         """What a request that streams is told. Leaving early ends the call."""
         rpc, data = self._codec.ask(request)
-        call = self._channel.unary_stream(self._path(rpc))(data, metadata=self._headers(metadata), timeout=timeout)
+        opened: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(self._path(rpc))
+        call = opened(data, metadata=self._headers(metadata), timeout=timeout)
         try:
             async for answer in call:
                 yield self._codec.read_item(answer, self._limits)

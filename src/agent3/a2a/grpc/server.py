@@ -36,7 +36,7 @@ _GRACE = 5.0
 _MOST_CALLS = 2_000
 
 Context: TypeAlias = Any
-"""grpcio has no types of its own."""
+"""The side of a call that grpcio hands over, generic in what we read and write as bytes."""
 Judge: TypeAlias = Callable[[Scope], Awaitable[None]]
 """Leaves in a scope what it takes time to find out about its caller."""
 

@@ -87,14 +87,25 @@ class Reader(Generic[T]):
                 value = camel(value)
             return msgspec.convert(value, self._kind, strict=not lax)
         except msgspec.ValidationError as reason:
-            return self._closer(value, lax, str(reason))
-        except (msgspec.DecodeError, UnicodeDecodeError) as reason:
-            raise ParseError(f"The {self._what} is not JSON: {reason}") from None
-        except RecursionError:
-            raise ParseError(f"The {self._what} is nested too deep; send it flatter") from None
+            return self._closer(self._plain(value), lax, str(reason))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+            raise self._unreadable(reason) from None
 
-    def _closer(self, value: Any, lax: bool, reason: str) -> T:
-        plain = msgspec.json.decode(value) if isinstance(value, (bytes, Raw)) else value
+    def _plain(self, value: Any) -> Any:
+        """The value decoded. Behind the first fault of its type there may be one of JSON."""
+        if not isinstance(value, (bytes, Raw)):
+            return value
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+            raise self._unreadable(reason) from None
+
+    def _unreadable(self, reason: Exception) -> ParseError:
+        if isinstance(reason, RecursionError):
+            return ParseError(f"The {self._what} is nested too deep; send it flatter")
+        return ParseError(f"The {self._what} is not JSON: {reason}")
+
+    def _closer(self, plain: Any, lax: bool, reason: str) -> T:
         try:
             return msgspec.convert(_mended(plain), self._kind, strict=not lax)
         except (msgspec.ValidationError, RecursionError):

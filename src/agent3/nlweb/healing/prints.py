@@ -24,7 +24,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Print(Struct, frozen=True, omit_defaults=True):
-    """What is remembered of one element. ``near`` and ``heading`` hold digests of words, everything else is plain."""
+    """What is remembered of one element. ``near``, ``heading`` and ``query`` hold digests, everything else is plain."""
 
     role: str
     tag: str
@@ -37,6 +37,7 @@ class Print(Struct, frozen=True, omit_defaults=True):
     title: str = ""
     complete: str = ""
     href: str = ""
+    query: str = ""
     classes: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     heading: tuple[str, ...] = ()
@@ -56,7 +57,8 @@ def of_page(seen: dict[str, Any]) -> Print:
     """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error."""
     around = {key: digests(str(seen.get(key) or "")) for key in ("near", "heading")}
     box = tuple(round(float(one), 3) for one in seen["box"])
-    return convert({**seen, **around, "box": box}, Print)
+    query = str(seen.get("query") or "").lstrip("?")
+    return convert({**seen, **around, "box": box, "query": _digest(query) if query else ""}, Print)
 
 
 def family(role: str) -> str:
@@ -74,4 +76,8 @@ def words(text: str) -> list[str]:
 def digests(text: str) -> tuple[str, ...]:
     """The different words of a text, each as a short digest."""
     found = dict.fromkeys(words(text))
-    return tuple(blake2b(one.encode(), digest_size=4).hexdigest() for one in list(found)[:_MOST_WORDS])
+    return tuple(_digest(one) for one in list(found)[:_MOST_WORDS])
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()

@@ -48,6 +48,9 @@ _OPPOSITES = (
     ({"increase", "more", "plus"}, {"decrease", "less", "minus"}),
     ({"show", "open"}, {"hide", "close"}),
     ({"first"}, {"last"}),
+    ({"older"}, {"newer"}),
+    ({"before"}, {"after"}),
+    ({"import", "upload"}, {"export", "download"}),
     ({"start", "begin"}, {"end", "stop", "finish"}),
     ({"min", "minimum"}, {"max", "maximum"}),
     ({"up"}, {"down"}),
@@ -127,7 +130,7 @@ def _evidence(known: Print, other: Print) -> list[tuple[float, float, float]]:
     compare(known.test, _ids(known.test, other.test), 5.0, 0.3)
     compare(known.name, name_likeness(known.name, other.name), 4.0, 1.2 if other.name else 0.4)
     compare(known.field, _ids(known.field, other.field), 3.0, 0.4)
-    compare(known.href, float(known.href == other.href), 3.0 if len(known.href) > 1 else 1.0, 0.4)
+    compare(known.href, _leads_there(known, other), 3.0 if len(known.href) > 1 else 1.0, 0.4)
     compare(known.id, _ids(known.id, other.id), 2.5, 0.2)
     compare(known.near, _overlap(known.near, other.near), 2.5, 0.6)
     compare(known.placeholder, name_likeness(known.placeholder, other.placeholder), 1.5, 0.4)
@@ -210,10 +213,10 @@ def doubt(known: Print, other: Print) -> str:
     ):  # fmt: skip
         return "one of them is for a password"
     likeness = name_likeness(known.name, other.name)
-    same = _same_marks(known, other)
+    own, same = _same_marks(known, other)
     around = _context(known, other)
     if known.name and other.name and likeness < _CONTRADICTED:
-        return "" if same >= 2 or (same and around >= _STRONG_CONTEXT) else "it is called something else"
+        return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it is called something else"
     if same:
         return "" if same >= 2 or around >= _CONTEXT / 2 or likeness >= _NAMED else "only one of its marks is the same"
     if likeness < _NAMED:
@@ -238,11 +241,23 @@ def _raw(text: str) -> set[str]:
     return {*found, *(joined for pair, joined in _PAIRS.items() if pair in pairwise(found))}
 
 
-def _same_marks(known: Print, other: Print) -> int:
-    """How many of the marks that a site gives to one element are the same: never the class or the place."""
-    marks = ("test", "id", "field", "placeholder")
-    same = sum(bool(getattr(known, each) == getattr(other, each)) for each in marks if getattr(known, each))
-    return same + int(len(known.href) > 1 and known.href == other.href)
+def _same_marks(known: Print, other: Print) -> tuple[int, int]:
+    """How many marks are the same: those that a site gives to one element only, and those and others together.
+
+    A class or a place is no mark, and what neighbours often share, a placeholder or where a link leads, is a weak one.
+    """
+    own = sum(
+        bool(getattr(known, each) == getattr(other, each)) for each in ("test", "id", "field") if getattr(known, each)
+    )
+    shared = bool(known.placeholder) and known.placeholder == other.placeholder
+    return own, own + shared + int(len(known.href) > 1 and _leads_there(known, other) == 1.0)
+
+
+def _leads_there(known: Print, other: Print) -> float:
+    """A link to the same path with another query leads somewhere else, but not far from there."""
+    if known.href != other.href:
+        return 0.0
+    return 1.0 if known.query == other.query else 0.5
 
 
 def _context(known: Print, other: Print) -> float:

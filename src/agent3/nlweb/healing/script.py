@@ -102,6 +102,7 @@ const read = one => ({
   field: cut(one.getAttribute('name'), 80), placeholder: cut(one.getAttribute('placeholder')),
   title: cut(one.getAttribute('title')), complete: cut(one.getAttribute('autocomplete'), 40),
   href: one.tagName === 'A' ? cut(one.pathname || one.getAttribute('href')?.split(/[?#]/)[0]) : '',
+  query: one.tagName === 'A' ? cut(one.search || one.getAttribute('href')?.split('?')[1]?.split('#')[0], 500) : '',
   classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one), heading: heading(one),
   fields: fields(one), path: path(one), box: place(one), shown: shown(one),
   landmark: one.closest('form, nav, header, footer, aside, dialog, [role=dialog], main')?.tagName.toLowerCase() ?? '',
