@@ -234,7 +234,7 @@ def _sequence_by_hand(page: Page, url: str) -> None:
     page.fill("#to", "SFO")
     page.select_option("#class", "b")
     page.click("#search")
-    page.wait_for_selector(".flight-card")
+    page.wait_for_selector(".flight-card", state="attached")  # as ours does
     _whole(page.evaluate(BY_HAND, FIELDS))
 
 

@@ -85,6 +85,7 @@ async def _story(folder: Path, url: str, kills: int, chance: random.Random) -> l
         visitors = [asyncio.create_task(_visit(server, who, over, told)) for who in range(VISITORS)]
         for _ in range(kills):
             await _one_killed(chance, len(told), told)
+        await _both_seen(told)
         over.set()
         await asyncio.gather(*visitors)
     return told
@@ -98,6 +99,14 @@ async def _one_killed(chance: random.Random, before: int, told: list[dict[str, A
             await asyncio.sleep(0.02)
         while len(told) < before + 2:
             await asyncio.sleep(0.05)
+
+
+async def _both_seen(told: list[dict[str, Any]]) -> None:
+    """Let both kinds of visits end well once: few kills are over before anybody has come to buy."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while not {"found", "bought"} <= {one["status"] for one in told}:
+                await asyncio.sleep(0.05)
 
 
 def _kill(what: str) -> bool:

@@ -100,9 +100,6 @@ def _ids(prefix: str, *numbers: int) -> Iterator[str]:
 
 
 def _waiting() -> Iterator[tuple[str, str]]:
-    nlweb = "NLWeb, complete"
-    yield from ((one, nlweb) for one in (*_ids("RF-013-", 44, 45, *range(47, 61)), "RF-013-V3"))
-    yield from ((one, nlweb) for one in (*_ids("RT-014-P", *range(10, 15)), "RT-014-C03", "AC-29"))
     yield from ((one, "the complete gateway") for one in _ids("AC-", 18, 22, 23, 25, 26, 28, 30))
 
 

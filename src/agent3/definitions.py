@@ -610,13 +610,14 @@ class ActionHints(_Definition):
 
 
 class NLWebActionInfo(_Definition):
-    """What is known of an action beside its steps."""
+    """What is known of an action beside its steps. ``cost`` is what one run of it costs its caller, in US dollars."""
 
     description: str = ""
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     phrases: list[str] = []
     hints: ActionHints = ActionHints()
+    cost: float = Field(default=0.0, ge=0)
 
 
 class NLWebInterface(_Definition):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import msgspec
@@ -11,8 +12,8 @@ import pytest
 from agent3.a2a.answers import answers_to
 from agent3.a2a.following import fold
 from agent3.a2a.pages import cursor, size_of, token_of, wanted
-from agent3.a2a.projecting import Projection, number, parts_in, parts_out, seq_of, shortened, stamp, stored_in
-from agent3.a2a.shapes import ArtifactUpdate, Item, ListTasks, Message, Part, Role, State, StatusUpdate
+from agent3.a2a.projecting import Growing, Projection, number, parts_in, parts_out, seq_of, shortened, stamp, stored_in
+from agent3.a2a.shapes import Artifact, ArtifactUpdate, Item, ListTasks, Message, Part, Role, State, StatusUpdate
 from agent3.calls.jobs import Job, Line
 from agent3.errors import ValidationError
 from agent3.model import SAID, Call, Done, Event, Failed, Needs, Outcome, Principal, Question, Working
@@ -130,6 +131,24 @@ def test_chunks_add_up_and_the_end_tells_only_what_is_missing() -> None:
         ("!", True, True),
     ]
     assert seen.task().artifacts[0].parts == (Part(text="one two!"),)
+
+
+def test_a_text_of_very_many_pieces_is_not_copied_with_each_of_them() -> None:
+    seen, begun = Projection(a_job()), time.monotonic()
+    for number_ in range(40_000):
+        seen.apply(chunk("x" * 64, number_ + 1, append=number_ > 0))
+    assert len(seen.task().artifacts[0].parts[0].text or "") == 40_000 * 64
+    assert time.monotonic() - begun < 8  # a fraction of a second, or half a minute
+
+
+def test_pieces_of_several_parts_stand_behind_each_other_and_a_name_may_come_late() -> None:
+    growing = Growing(Artifact(artifact_id="a", parts=(Part(text="one "),)))
+    growing.add(Artifact(artifact_id="a", parts=(Part(text="two"), Part(data=1)), name="Late"))
+    assert growing.whole().parts == (Part(text="one two"), Part(data=1))
+    for more in ((Part(text="three "),), (), (Part(text="four"),)):
+        growing.add(Artifact(artifact_id="a", parts=more, name="Later"))
+    assert growing.whole().parts == (Part(text="one two"), Part(data=1), Part(text="three four"))
+    assert growing.whole().name == "Late"
 
 
 def test_a_result_that_is_not_what_was_streamed_replaces_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -155,6 +155,28 @@ def test_clients_before_1_0_are_told_the_task(receiver: Receiver) -> None:
             assert isinstance(last.item, Task)
             assert last.item.status.state is State.INPUT_REQUIRED
             assert [one.artifact_id for one in last.item.artifacts] == ["menu"]
+
+    asyncio.run(main())
+
+
+def test_clients_before_1_0_are_not_told_the_whole_task_with_every_piece(receiver: Receiver) -> None:
+    async def main() -> None:
+        agent, old = LocalAgent("target"), Caller(principal=Principal("alice", "client"), generation="0.3")
+
+        @agent.capability
+        async def tale(message: str) -> AsyncIterator[str]:
+            for _ in range(50):
+                yield "piece "
+                await asyncio.sleep(0.002)  # so that they are written one after the other
+
+        async with a_bench(agent, settings=settings(), deliver=True) as bench:
+            task = await bench.engine.send(old, say("x", push=a_push(receiver.url)))
+            assert isinstance(task, Task)
+            receipts = await delivered(bench, task.id, 2)
+            assert len(await bench.pushes.receipts(task.id)) == len(receipts) == 2  # its beginning and its end
+            last = receiver.wait(2)[-1].json
+            assert last["status"]["state"] == "completed"
+            assert last["artifacts"][0]["parts"][0]["text"] == "piece " * 50
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Messages that come twice, late or all at once, and ids that nobody told: what is done is done once."""
+"""Messages that come twice or all at once, ids that nobody told, and much of everything: what is done is done once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent3.a2a.shapes import State, StatusUpdate, Subscribe, Task
+from agent3.a2a import engine
+from agent3.a2a.shapes import ListTasks, Search, State, StatusUpdate, Subscribe, Task
 from agent3.calls.functions import Context, LocalAgent
 from agent3.errors import Conflict, TurnTaken, ValidationError
 from tests.support.a2a_engine import ALICE, a_bench, heard, say
@@ -95,6 +96,17 @@ def test_who_names_an_event_that_was_never_told_misses_nothing() -> None:
     asyncio.run(main())
 
 
+def test_who_says_something_new_hears_all_of_it_whatever_it_heard_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_bench(an_agent(), f"sqlite:///{tmp_path / 'tasks.db'}") as bench:
+            all_of_it = await heard(bench.engine.stream(ALICE, say("pizza", "m-1"), 99_999_999_999_999_999))
+            assert len(all_of_it) == 3
+            again = await heard(bench.engine.stream(ALICE, say("pizza", "m-1"), all_of_it[1][0]))
+            assert again == all_of_it[2:]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("name", "more"),
     [
@@ -110,5 +122,30 @@ def test_an_id_that_is_too_long_to_be_remembered_is_refused(name: str, more: dic
                 await bench.engine.send(ALICE, say("x", **more))
             short = {key: value[:500] for key, value in more.items()}
             assert as_task(await bench.engine.send(ALICE, say("x", **short))).status.state is State.INPUT_REQUIRED
+
+    asyncio.run(main())
+
+
+def test_the_logs_of_many_tasks_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(engine, "_AT_ONCE", 1_100)
+        async with a_bench(an_agent(), f"sqlite:///{tmp_path / 'tasks.db'}") as bench:
+            for number in range(3):
+                await bench.engine.send(ALICE, say(f"tale {number}", **TALKATIVE))
+            read: list[int] = []
+            lines_of = bench.house.jobs.lines_of
+
+            async def counted(jobs: Any) -> Any:
+                read.append(len(jobs))
+                return await lines_of(jobs)
+
+            monkeypatch.setattr(bench.house.jobs, "lines_of", counted)
+            page = await bench.engine.list(ALICE, ListTasks())
+            assert [one.history[0].parts[0].text for one in page.tasks] == ["tale 2", "tale 1", "tale 0"]
+            found = await bench.engine.search(ALICE, Search(query="TALE word 1"))
+            assert [one.id for one in found.tasks] == [one.id for one in page.tasks]
+            assert read == [2, 1, 2, 1]
+            with pytest.raises(ValidationError, match="query"):
+                await bench.engine.search(ALICE, Search(query="a " * 501))
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -156,6 +157,16 @@ def test_pieces_add_up_and_a_snapshot_counts_for_all_before_it() -> None:
     again = fold.result()
     assert isinstance(again, Task)
     assert [one.artifact_id for one in again.artifacts] == ["tale", "map"]
+
+
+def test_a_stream_of_very_many_pieces_is_not_copied_with_each_of_them() -> None:
+    fold, begun = Fold(), time.monotonic()
+    for number in range(40_000):
+        fold.take(ArtifactUpdate(task_id="t", context_id="c", artifact=artifact("a", "x" * 64), append=number > 0))
+    result = fold.result()
+    assert isinstance(result, Task)
+    assert len(result.artifacts[0].parts[0].text or "") == 40_000 * 64
+    assert time.monotonic() - begun < 8  # a fraction of a second, or half a minute
 
 
 def test_progress_with_numbers_is_told_with_numbers() -> None:

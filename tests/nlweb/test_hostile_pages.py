@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent3.definitions import ActionType, Condition
-from agent3.errors import CallTimeout, MalformedResponse, Unavailable, ValidationError
+from agent3.errors import CallTimeout, MalformedResponse, SetupError, Unavailable, ValidationError
 from agent3.model import Principal
 from agent3.nlweb import extract, session, snapshots
 from agent3.nlweb.connector import _owner
@@ -23,9 +23,11 @@ from agent3.nlweb.parameters import inject_condition
 from agent3.nlweb.session import Tools
 from agent3.nlweb.throttle import Pace, Throttle
 from agent3.nlweb.waiting import holds
+from agent3.nlweb.workbench import run_action
 from agent3.observe.metrics import Metrics
 from tests.support.acting import Stage, stage, step
 from tests.support.sites import Answer, Page
+from tests.support.visits import shop
 
 A = ActionType
 SECRET = "open & say=me"
@@ -129,6 +131,9 @@ def test_a_page_that_hangs_ends_in_time_and_the_next_one_is_read(play: Stage, mo
     assert time.monotonic() - began < 5.0
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
+    end = time.monotonic() + 10  # the old one is closed behind our back
+    while len(play.scene.page.context.pages) > 1 and time.monotonic() < end:
+        play.page.wait_for_timeout(20)
     assert len(play.scene.page.context.pages) == 1
 
 
@@ -211,3 +216,9 @@ def alive(pids: list[int]) -> list[int]:
             continue
         found += [pid] if state != "Z" else []
     return found
+
+
+def test_no_trace_is_made_of_an_action_that_logs_in_with_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="a trace would hold it"):
+        asyncio.run(run_action(shop("http://127.0.0.1:9", login=True), "account", {}, trace=tmp_path / "trace.zip"))
+    assert list(tmp_path.iterdir()) == []

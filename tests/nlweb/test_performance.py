@@ -50,7 +50,7 @@ def executor() -> Iterator[NLWebExecutor]:
             yield executor
 
 
-@pytest.mark.requirement("RT-014-P10")
+@pytest.mark.requirement("RT-014-P10", "RF-013-V3")
 def test_a_browser_starts_within_two_seconds_and_is_used_again(executor: NLWebExecutor) -> None:
     other = NLWebExecutor(executor.interface)
     took = []
@@ -69,7 +69,7 @@ def test_a_browser_starts_within_two_seconds_and_is_used_again(executor: NLWebEx
 
 @pytest.mark.requirement("RT-014-P11")
 @pytest.mark.requirement("RT-014-P12")
-@pytest.mark.requirement("RT-014-P13")
+@pytest.mark.requirement("RT-014-P13", "RF-013-V3")
 @pytest.mark.requirement("RT-014-P14")
 def test_pages_actions_extractions_and_sequences_keep_their_targets(executor: NLWebExecutor) -> None:
     single = executor._execute_single_action

@@ -14,6 +14,7 @@ import pytest
 
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.nlweb import NLWebExecutor
+from tests.requirements import marked
 from tests.support.sites import AIRLINE, Authority, Site
 
 
@@ -88,3 +89,9 @@ def test_nlweb_parameter_injection() -> None:
 
     assert injected.value == "NYC"
     assert "{origin}" not in injected.value
+
+
+@pytest.mark.requirement("RF-013-V3")
+def test_each_of_the_twenty_scenarios_has_a_test() -> None:
+    tests = marked(Path(__file__).parents[1])
+    assert [number for number in range(41, 61) if not tests[f"RF-013-{number:02d}"]] == []

@@ -124,7 +124,7 @@ class Recorder:
         return "done"
 
 
-@pytest.mark.requirement("RF-013-46", "RT-014-S07")
+@pytest.mark.requirement("RF-013-46", "RT-014-S07", "RF-013-V3")
 def test_the_sandbox_runs_what_it_allows_and_blocks_the_rest_in_the_documented_words() -> None:
     recorder = Recorder()
     sandbox = NLWebSandbox()

@@ -109,6 +109,7 @@ def test_input_is_held_to_the_schema_and_nothing_is_visited_otherwise(running: H
 
 
 @pytest.mark.browser
+@pytest.mark.requirement("AC-29")
 def test_a_sentence_to_a_named_action_fills_its_parameters_and_asks_for_the_rest(running: Hosted) -> None:
     outcome = call(running, capability="search", message="search for tea")
     assert names(value_of(outcome.parts)) == ["tea 1", "tea 2"]  # type: ignore[union-attr]
@@ -122,7 +123,8 @@ def test_a_sentence_to_a_named_action_fills_its_parameters_and_asks_for_the_rest
 
 
 @pytest.mark.browser
-def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_action(
+@pytest.mark.requirement("RT-014-C03")
+def test_an_answer_says_where_it_was_read_and_what_it_cost_and_is_held_against_the_schema_of_its_action(
     running: Hosted, site: Site, tmp_path: Path
 ) -> None:
     done = call(running, capability="search", input={"query": "tea"})
@@ -134,7 +136,11 @@ def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_
     strict = base.model_copy(
         update={
             "interface_id": "strict",
-            "info": {**base.info, "search": base.info["search"].model_copy(update={"output_schema": promised})},
+            "info": {
+                **base.info,
+                "search": base.info["search"].model_copy(update={"output_schema": promised}),
+                "look": base.info["look"].model_copy(update={"cost": 0.02}),
+            },
         }
     )
     (tmp_path / "strict.yaml").write_text(dump(strict))
@@ -145,6 +151,14 @@ def test_an_answer_says_where_it_was_read_and_is_held_against_the_schema_of_its_
             assert isinstance(outcome, Failed), outcome
             assert outcome.code == "malformed_response"
             assert "[0].price" in json.dumps(msgspec.to_builtins(outcome))
+        for given in ({"capability": "look", "input": {"query": "tea"}}, {"message": "look at one shelf, tea"}):
+            outcome = call(running, "strict", **given)  # RT-014: two cents for a sequence, by name or by sentence
+            if isinstance(outcome, Needs):
+                outcome = answer(running, outcome, query="tea")
+            assert isinstance(outcome, Done), outcome
+            assert response(outcome, 0.1)["metadata"]["cost"] == pytest.approx(0.02)
+        rows = [row["cost"] for row in running.rows("calls") if row["agent"] == "strict" and row["status"] == "done"]
+        assert sum(rows) == pytest.approx(2 * 1.00 / 50)
     finally:
         running.run(remove(running.server, "strict"))
 

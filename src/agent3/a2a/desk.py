@@ -99,14 +99,12 @@ class Desk:
         caller, after = self._caller(talk, principal, request), _number(talk.heard.last_event)
         engine = self.engine(request.tenant)
         if isinstance(request, Subscribe):
-            source, seen = engine.subscribe(caller, replace(request, after=after)), None
+            source = engine.subscribe(caller, replace(request, after=after))
         else:
             assert isinstance(request, Send)
-            source, seen = engine.stream(caller, request), after
+            source = engine.stream(caller, request, after)
         async for number, item in source:
-            if seen is None or number > seen:
-                shown = await self._extensions.shown(item, caller, engine) if talk.active else item
-                yield number, shown
+            yield number, await self._extensions.shown(item, caller, engine) if talk.active else item
 
     def echo(self, talk: Talk) -> Headers:
         """The extensions that were activated, as clients of this generation look for them."""

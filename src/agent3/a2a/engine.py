@@ -8,7 +8,7 @@ whatever comes after that is told by the task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -33,6 +33,7 @@ from agent3.a2a.projecting import (
     message_of,
     parts_in,
     says_all,
+    seq_of,
 )
 from agent3.a2a.shapes import (
     CancelTask,
@@ -85,6 +86,10 @@ _LONGEST: Final = 86_400.0
 _A_WHILE: Final = 30.0
 _LOOKED: Final = 500
 """Tasks that a search reads, the latest first."""
+_AT_ONCE: Final = 2_000
+"""Lines of the logs of several tasks that are read in one go."""
+_QUERY: Final = 1_000
+"""Characters of what is searched for."""
 _ID: Final = 500
 """Characters of an id that a client chooses: they are remembered, and are keys in the tables."""
 _USUAL_MODES: Final = Capability(name="").input_modes
@@ -190,8 +195,11 @@ class Engine:
             return quick
         return await self._whole(await self._reply(request, job), job)
 
-    async def stream(self, caller: Caller, request: Send) -> Items:
-        """Say something, and hear everything that follows, each item with its number. The task comes first."""
+    async def stream(self, caller: Caller, request: Send, after: int | None = None) -> Items:
+        """Say something, and hear everything that follows, each item with its number. The task comes first.
+
+        With ``after``, who said it before hears what came after that item; of a task that never told it, everything.
+        """
         if (job := await self._meant(caller, request)) is not None:
             await self._say(caller, request, job)
             opening = self._follower.follow(await self._find(caller, job.id), after=after_event(job.seq))
@@ -199,9 +207,11 @@ class Engine:
             call, aim = await self._prepared(caller, request)
             job = await self._on_shelf(call) or await self._begin(caller, request, call, aim)
             opening = self._follower.fresh(job, waits=answer_kind(aim.capability) != "task", log=self._log(job))
+        heard = -1 if after is None or seq_of(after)[0] > job.seq else after
         async with aclosing(opening):
             async for number, item in opening:
-                yield number, await self._whole(item, job)
+                if number > heard:
+                    yield number, await self._whole(item, job)
 
     async def get(self, caller: Caller, request: GetTask) -> Task:
         """A task as it stands; JobNotFound for one that is not this caller's."""
@@ -216,8 +226,8 @@ class Engine:
             return TaskPage(tasks=(), next_page_token="", page_size=size, total_size=0)
         jobs, total = await self._listed(caller, chosen, size + 1)
         more, jobs = len(jobs) > size, jobs[:size]
-        found = await self._all_projected(jobs)
-        tasks = [one.task(request.history_length, artifacts=request.include_artifacts) for one in found]
+        length, artifacts = request.history_length, request.include_artifacts
+        tasks = [one.task(length, artifacts=artifacts) async for one in self._each_projected(jobs)]
         return TaskPage(
             tasks=tuple([await self._whole(task, job) for task, job in zip(tasks, jobs, strict=True)]),
             next_page_token=token_of(jobs[-1].updated, jobs[-1].id) if more else "",
@@ -227,13 +237,15 @@ class Engine:
 
     async def search(self, caller: Caller, request: Search) -> TaskPage:
         """The caller's latest tasks in which all these words stand."""
+        if len(request.query) > _QUERY:
+            raise ValidationError(f"query must have at most {_QUERY} characters, got {len(request.query)}.")
         size = size_of(request.page_size)
         chosen = wanted(ListTasks(), self._agent)
         assert chosen is not None
         jobs, _ = await self._listed(caller, chosen, _LOOKED)
         words = request.query.lower().split()
-        tasks = [one.task() for one in await self._all_projected(jobs)]
-        found = [one for one in tasks if all(word in _text(one) for word in words)]
+        tasks = (one.task() async for one in self._each_projected(jobs))
+        found = [one async for one in tasks if _has(one, words)]
         return TaskPage(tasks=tuple(found[:size]), next_page_token="", page_size=size, total_size=len(found))
 
     async def cancel(self, caller: Caller, request: CancelTask) -> Task:
@@ -607,6 +619,12 @@ class Engine:
             return fold(job, (), self._link)
         return (await self._all_projected([job]))[0]
 
+    async def _each_projected(self, jobs: Sequence[Job]) -> AsyncIterator[Projection]:
+        """The tasks of many jobs, a few at a time: their logs may be long, and others wait for the loop."""
+        for some in _in_turns(jobs):
+            for one in await self._all_projected(some):
+                yield one
+
     async def _all_projected(self, jobs: Sequence[Job]) -> Sequence[Projection]:
         """The tasks of some jobs. Of one that said nothing but its end, the row tells all."""
         lines: dict[str, Sequence[Line]] = {}
@@ -628,6 +646,25 @@ def _not_cancelable(job: Job) -> TaskNotCancelable:
     return TaskNotCancelable(f"Task {job.id} is {job.status} and cannot be cancelled any more.")
 
 
+def _in_turns(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """Jobs in groups of so many lines, or of one that has more by itself."""
+    group: list[Job] = []
+    lines = 0
+    for job in jobs:
+        if group and lines + job.seq > _AT_ONCE:
+            yield group
+            group, lines = [], 0
+        group.append(job)
+        lines += job.seq
+    if group:
+        yield group
+
+
+def _has(task: Task, words: Sequence[str]) -> bool:
+    text = _text(task)
+    return all(word in text for word in words)
+
+
 def _text(task: Task) -> str:
     """All words of a task, in small letters."""
     said = [part for message in task.history for part in message.parts]
@@ -646,8 +683,9 @@ def _words(part: Shown) -> str:
 
 def _check_ids(request: Send) -> None:
     """Hold the ids of a message against the room that there is for them."""
-    given = {"messageId": request.message.message_id, "contextId": request.message.context_id, "id": request.task_alias}
-    for name, value in given.items():
+    message = request.message
+    given = (("messageId", message.message_id), ("contextId", message.context_id), ("id", request.task_alias))
+    for name, value in given:
         if value is not None and len(value) > _ID:
             text = f"must have at most {_ID} characters, got {len(value)}"
             raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])

@@ -81,6 +81,7 @@ class Peer:
         credential: Credential,
         *,
         tongues: OrderedDict[str, Place] | None = None,
+        lines: dict[Place, Line] | None = None,
         extensions: frozenset[str] = SPOKEN,
         env: Env = REAL,
         pauses: float = 0.2,
@@ -91,7 +92,7 @@ class Peer:
         self._tongues = OrderedDict[str, Place]() if tongues is None else tongues
         self._env = env
         self._pauses = pauses
-        self._lines: dict[Place, Line] = {}
+        self.lines: dict[Place, Line] = {} if lines is None else lines
         self._extensions = extensions
         self._shown: Mapping[str, Any] | None = None
         self.used = env.monotonic()
@@ -231,7 +232,7 @@ class Peer:
 
     async def aclose(self) -> None:
         """Close its connections."""
-        for line in self._lines.values():
+        for line in self.lines.values():
             await line.aclose()
         await self.gate.aclose()
 
@@ -265,11 +266,11 @@ class Peer:
         ]
         for place in dict.fromkeys([*([known] if known is not None else ()), *declared, *guessed]):
             try:
-                if place not in self._lines:
-                    self._lines[place] = LINES[place.binding](place, self.gate)
+                if place not in self.lines:
+                    self.lines[place] = LINES[place.binding](place, self.gate)
             except (ContentTypeNotSupported, MissingExtra):
                 continue
-            yield self._lines[place]
+            yield self.lines[place]
 
     def _may_leave(self, line: Line, request: Request, wrong: RequestError) -> bool:
         """Whether an error says that this is not spoken here, and so that nothing was done.
@@ -426,10 +427,12 @@ class Peers:
             peer.used = self._env.monotonic()
             return peer
         async with self._opening.setdefault(key, asyncio.Lock()):
-            peer = self._all.get(key)
-            if peer is None or fresh or not peer.knows(document):
-                peer = await self._made(key, peer, how, document)
-        self._opening.pop(key, None)
+            try:
+                peer = self._all.get(key)
+                if peer is None or fresh or not peer.knows(document):
+                    peer = await self._made(key, peer, how, document)
+            finally:
+                self._opening.pop(key, None)
         await self._let_go()
         return peer
 
@@ -463,7 +466,9 @@ class Peers:
         if before is not None and found is before.found:
             return before
         credential = Credential(found.card, secret, how.get("secret_header"), gate, found.url, self._env)
-        peer = Peer(found, gate, credential, tongues=self._tongues, env=self._env, pauses=self._pauses)
+        # A new card is the same agent: what is open to it stays open, and is closed with this peer.
+        lines = before.lines if before is not None else None
+        peer = Peer(found, gate, credential, tongues=self._tongues, lines=lines, env=self._env, pauses=self._pauses)
         self._all[key] = peer
         return peer
 

@@ -8,7 +8,7 @@ read after a restart is the one that was told before it. Nothing here waits or w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -37,6 +37,7 @@ from agent3.model import Part as Piece
 
 __all__ = [
     "META",
+    "Growing",
     "Link",
     "Projection",
     "answer_kind",
@@ -290,6 +291,52 @@ class _Chunks:
         return parts[0].text[self._length :] if same else None
 
 
+class Growing:
+    """An artifact that comes in pieces, put together when it is read: with each piece, it would be copied each time."""
+
+    __slots__ = ("_artifact", "_pieces")
+
+    def __init__(self, artifact: Artifact):
+        self._artifact = artifact
+        self._pieces = [artifact.parts]
+
+    def add(self, piece: Artifact) -> None:
+        """One more piece of it."""
+        self._pieces.append(piece.parts)
+        if piece.name and not self._artifact.name:
+            self._artifact = replace(self._artifact, name=piece.name)
+
+    def whole(self) -> Artifact:
+        """All of it so far."""
+        if len(self._pieces) > 1:
+            self._artifact = replace(self._artifact, parts=_joined(self._pieces))
+            self._pieces = [self._artifact.parts]
+        return self._artifact
+
+
+def _joined(pieces: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
+    """Pieces of an artifact as one: a text goes on where the last one ended."""
+    parts: list[Part] = []
+    more: list[str] = []
+    for piece in pieces:
+        rest = piece
+        if parts and piece and parts[-1].text is not None and piece[0].text is not None:
+            more.append(piece[0].text)
+            rest = piece[1:]
+        if rest:
+            _lengthen(parts, more)
+            parts.extend(rest)
+    _lengthen(parts, more)
+    return tuple(parts)
+
+
+def _lengthen(parts: list[Part], more: list[str]) -> None:
+    """Let the last text go on."""
+    if more:
+        parts[-1] = replace(parts[-1], text="".join([parts[-1].text or "", *more]))
+        more.clear()
+
+
 class Projection:
     """One task, folded from the log of its job. ``apply`` takes the lines in order.
 
@@ -301,7 +348,7 @@ class Projection:
         self.id: str = call.meta.get(ALIAS) or job.id
         self.context = call.context or job.id
         self.history: list[Message] = [first_message(replace(call, job=job.id, context=self.context))]
-        self.artifacts: dict[str, Artifact] = {}
+        self._artifacts: dict[str, Growing] = {}
         self.status = Status(state=State.SUBMITTED, timestamp=stamp(job.created))
         self._job = job
         self._link = link
@@ -348,7 +395,7 @@ class Projection:
             id=self.id,
             context_id=self.context,
             status=self.status,
-            artifacts=tuple(self.artifacts.values()) if artifacts else (),
+            artifacts=tuple(one.whole() for one in self._artifacts.values()) if artifacts else (),
             history=shortened(self.history, history_length),
         )
 
@@ -400,15 +447,15 @@ class Projection:
     def _piece(self, event: Event) -> ArtifactUpdate:
         called = event.artifact or _RESULT
         parts = parts_out(event.parts, self._link)
-        known = self.artifacts.get(called)
+        known = self._artifacts.get(called)
         goes_on = event.append and (known is not None or self._apart)
         chunks = self._streamed[called] = self._streamed.get(called) or _Chunks() if goes_on else _Chunks()
         chunks.add(event.parts)
         piece = Artifact(artifact_id=called, name=event.name, parts=parts)
         if known is not None and goes_on:
-            self.artifacts[called] = replace(known, name=known.name or event.name, parts=_joined(known.parts, parts))
+            known.add(piece)
         else:
-            self.artifacts[called] = piece
+            self._artifacts[called] = Growing(piece)
         return ArtifactUpdate(
             task_id=self.id, context_id=self.context, artifact=piece, append=goes_on, last_chunk=event.last
         )
@@ -439,7 +486,8 @@ class Projection:
             yield replace(whole, artifact=last, append=True)
 
     def _whole(self, made: Made) -> ArtifactUpdate:
-        artifact = self.artifacts[made.id] = _artifact(made, self._link)
+        artifact = _artifact(made, self._link)
+        self._artifacts[made.id] = Growing(artifact)
         return ArtifactUpdate(task_id=self.id, context_id=self.context, artifact=artifact, last_chunk=True)
 
 
@@ -454,13 +502,6 @@ def _artifact(made: Made, link: Link | None) -> Artifact:
 
 
 _INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})
-
-
-def _joined(before: tuple[Part, ...], more: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Two pieces of an artifact as one: a text goes on where the last one ended."""
-    if len(before) == 1 == len(more) and before[0].text is not None and more[0].text is not None:
-        return (replace(before[0], text=before[0].text + more[0].text),)
-    return before + more
 
 
 def shortened(history: Iterable[Message], length: int | None) -> tuple[Message, ...]:

@@ -151,7 +151,8 @@ class Pushes:
             if row["generation"] == "1.0":
                 for name, item in items:
                     await self._post(tx, job.owner, job.id, row, item, name)
-            else:
+            elif any(one.kind != "artifact" or one.last for one in events):
+                # Before 1.0 the whole task is told: with each piece of a stream, that would be many times the stream.
                 await self._post(tx, job.owner, job.id, row, await self._task(tx, job), items[-1][0])
 
     def _items(self, job: Job, events: Sequence[Event]) -> Sequence[tuple[str, Item]]:

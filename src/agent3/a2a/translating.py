@@ -16,7 +16,7 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from agent3.a2a.extensions import USAGE
-from agent3.a2a.projecting import parts_in, parts_out
+from agent3.a2a.projecting import Growing, parts_in, parts_out
 from agent3.a2a.shapes import Artifact, ArtifactUpdate, Item, Message, Part, Role, State, Status, StatusUpdate, Task
 from agent3.errors import MalformedResponse, TargetError, ValidationError, by_code
 from agent3.model import (
@@ -168,7 +168,7 @@ class Fold:
     def __init__(self) -> None:
         self.task: Task | None = None
         self.message: Message | None = None
-        self._artifacts: dict[str, Artifact] = {}
+        self._artifacts: dict[str, Growing] = {}
 
     def take(self, item: Item) -> list[Event]:
         """One more item, in order. A task counts for everything before it."""
@@ -185,12 +185,12 @@ class Fold:
         """What came of it."""
         if self.message is not None or self.task is None:
             return self.message
-        return replace(self.task, artifacts=tuple(self._artifacts.values()))
+        return replace(self.task, artifacts=tuple(one.whole() for one in self._artifacts.values()))
 
     def _snapshot(self, task: Task) -> list[Event]:
         new = [one for one in task.artifacts if one.artifact_id not in self._artifacts]
         self.task = task
-        self._artifacts = {one.artifact_id: one for one in task.artifacts}
+        self._artifacts = {one.artifact_id: Growing(one) for one in task.artifacts}
         return [self._event(one, append=False, last=True) for one in new] + _progress(task.status, task.metadata)
 
     def _status(self, update: StatusUpdate) -> list[Event]:
@@ -206,9 +206,10 @@ class Fold:
         piece = update.artifact
         known = self._artifacts.get(piece.artifact_id)
         if known is not None and update.append:
-            piece = replace(known, name=known.name or piece.name, parts=_joined(known.parts, piece.parts))
-        self._artifacts[piece.artifact_id] = piece
-        return self._event(update.artifact, append=known is not None and update.append, last=update.last_chunk)
+            known.add(piece)
+        else:
+            self._artifacts[piece.artifact_id] = Growing(piece)
+        return self._event(piece, append=known is not None and update.append, last=update.last_chunk)
 
     def _event(self, artifact: Artifact, *, append: bool, last: bool) -> Event:
         first = next(iter(self._artifacts), artifact.artifact_id)
@@ -221,13 +222,6 @@ class Fold:
             append=append,
             last=last,
         )
-
-
-def _joined(before: tuple[Part, ...], more: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Two pieces of an artifact as one: a text goes on where the last one ended."""
-    if before and more and before[-1].text is not None and more[0].text is not None:
-        return (*before[:-1], replace(before[-1], text=before[-1].text + more[0].text), *more[1:])
-    return before + more
 
 
 def _progress(status: Status, metadata: Mapping[str, Any] | None) -> list[Event]:

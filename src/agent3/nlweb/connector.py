@@ -39,9 +39,11 @@ from agent3.model import (
     Needs,
     Outcome,
     Part,
+    Price,
     Principal,
     Question,
     Route,
+    Usage,
     text_of,
 )
 from agent3.nlweb.commands import Resolution
@@ -158,7 +160,7 @@ class NLWebConnector:
         )
         _require_promised(result, interface, wish.action)
         meta = {"action": wish.action, **({SOURCES: msgspec.to_builtins(read)} if read else {})}
-        return Done(_parts(result, route.meta.get("output")), meta=meta)
+        return Done(_parts(result, route.meta.get("output")), usage=_charged(route, interface, wish.action), meta=meta)
 
     async def _begun(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
         """The wish of a first turn: an action with its input, or what a sentence was understood to mean."""
@@ -273,6 +275,7 @@ def _capability(interface: NLWebInterface, name: str) -> Capability:
         tags=("untrusted",) if name in (interface.metadata.get("untrusted") or ()) else (),
         hints=Hints(read_only=said.read_only, idempotent=said.idempotent, consequential=said.consequential),
         routes=(_route(interface, name),),
+        price=Price(call=info.cost),
         timeout=_SECONDS,
         meta={"reads": "messages"},
     )
@@ -380,6 +383,12 @@ def _owner(principal: Principal) -> str:
     if principal.tenant is None and not principal.id.startswith("["):
         return principal.id
     return msgspec.json.encode([principal.tenant, principal.id]).decode()
+
+
+def _charged(route: Route, interface: NLWebInterface, name: str) -> Usage | None:
+    """The cost of the action that a sentence led to. Called by its name, an action has its price already."""
+    info = interface.info.get(name)
+    return Usage(cost=info.cost) if route.target is None and info is not None and info.cost else None
 
 
 def _require_promised(result: Any, interface: NLWebInterface, name: str) -> None:

@@ -18,6 +18,7 @@ from agent3.nlweb.checking import Finding, check
 from agent3.nlweb.chrome import Chrome
 from agent3.nlweb.commands import Driven, drive
 from agent3.nlweb.learning import learn
+from agent3.nlweb.login import Login
 from agent3.nlweb.pool import Pool
 from agent3.nlweb.preparing import prepare
 from agent3.nlweb.recording import Heard, Recorder
@@ -80,7 +81,7 @@ async def run_action(
 ) -> Any:
     """Run one action, as the gateway would, without cookies from before. ``trace`` is where its trace is written."""
     prepare(interface, action, parameters)
-    if trace is not None and any(_SECRET.search(step.model_dump_json()) for step in interface.actions[action]):
+    if trace is not None and _knows_secrets(interface, action):
         raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
     keys = Overrides.read().keys
     visits = Visits(
@@ -116,6 +117,15 @@ async def check_interface(
 
 
 # Inside
+
+
+def _knows_secrets(interface: NLWebInterface, action: str) -> bool:
+    """Whether a secret is typed in the course of an action, or of the login that comes before it."""
+    login = Login.of(interface)
+    if login is not None and any(value.startswith("env:") for value in login.parameters.values()):
+        return True
+    steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
+    return any(_SECRET.search(step.model_dump_json()) for step in steps)
 
 
 class _Traced(Snapshots):

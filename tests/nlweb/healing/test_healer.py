@@ -12,7 +12,6 @@ from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, StorageError
 from agent3.nlweb.healing import Healer, Known, MemoryBook, Policy, Where
 from agent3.nlweb.healing import heals as life
-from agent3.nlweb.session import Tools
 from agent3.observe.metrics import Metrics
 from tests.support.acting import Stage, stage, step
 
@@ -31,11 +30,14 @@ REMOVED = """<!doctype html><title>Shop</title><main><h1>Blue mug</h1><p>Stonewa
 <footer><p>Letters about mugs</p><form onsubmit="return false"><input name="mail">
 <button onclick="document.title='wrong'">Add to cart</button></form></footer>"""
 SWAPPED = OLD.replace('<button id="add"', '<a id="add" href="#top">Up</a><button id="other"')
-SHADOW = """<!doctype html><title>Shop</title><my-box></my-box><script>customElements.define('my-box', class extends HTMLElement {
-connectedCallback() { this.attachShadow({mode: 'open'}).innerHTML = `<h2>Blue mug</h2><p>Stoneware of clay</p>
-<button INNER>Add to cart</button>`; this.shadowRoot.querySelector('button').onclick = () => document.title = 'added'; } });</script>"""
+SHADOW = """<!doctype html><title>Shop</title><my-box></my-box><script>
+customElements.define('my-box', class extends HTMLElement { connectedCallback() {
+this.attachShadow({mode: 'open'}).innerHTML = `<h2>Blue mug</h2><p>Stoneware of clay</p>
+<button INNER>Add to cart</button>`;
+this.shadowRoot.querySelector('button').onclick = () => document.title = 'added'; } });</script>"""
 FRAME = "<!doctype html><title>Shop</title><iframe id='inner' src='/inside'></iframe>"
-LATE = """<!doctype html><title>Shop</title><main></main><script>setTimeout(() => { document.querySelector('main').innerHTML =
+LATE = """<!doctype html><title>Shop</title><main></main><script>setTimeout(() => {
+document.querySelector('main').innerHTML =
 `<button id="add" onclick="document.title='added'">Quite another thing</button>`; }, 450);</script>"""
 
 

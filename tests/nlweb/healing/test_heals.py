@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -88,7 +88,7 @@ def test_what_was_reverted_stays_known_among_many_proposals() -> None:
 
 # The books
 
-Story = Callable[[Book], Awaitable[None]]
+Story = Callable[[Book], Coroutine[None, None, None]]
 
 
 def in_memory(story: Story, _: Path) -> None:

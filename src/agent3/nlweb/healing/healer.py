@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -165,18 +166,22 @@ class Healer:
     async def _by_print(
         self, page: Page | Frame, action: NLWebAction, own: Locator, known: Known, end: float
     ) -> Locator:
-        """Look for it, and look again until the time is over: a page may still be coming."""
-        while True:
+        """Look for it, and look again until the time is over: a page may still be coming.
+
+        What is found and may not be taken is looked at once more only: the page is there, and a person must decide.
+        """
+        for round_ in count():
             search = await self._search(page, known)
             if search.heal is not None and self._may_use(known.where, search.heal):
                 return await self._use(known, search)
             left = (end - time.monotonic()) * 1000
-            if left <= 1.0:
+            if left <= 1.0 or (search.heal is not None and round_):
                 raise await self._given_up(page, action, known, search)
             try:
                 return await self._checked(page, own, known, min(_ROUND, left))
             except playwright().TimeoutError:
                 continue
+        raise AssertionError("unreachable: the time ends")
 
     async def _search(self, page: Page | Frame, known: Known) -> _Search:
         assert known.print is not None

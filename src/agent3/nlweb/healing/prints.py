@@ -18,13 +18,13 @@ __all__ = ["Print", "family", "of_page", "words"]
 
 _SAME_ROLE = {"searchbox": "textbox"}
 """What ARIA calls a kind of the other."""
-_MOST_WORDS = 60
+_MOST_WORDS = 100
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[^\W_]+")
 
 
 class Print(Struct, frozen=True, omit_defaults=True):
-    """What is remembered of one element. ``near``, ``heading`` and ``query`` hold digests, everything else is plain."""
+    """What is remembered of one element. ``near`` to ``heading`` and ``query`` hold digests, the rest is plain."""
 
     role: str
     tag: str
@@ -40,6 +40,7 @@ class Print(Struct, frozen=True, omit_defaults=True):
     query: str = ""
     classes: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
     heading: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Print(Struct, frozen=True, omit_defaults=True):
 
 def of_page(seen: dict[str, Any]) -> Print:
     """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error."""
-    around = {key: digests(str(seen.get(key) or "")) for key in ("near", "heading")}
+    around = {key: digests(str(seen.get(key) or "")) for key in ("near", "wide", "heading")}
     box = tuple(round(float(one), 3) for one in seen["box"])
     query = str(seen.get("query") or "").lstrip("?")
     return convert({**seen, **around, "box": box, "query": _digest(query) if query else ""}, Print)

@@ -20,7 +20,7 @@ THRESHOLD = 0.62
 MARGIN = 0.12
 _NAMED = 0.9
 _CONTRADICTED = 0.45
-_CONTEXT = 0.4
+_CONTEXT = 0.45
 _STRONG_CONTEXT = 0.75
 
 _MEANINGS = (
@@ -132,7 +132,7 @@ def _evidence(known: Print, other: Print) -> list[tuple[float, float, float]]:
     compare(known.field, _ids(known.field, other.field), 3.0, 0.4)
     compare(known.href, _leads_there(known, other), 3.0 if len(known.href) > 1 else 1.0, 0.4)
     compare(known.id, _ids(known.id, other.id), 2.5, 0.2)
-    compare(known.near, _overlap(known.near, other.near), 2.5, 0.6)
+    compare(known.near, _nearby(known, other), 2.5, 0.6)
     compare(known.placeholder, name_likeness(known.placeholder, other.placeholder), 1.5, 0.4)
     compare(known.complete, float(known.complete == other.complete), 1.5, 0.5)
     compare(known.heading, _overlap(known.heading, other.heading), 1.5, 0.6)
@@ -190,6 +190,12 @@ def _ids(one: str, other: str) -> float:
 def _overlap(one: Collection[str], other: Collection[str]) -> float:
     first, second = set(one), set(other)
     return 2.0 * len(first & second) / (len(first) + len(second)) if first and second else 0.0
+
+
+def _nearby(known: Print, other: Print) -> float:
+    """Whether the words beside the one are beside the other, or at least in the same part of the page."""
+    inside = len(set(known.near) & set(other.wide)) / len(set(known.near)) if known.near else 0.0
+    return max(_overlap(known.near, other.near), inside)
 
 
 def _all_words(texts: Collection[str]) -> set[str]:
@@ -262,8 +268,12 @@ def _leads_there(known: Print, other: Print) -> float:
 
 def _context(known: Print, other: Print) -> float:
     """How much of what stands around the one stands around the other, where anything is known of it."""
-    parts = [(known.near, other.near, 2.0), (known.heading, other.heading, 1.0), (known.fields, other.fields, 1.0)]
-    known_parts = [(_overlap(mine, its), weight) for mine, its, weight in parts if mine]
+    parts = [
+        (known.near, _nearby(known, other), 3.0),
+        (known.heading, _overlap(known.heading, other.heading), 1.0),
+        (known.fields, _overlap(known.fields, other.fields), 1.0),
+    ]
+    known_parts = [(likeness, weight) for mine, likeness, weight in parts if mine]
     if not known_parts:
         return 0.5
     return sum(likeness * weight for likeness, weight in known_parts) / sum(weight for _, weight in known_parts)

@@ -31,13 +31,15 @@ const role = one => {
 const control = one => ['INPUT', 'SELECT', 'TEXTAREA'].includes(one.tagName);
 const pressed = one => one.tagName === 'INPUT' && BUTTONS.includes(one.type);
 const MUTE = ['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'OPTION'];
-const gather = (root, most, except = null) => {
+const unseen = one => one.getAttribute('aria-label') ?? one.getAttribute('placeholder') ?? '';
+const gather = (root, most, except = [], labels = false) => {
   let text = '';
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT | (labels ? NodeFilter.SHOW_ELEMENT : 0));
   while (text.length < most && walker.nextNode()) {
-    const node = walker.currentNode, one = node.parentElement;
-    if (!node.data.trim() || !one || MUTE.includes(one.tagName) || except?.contains(node)) continue;
-    if (one.checkVisibility?.({visibilityProperty: true}) ?? true) text += ' ' + node.data.trim();
+    const node = walker.currentNode, one = node.nodeType === 3 ? node.parentElement : node;
+    const said = (node.nodeType === 3 ? node.data : unseen(node)).trim();
+    if (!said || !one || MUTE.includes(one.tagName) || except.some(each => each.contains(node))) continue;
+    if (one.checkVisibility?.({visibilityProperty: true}) ?? true) text += ' ' + said;
   }
   return cut(text, most);
 };
@@ -66,13 +68,20 @@ const above = one => one.parentElement ?? one.getRootNode().host ?? null;
 const PARTS = 'main, section, article, aside, nav, header, footer, dialog, form, fieldset, table, [role=dialog]';
 const HEADS = 'h1, h2, h3, h4, h5, h6, legend, caption, summary';
 const near = one => {
+  const own = [one, ...(one.labels ?? [])];
   let text = '';
   for (let node = above(one), level = 0; node && node !== document.documentElement && level < 5; level++) {
-    text = gather(node, 600, one);
+    text = gather(node, 600, own, true);
     if (text.split(' ').length >= 4 || (text && node.matches(PARTS) && !node.matches('form, fieldset'))) break;
     node = above(node);
   }
   return text;
+};
+const wide = one => {
+  const inner = above(one)?.closest('form, fieldset') ?? one;
+  let part = above(inner)?.closest(PARTS) ?? null;
+  for (let node = part ? null : inner; node && node !== document.body; node = above(node)) part = node;
+  return part ? gather(part, 900, [one, ...(one.labels ?? [])], true) : '';
 };
 const heading = one => {
   for (let node = one, level = 0; node && node !== document.body && level < 10; node = above(node), level++)
@@ -103,7 +112,8 @@ const read = one => ({
   title: cut(one.getAttribute('title')), complete: cut(one.getAttribute('autocomplete'), 40),
   href: one.tagName === 'A' ? cut(one.pathname || one.getAttribute('href')?.split(/[?#]/)[0]) : '',
   query: one.tagName === 'A' ? cut(one.search || one.getAttribute('href')?.split('?')[1]?.split('#')[0], 500) : '',
-  classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one), heading: heading(one),
+  classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one),
+  wide: wide(one), heading: heading(one),
   fields: fields(one), path: path(one), box: place(one), shown: shown(one),
   landmark: one.closest('form, nav, header, footer, aside, dialog, [role=dialog], main')?.tagName.toLowerCase() ?? '',
 });
