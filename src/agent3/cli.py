@@ -7,6 +7,7 @@ or the target cannot be reached.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -254,12 +255,13 @@ def add(
     signing: Signing = Signing(),  # noqa: B008 - frozen
     where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
-    """Add an MCP server: its address, a command that runs one, or a client's JSON file.
+    """Add an agent: an MCP server, an A2A agent, or a website. What it is, is found out.
 
     Parameters
     ----------
     what:
-        https://host/mcp, "npx some-server --flag" in quotes, or a file with {"mcpServers": {…}}. Write env:NAME for a
+        An address (of an MCP server, of an A2A agent or its card, of a site that speaks NLWeb), "npx some-server
+        --flag" in quotes, or a file: a website's interface, or a client's {"mcpServers": {…}}. Write env:NAME for a
         secret in it.
     name:
         What to call it; by default what it calls itself.
@@ -443,6 +445,9 @@ app.command("agent3.server.heals:web", name="web", help="Websites as agents: mak
 
 def main() -> None:
     """The ``agent3`` command. An error is one sentence on standard error, never a stack."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Line by line also into a pipe: in order with what goes to standard error, and a reader that left is noticed.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         app(sys.argv[1:])
     except Agent3Error as wrong:

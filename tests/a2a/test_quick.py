@@ -82,7 +82,9 @@ def test_what_may_be_repeated_costs_one_transaction_and_no_read(
                 kept = getattr(bench.database, name)
 
                 def counting(*given: Any, _name: str = name, _kept: Any = kept, **more: Any) -> Any:
-                    if "jobs" in str(given) or _name == "write":
+                    # What the house looks after meanwhile is not the call's: abandoned jobs, stops, counts.
+                    own = "status = 'working'" not in str(given) and "GROUP BY status" not in str(given)
+                    if ("jobs" in str(given) and own) or _name == "write":
                         counted.append(_name)
                     return _kept(*given, **more)
 

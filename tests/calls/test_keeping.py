@@ -53,7 +53,8 @@ def test_what_is_past_its_time_goes_and_is_counted(url: str) -> None:
         jobs = Jobs(database, world)
         job, _ = await jobs.open(a_call())
         await jobs.end_turn(job, Done(), None)
-        assert await keeping.sweep() == {"ledger rows": 1_201, "dead letters": 1, "artifacts": 0, "jobs": 0}
+        removed = await keeping.sweep()
+        assert {name: count for name, count in removed.items() if count} == {"ledger rows": 1_201, "dead letters": 1}
         assert (await count(database, "calls"), await count(database, "dead_letters")) == (1, 1)
         world.advance(8 * DAY)
         assert (await keeping.sweep())["jobs"] == 1

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import agent3.nlweb.healing.heals as heals
+import agent3.nlweb.healing.script as script
 from agent3.definitions import NLWebAction, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import CallTimeout, StorageError
-from agent3.nlweb.healing import heals, script
 from agent3.nlweb.healing.books import Book, MemoryBook
 from agent3.nlweb.healing.heals import Heal, Known, Policy, Where
 from agent3.nlweb.healing.prints import Print, family, of_page
