@@ -291,7 +291,13 @@ def _browser() -> Check:
 def _extras() -> list[Check]:
     from importlib.util import find_spec
 
-    known = {"postgres": "asyncpg", "browser": "playwright", "otel": "opentelemetry.sdk", "semantic": "tokenizers"}
+    known = {
+        "postgres": "asyncpg",
+        "browser": "playwright",
+        "grpc": "grpc",
+        "otel": "opentelemetry.sdk",
+        "semantic": "tokenizers",
+    }
     there = [extra for extra, module in known.items() if _has(find_spec, module)]
     return [_check("extras", "ok", f"installed: {', '.join(there) or 'none'}")]
 
