@@ -42,6 +42,32 @@ def test_it_is_read_back_as_it_was_with_its_log(url: str) -> None:
     on(url, story)
 
 
+def test_one_that_told_nothing_but_its_end_is_read_from_its_row_alone(url: str) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        job, other = [await jobs.finished.put(a_call(key=key), DONE, []) for key in ("k", "l")]
+        assert await database.all("SELECT job FROM job_events") == []
+        for lines in (await jobs.lines(job.id), (await jobs.lines_of([other.id, job.id]))[job.id]):
+            assert [(line.event.kind, line.event.seq, line.event.turn) for line in lines] == [("turn", 1, 1)]
+            assert lines[0].event.data["parts"][0]["text"] == "yes"
+            assert lines[0].at == job.updated
+        assert [event.kind async for event in jobs.follow("alice", job.id)] == ["turn"]
+        assert await jobs.lines(job.id, after=1) == []
+        assert await jobs.lines("nobody's") == []
+
+    on(url, story)
+
+
+@pytest.mark.parametrize("count", [1, 3, 63, 200, 201])
+def test_any_number_of_them_is_kept_together(url: str, count: int) -> None:
+    async def story(jobs: Jobs, database: Database) -> None:
+        put = await asyncio.gather(*(jobs.finished.put(a_call(key=str(n)), DONE, []) for n in range(count)))
+        rows = await database.all("SELECT id FROM jobs")
+        assert {row["id"] for row in rows} == {job.id for job in put}
+        assert len(rows) == count
+
+    on(url, story)
+
+
 def test_a_key_has_one_job_however_many_end_at_once(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
         put = [jobs.finished.put(a_call(key="k"), Done((Part(text=str(n)),)), []) for n in range(20)]

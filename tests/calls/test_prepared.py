@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,23 @@ from msgspec.structs import replace
 
 from agent3.calls import Context, LocalAgent
 from agent3.calls.prepared import Prepared, prepare
+from agent3.env import REAL
 from agent3.errors import Agent3Error, Unavailable
-from agent3.model import LOCAL, Artifact, Done, Failed, Needs, Outcome, Part, Price, Principal, Question, Usage, Working
+from agent3.model import (
+    LOCAL,
+    Artifact,
+    Call,
+    Done,
+    Failed,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+    Question,
+    Usage,
+    Working,
+)
 from agent3.observe import logs
 from agent3.settings import Calls, Limits, Rule, Settings
 from tests.support.home import CLIENT, QUIET, Home, home, run
@@ -164,6 +180,27 @@ async def by_steps(it: Home, agent: LocalAgent, given: Any, principal: Principal
     return await it.call("do", given, principal=principal, timeout=timeout)
 
 
+async def as_message(it: Home, agent: LocalAgent, given: Any, principal: Principal, *, ready: bool) -> Outcome:
+    """A call that has an id, a key and a context already, as a message has; by the short way, if ``ready``."""
+    capability = agent.functions["do"].capability
+    call = Call(
+        id=REAL.id(),
+        principal=principal,
+        agent=agent.id,
+        capability="do",
+        parts=(Part(text=given),) if isinstance(given, str) else (),
+        input=None if isinstance(given, str) else given,
+        context="a context",
+        key="a key",
+        timeout=capability.timeout,
+        routes=capability.routes,
+    )
+    turn = partial(it.house.runner.first, call, (agent.agent, capability), opened=lambda _: None, door="test")
+    found = prepared(it, agent, principal) if ready else None
+    outcome = await found.message(call, turn) if found is not None else None
+    return outcome if outcome is not None else await turn()
+
+
 def _without_figures(value: Any) -> Any:
     return re.sub(r"\d+(\.\d+)? s", "some s", value) if isinstance(value, str) else value
 
@@ -204,9 +241,11 @@ def compared(
                 await way(it, agent, given, principal)
             found.append(await seen(it, way(it, agent, given, principal)))
 
-    run(story(shortly))
-    run(story(by_steps))
-    assert found[0] == found[1]
+    for way, other in ((shortly, by_steps), (partial(as_message, ready=True), partial(as_message, ready=False))):
+        found.clear()
+        run(story(way))
+        run(story(other))
+        assert found[0] == found[1]
     return found[0]
 
 
@@ -225,6 +264,50 @@ def test_the_usual_call_is_done_by_itself() -> None:
             assert isinstance(outcome, Done)
             assert outcome.parts == (Part(text="It is 3"),)
             assert len(await it.rows()) == 1
+
+    run(story())
+
+
+async def echo(message: str) -> str:
+    return message
+
+
+def test_a_message_is_the_input_of_what_takes_one_text() -> None:
+    async def story() -> None:
+        agent = agent_of(echo)
+        async with home(agent) as it:
+            outcome = await as_message(it, agent, "hello", CLIENT, ready=True)
+            assert isinstance(outcome, Done)
+            assert outcome.parts == (Part(text="hello"),)
+            (row,) = await it.rows()
+            assert (row["context"], row["bytes_in"], row["status"]) == ("a context", 24, "done")
+
+    run(story())
+
+
+def test_what_waits_is_a_job_while_it_does_and_the_function_is_run_once() -> None:
+    async def story() -> None:
+        go, asked = asyncio.Event(), []
+
+        async def stays(x: int) -> str:
+            asked.append(x)
+            await go.wait()
+            return "at last"
+
+        agent = agent_of(stays)
+        async with home(agent) as it:
+            running = asyncio.ensure_future(as_message(it, agent, {"x": 1}, CLIENT, ready=True))
+            async with asyncio.timeout(10):
+                while not await it.rows("jobs"):
+                    await asyncio.sleep(0.001)
+            (job,) = await it.rows("jobs")
+            assert (job["status"], job["key"], job["context"]) == ("working", "a key", "a context")
+            go.set()
+            outcome = await running
+            assert isinstance(outcome, Done)
+            assert [row["status"] for row in await it.rows("jobs")] == ["done"]
+            assert asked == [1]
+            assert [row["status"] for row in await it.rows()] == ["done"]
 
     run(story())
 

@@ -15,6 +15,7 @@ from agent3.calls.functions import LocalAgent, LocalConnector
 from agent3.calls.house import House
 from agent3.calls.outbox import Outbox
 from agent3.calls.policy import unknown
+from agent3.calls.prepared import Ready
 from agent3.calls.runner import Target
 from agent3.definitions import AgentCard
 from agent3.env import REAL, Env
@@ -87,6 +88,7 @@ async def a_bench(
     house = House.build(settings, database, {"local": local}, lookup, env=env, metrics=metrics)
     outbox = Outbox(settings, database, EnvironmentVault(), env, metrics)
     pushes = Pushes(outbox, house.jobs, database, env)
+    options.setdefault("ready", Ready(house, "a2a"))
     engine = Engine(house.runner, house.jobs, OneAgent(agent), env, push=pushes, metrics=metrics, **options)
     if recover:
         await house.runner.recover()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -60,9 +61,11 @@ from agent3.a2a.shapes import (
 from agent3.a2a.shapes import Part as Shown
 from agent3.a2a.shelf import Shelf
 from agent3.calls.finished import may_repeat
+from agent3.calls.jobrows import KeyReused
 from agent3.calls.jobs import ALIAS, KIND, Job, Jobs, Line, Wanted
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.policy import resolve, validate
+from agent3.calls.prepared import Prepared, Ready
 from agent3.calls.runner import Runner
 from agent3.definitions import AgentCard
 from agent3.env import Env
@@ -135,7 +138,7 @@ class Engine:
     the first moment that the task waits for anything, so a door does not cancel a send.) ``agent`` bounds it to the
     tasks of one agent. Of a large part that lies in the store, ``link`` gives the address; without it ``fetch``
     reads it, and it is sent. Not ``idempotent``, it takes every message for a new one, whatever its id: for clients
-    that use an id twice.
+    that use an id twice. What is ``ready`` takes the short way through the steps.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class Engine:
         fetch: Fetch | None = None,
         patience: float = _PATIENCE,
         idempotent: bool = True,
+        ready: Ready | None = None,
     ):
         self._runner = runner
         self._jobs = jobs
@@ -166,6 +170,7 @@ class Engine:
         self._fetch = fetch if link is None else None
         self._patience = patience
         self._idempotent = idempotent
+        self._ready = ready
         self._follower = Follower(jobs, link)
         self._flights = Flights.of(jobs)
         self._shelf = Shelf.of(jobs) if jobs.volatile else None
@@ -184,12 +189,10 @@ class Engine:
             if job is not None:
                 return await self._go_on(caller, request, job)
         call, aim = await self._prepared(caller, request)
-        key = key_of(call)
-        if (flying := self._flights.flying(key)) is not None:
-            await flying
-        job = self._shelf.known(call) if self._shelf is not None else None
-        if job is None:
-            job = await self._new(caller, request, call, aim)
+        try:
+            job = await self._on_shelf(call) or await self._new(caller, request, call, aim)
+        except KeyReused:
+            raise _another(request) from None
         quick = finished(job, self._link, request.configuration.history_length)
         if quick is not None and (self._fetch is None or not lacks(quick)):
             return quick
@@ -205,7 +208,10 @@ class Engine:
             opening = self._follower.follow(await self._find(caller, job.id), after=after_event(job.seq))
         else:
             call, aim = await self._prepared(caller, request)
-            job = await self._on_shelf(call) or await self._begin(caller, request, call, aim)
+            try:
+                job = await self._on_shelf(call) or await self._begin(caller, request, call, aim)
+            except KeyReused:
+                raise _another(request) from None
             opening = self._follower.fresh(job, waits=answer_kind(aim.capability) != "task", log=self._log(job))
         heard = -1 if after is None or seq_of(after)[0] > job.seq else after
         async with aclosing(opening):
@@ -458,9 +464,18 @@ class Engine:
         """
         events: list[Event] = []
         with self._flights.flight(key_of(call)) as flight:
-            outcome = await self._runner.first(
-                call, (aim.agent, aim.capability), opened=flight.opened, listener=events.append, door=self._door
+            turn = partial(
+                self._runner.first,
+                call,
+                (aim.agent, aim.capability),
+                opened=flight.opened,
+                listener=events.append,
+                door=self._door,
             )
+            prepared = self._prepared_for(call, aim)
+            outcome = await prepared.message(call, turn) if prepared is not None else None
+            if outcome is None:
+                outcome = await turn()
             if isinstance(outcome, (Done, Failed)) and not flight.is_job and not is_refusal(outcome):
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
@@ -468,6 +483,12 @@ class Engine:
                 return await self._waited(caller, await self._jobs.finished.put(call, outcome, events))
             flight.opened()
         return await self._settled(caller, call, outcome)
+
+    def _prepared_for(self, call: Call, aim: Aim) -> Prepared | None:
+        """The short way for a call; None for one that has to take all steps."""
+        if self._ready is None or call.traceparent is not None or call.timeout is not None:
+            return None
+        return self._ready.find(call.principal, aim.agent, aim.capability)
 
     async def _begin(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
         """Begin a task and let it go on."""
@@ -590,9 +611,7 @@ class Engine:
         heard = [first_message(job.call), *(one for event in events if (one := message_of(event)) is not None)]
         same = [one for one in heard if one.message_id == message.message_id and message.message_id]
         if same and all(one.parts != message.parts for one in same):
-            raise Conflict(
-                f"Message {message.message_id} was sent before with another content. Give it a new messageId."
-            )
+            raise _another(Send(message=message))
         return bool(same)
 
     # How it stands
@@ -636,6 +655,15 @@ class Engine:
         if talkative:
             lines |= await self._jobs.lines_of([job.id for job in talkative])
         return [fold(job, lines.get(job.id, []), self._link) for job in jobs]
+
+
+def _another(request: Send) -> Conflict:
+    """What a client hears that uses an id again for something else."""
+    if request.task_alias is not None:
+        return Conflict(f"Task {request.task_alias} was begun with another message. Give the new one an id of its own.")
+    return Conflict(
+        f"Message {request.message.message_id} was sent before with another content. Give it a new messageId."
+    )
 
 
 async def _fine(call: Call) -> Outcome:

@@ -16,9 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from agent3.a2a.flights import Key, key_of
-from agent3.calls.jobrows import KIND, Status, detail_of, digest_of, status_of
+from agent3.calls.jobrows import KIND, KeyReused, Status, detail_of, digest_of, status_of
 from agent3.calls.jobs import Job, Jobs, Line, Wanted
-from agent3.errors import Conflict
 from agent3.model import Call, Done, Event, Failed, encode
 
 __all__ = ["Kept", "Shelf"]
@@ -79,12 +78,12 @@ class Shelf:
         return len(self._entries)
 
     def known(self, call: Call) -> Job | None:
-        """The task of the message of a call; Conflict if that had another content."""
+        """The task of the message of a call; KeyReused if that had another content."""
         if (found := self._keys.get(key_of(call))) is None:
             return None
         job = _bodies.decode(self._entries[found].body).job
         if digest_of(job.call) != digest_of(call):
-            raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
+            raise KeyReused(call.key)
         return job
 
     def put(self, call: Call, outcome: Done | Failed, events: Sequence[Event], now: float) -> Job:

@@ -2,7 +2,8 @@
 
 For turns that ended without ever waiting, and that may be run again: until the row is there, nobody was told of them,
 and a process that dies before has done nothing that counts. Nobody else is told of such a job either: whoever is to be
-told of one has to be known before it begins, which makes it a job from the start.
+told of one has to be known before it begins, which makes it a job from the start. One that told nothing but its end has
+no line in the log: its row says it all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from agent3.calls.jobrows import (
     detail_of,
     digest_of,
     ending,
+    job_of,
     kept,
     never_ran,
     same,
@@ -31,8 +33,9 @@ from agent3.errors import Agent3Error, Conflict
 from agent3.model import Call, Capability, Done, Event, Failed, encode
 from agent3.storage import Database, Transaction
 from agent3.storage.checksums import summed
+from agent3.storage.database import Dialect
 
-__all__ = ["Finished", "may_repeat"]
+__all__ = ["Finished", "may_repeat", "unlogged"]
 
 _MOST: Final = 200
 """Jobs in one transaction."""
@@ -40,7 +43,15 @@ _COLUMNS = (
     *("id", "owner", "key", "key_hash", "status", "turn", "call", "outcome", "answers", "seq", "node", "generation"),
     *("created", "updated", "expires", "kind", "agent", "context", "detail"),
 )
-_INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO NOTHING"
+_MARKS = f"({', '.join('?' * len(_COLUMNS))})"
+_INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES {_MARKS} ON CONFLICT DO NOTHING"
+_TOGETHER = {
+    count: f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES {', '.join([_MARKS] * count)} "
+    "ON CONFLICT DO NOTHING RETURNING id"
+    for count in (128, 64, 32, 16, 8, 4, 2, 1)
+}
+"""Statements for so many rows: few of them, so that the driver keeps them all."""
+_UNLOGGED = "SELECT * FROM jobs WHERE seq = 1 AND turn = 1 AND status IN ('done', 'failed', 'canceled') AND id IN "
 _LOG = "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)"
 _NO_ANSWERS: Final = stored({})
 
@@ -107,7 +118,7 @@ class Finished:
             created=now,
             updated=now,
         )
-        lines = [*events, Event("turn", data=shown(outcome), seq=seq, turn=1)]
+        lines = [*events, _last(outcome, seq)] if events else []
         logged: list[tuple[object, ...]] = [
             (job.id, one.seq, 1, one.kind, summed(encode(one), job.id, one.seq), now) for one in lines
         ]
@@ -144,7 +155,7 @@ class Finished:
 
     async def _write_some(self, batch: Sequence[_Entry]) -> None:
         try:
-            taken = await self._database.write(lambda tx: _insert(tx, batch), calm=True)
+            taken = await self._database.write(lambda tx: _insert(tx, batch, self._database.dialect), calm=True)
         except Agent3Error as wrong:
             if len(batch) == 1:
                 _tell(batch[0], wrong)
@@ -160,14 +171,49 @@ class Finished:
                 _tell(one, one.job.id in taken)
 
 
-async def _insert(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
+async def _insert(tx: Transaction, batch: Sequence[_Entry], dialect: Dialect) -> set[str]:
     """Ids of those that are in the table now; a key that was there before keeps the others out."""
+    taken = await (_one_by_one if dialect == "postgres" else _together)(tx, batch)
+    lines = [line for one in batch if one.job.id in taken for line in one.lines]
+    if lines:
+        await tx.many(_LOG, lines)
+    return taken
+
+
+async def _one_by_one(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
+    """A server takes the rows of one statement in one journey, and would plan anew for each number of them."""
     await tx.many(_INSERT, [one.row for one in batch])
     ids = [one.job.id for one in batch]
     found = await tx.all(f"SELECT id FROM jobs WHERE id IN ({', '.join('?' * len(ids))})", *ids)
-    taken = {row["id"] for row in found}
-    await tx.many(_LOG, [line for one in batch if one.job.id in taken for line in one.lines])
+    return {row["id"] for row in found}
+
+
+async def _together(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
+    """SQLite's thread asks for the interpreter after each statement, and beside a busy loop it waits long for that."""
+    taken: set[str] = set()
+    start = 0
+    for count, statement in _TOGETHER.items():
+        while len(batch) - start >= count:
+            values = [value for one in batch[start : start + count] for value in one.row]
+            taken.update(row["id"] for row in await tx.all(statement, *values))
+            start += count
     return taken
+
+
+def _last(outcome: Done | Failed, seq: int) -> Event:
+    """What the log says of the end."""
+    return Event("turn", data=shown(outcome), seq=seq, turn=1)
+
+
+async def unlogged(database: Database, jobs: Sequence[str]) -> dict[str, tuple[Event, float]]:
+    """The only event, and its time, of those jobs that told nothing but their end and therefore have no log."""
+    if not jobs:
+        return {}
+    rows = await database.all(f"{_UNLOGGED}({', '.join('?' * len(jobs))})", *jobs)
+    ended = [(row["id"], job_of(row)) for row in rows]
+    return {
+        name: (_last(job.outcome, 1), job.updated) for name, job in ended if isinstance(job.outcome, (Done, Failed))
+    }
 
 
 def _tell(entry: _Entry, what: bool | BaseException) -> None:

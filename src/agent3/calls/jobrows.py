@@ -91,6 +91,13 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.status in _ENDED
 
 
+class KeyReused(Conflict):
+    """A key came again with another call."""
+
+    def __init__(self, key: str | None):
+        super().__init__(f"key {key!r} was used for another call; give each call a key of its own")
+
+
 def digest_of(call: Call) -> str | None:
     """What a key stands for; None without a key."""
     if call.key is None:
@@ -110,7 +117,7 @@ def kept(write: Callable[[Any], bytes], what: Any) -> bytes:
 def same(row: Row, call: Call, digest: str | None) -> Job:
     """The job that a key stands for; Conflict when the call is another."""
     if row["key_hash"] != digest:
-        raise Conflict(f"key {call.key!r} was used for another call; give each call a key of its own")
+        raise KeyReused(call.key)
     return job_of(row)
 
 

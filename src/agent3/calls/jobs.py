@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3 import failpoints
-from agent3.calls.finished import Finished
+from agent3.calls.finished import Finished, unlogged
 from agent3.calls.jobrows import (
     ALIAS,
     KIND,
@@ -280,6 +280,8 @@ class Jobs:
             )
             for row in rows:
                 found.setdefault(row["job"], []).append(Line(self._read_event(row["job"], row), row["at"]))
+            rest = await unlogged(self._database, [one for one in some if one not in found])
+            found |= {name: [Line(*line)] for name, line in rest.items()}
         return found
 
     async def claim(
@@ -442,6 +444,8 @@ class Jobs:
             after,
             limit,
         )
+        if not rows and after == 0:
+            return [Line(*line) for line in (await unlogged(self._database, [job_id])).values()]
         return self.read_lines(job_id, rows)
 
     def read_lines(self, job_id: str, rows: Sequence[Row]) -> list[Line]:

@@ -75,7 +75,7 @@ class Entry:
     def __init__(self, principal: Principal, agent: str, capability: Capability, route: Route, door: str):
         self.agent = agent
         self.price = capability.price
-        self.whose = _whose(principal, agent, capability.name, route, door, "start", None)
+        self.whose = _whose(principal, agent, capability.name, route, door, "start", None)[:-1]
         self.labels = (door, route.protocol, "done", "")
 
 
@@ -106,17 +106,27 @@ class Ledger:
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.later(row)
 
-    async def done(self, entry: Entry, call: str, given: Any, outcome: Done, began: Began) -> Done:
+    async def done(
+        self,
+        entry: Entry,
+        call: str,
+        given: Any,
+        outcome: Done,
+        began: Began,
+        *,
+        context: str | None = None,
+        parts: tuple[Part, ...] = (),
+    ) -> Done:
         """Record a call that ended well at the first try, and whose target counted nothing: its cost is our guess."""
         now = self.env.monotonic()
         seconds = now - began.started
-        into, out = _json_weight(given), _weight(outcome.parts)
+        into, out = _json_weight(given) + _weight(parts), _weight(outcome.parts)
         tokens = (into + out) // 4
         cost = _cost(entry.price, seconds, tokens)
         _count(self.metrics, entry.labels, seconds, entry.agent, cost)
         how = ("done", None, None, seconds, 1, 0, 0, tokens, cost, into, out)
         outcome = Done(outcome.parts, usage=Usage(tokens, cost, estimated=True))
-        row = (call, call, 1, began.at, *entry.whose, call, *how)
+        row = (call, call, 1, began.at, *entry.whose, None if context is None else _storable(context), call, *how)
         if self._joins(row, now):
             return outcome
         try:

@@ -16,7 +16,7 @@ from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outco
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, Limiter
 
-__all__ = ["RECOVERY", "authorize", "limit", "resolve", "toll", "understood", "unknown", "validate"]
+__all__ = ["RECOVERY", "authorize", "from_message", "limit", "resolve", "toll", "understood", "unknown", "validate"]
 
 RECOVERY = "recovery"
 """The door of calls that were let in by an earlier process."""
@@ -118,10 +118,11 @@ def understood(call: Call, route: Route | None = None) -> Call:
     """
     if call.input is not None:
         return call
-    return replace(call, input=_from_message(call, call.live.capability), route=route or call.route)
+    return replace(call, input=from_message(call, call.live.capability), route=route or call.route)
 
 
-def _from_message(call: Call, capability: Capability) -> Any:
+def from_message(call: Call, capability: Capability) -> Any:
+    """The input that a message says; ValidationError where it is not what it claims, None where others read it."""
     message = text_of(call.parts)
     if call.input_mode == "application/json":
         try:

@@ -10,8 +10,8 @@ plain result goes to the steps after it.
 from __future__ import annotations
 
 import types
-from collections.abc import Coroutine, Generator
-from typing import Any, cast
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, Protocol, TypeAlias, cast
 
 from agent3 import failpoints
 from agent3.calls.compiled import compiled
@@ -20,20 +20,64 @@ from agent3.calls.functions import Function, LocalConnector
 from agent3.calls.house import House
 from agent3.calls.ledger import Began, Entry, ledger
 from agent3.calls.outcomes import failed_by
+from agent3.calls.policy import from_message
 from agent3.calls.resilience import late
 from agent3.calls.results import has_large, malformed
 from agent3.calls.timeouts import Timeouts
+from agent3.errors import Agent3Error
 from agent3.model import Agent, Call, Capability, Done, First, Handler, Outcome, Principal
 from agent3.observe import logs
 from agent3.security.sanitize import clean_outcome
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "Ready", "prepare"]
+
+
+class Turn(Protocol):
+    """Runs the first turn of a call by a handler."""
+
+    def __call__(self, *, by: Handler) -> Awaitable[Outcome]: ...
+
 
 _timeouts = Timeouts()
+_MOST = 10_000
+"""Pairs of a caller and a capability that are remembered as prepared."""
 
 
 class _Late(Exception):
     """A function took longer than it may."""
+
+
+class _Waits:
+    """A function that was begun, and waits for something."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self, pending: Any):
+        self.pending = pending
+
+
+_Said: TypeAlias = Outcome | BaseException | _Waits
+
+
+class Ready:
+    """The prepared calls of one door, each found out once for as long as the agent stays the same object."""
+
+    def __init__(self, house: House, door: str):
+        self._house = house
+        self._door = door
+        self._known: dict[tuple[str, str, str, frozenset[str]], tuple[Agent, Capability, Prepared | None]] = {}
+
+    def find(self, principal: Principal, agent: Agent, capability: Capability) -> Prepared | None:
+        """The capability prepared for this caller; None for one that wants all steps."""
+        key = agent.id, capability.name, principal.id, principal.scopes
+        known = self._known.get(key)
+        if known is not None and known[0] is agent and known[1] is capability:
+            return known[2]
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        made = prepare(self._house, principal, agent, capability, self._door)
+        self._known[key] = agent, capability, made
+        return made
 
 
 def prepare(house: House, principal: Principal, agent: Agent, capability: Capability, door: str) -> Prepared | None:
@@ -97,16 +141,56 @@ class Prepared:
             return None
         env = house.env
         call, began = env.id(), Began(env.now(), env.monotonic())
+        coro = self._function.answer(given)
         try:
-            said = await self._asked(call, given)
+            said = self._at_once(coro, call)
+            if isinstance(said, _Waits):
+                said = await self._rest(coro, said.pending, call)
             if type(said) is not Done or self._wants_more(said):
                 return await self._by_the_chain(call, given, said, began)
         finally:
+            coro.close()
             house.ceiling.leave(self._agent)
+        return await house.ledger.done(self._entry, call, given, self._good(said), began)
+
+    async def message(self, call: Call, turn: Turn) -> Outcome | None:
+        """What became of a call that is made already, whose message may be its input; None likewise.
+
+        A function that waits, or says more than a plain result, goes on inside of ``turn``.
+        """
+        house = self._house
+        given = self._given(call)
+        if given is None or not self._lets_in(given):
+            return None
+        began = Began(house.env.now(), house.env.monotonic())
+        coro = self._function.answer(given)
+        try:
+            said = self._at_once(coro, call.id, call.context)
+            if type(said) is not Done or self._wants_more(said):
+                return await turn(by=self._after(said, began, coro))
+        finally:
+            coro.close()
+            house.ceiling.leave(self._agent)
+        return await house.ledger.done(
+            self._entry, call.id, given, self._good(said), began, context=call.context, parts=call.parts
+        )
+
+    def _given(self, call: Call) -> dict[str, Any] | None:
+        """The input of a call, also where only its message says it; None for what the steps have to judge."""
+        given = call.input
+        if given is None:
+            try:
+                given = from_message(call, self._target[1])
+            except Agent3Error:
+                return None
+        return given if isinstance(given, dict) else None
+
+    def _good(self, said: Done) -> Done:
+        """What is told of a plain result."""
+        house = self._house
         house.breakers.succeeded(self._key)
         house.metrics.attempts.inc(self._answered)
-        cleaned = cast("Done", clean_outcome(said, self._longest))
-        return await house.ledger.done(self._entry, call, given, cleaned, began)
+        return cast("Done", clean_outcome(said, self._longest))
 
     def _lets_in(self, given: dict[str, Any]) -> bool:
         """The checks before a call. The last one costs something: whoever passes has paid, and is inside."""
@@ -120,18 +204,28 @@ class Prepared:
         house.ceiling.leave(self._agent)
         return False
 
-    @types.coroutine
-    def _asked(self, call: str, given: dict[str, Any]) -> Generator[Any, Any, Outcome | BaseException]:
-        """What the function says, or what it raises. Its time is counted from where it first waits: until then nobody
-        could stop it, and most never do."""
-        coro = self._function.answer(given)
-        token = logs.bind(call, trace=call)
+    def _at_once(self, coro: Coroutine[Any, Any, Outcome], call: str, context: str | None = None) -> _Said:
+        """What the function says before it waits for anything, or what it raises."""
+        token = logs.bind(call, context=context, trace=call)
         try:
-            pending = coro.send(None)
-            return (yield from self._in_time(coro, pending))
+            return _Waits(coro.send(None))
         except StopIteration as done:
             return cast("Outcome", done.value)
         except BaseException as wrong:  # noqa: BLE001 - the chain raises it again, where it is understood
+            return wrong
+        finally:
+            logs.reset(token)
+
+    @types.coroutine
+    def _rest(
+        self, coro: Coroutine[Any, Any, Outcome], pending: Any, call: str, context: str | None = None
+    ) -> Generator[Any, Any, Outcome | BaseException]:
+        """What it says after that. Its time is counted from where it first waited: until then nobody could stop it, and
+        most never do."""
+        token = logs.bind(call, context=context, trace=call)
+        try:
+            return (yield from self._in_time(coro, pending))
+        except BaseException as wrong:  # noqa: BLE001 - likewise
             return wrong
         finally:
             logs.reset(token)
@@ -167,18 +261,23 @@ class Prepared:
             timeout=capability.timeout,
             routes=capability.routes,
         )
-        if isinstance(said, _Late):
-            said = failed_by(late(call, self._seconds))
         by = self._after(said, began)
         return await self._house.runner.start(call, self._target, door=self._door, by=by)
 
-    def _after(self, said: Outcome | BaseException, began: Began) -> Handler:
+    def _after(self, said: _Said, began: Began, coro: Coroutine[Any, Any, Outcome] | None = None) -> Handler:
+        """A handler that ends a call of which this much was said; for one that waits, by its coroutine."""
         recorded = ledger(self._house.ledger, began=began)(self._house.after)
 
-        def after(call: Call) -> Any:
+        async def after(call: Call) -> Outcome:
+            heard = said
+            if isinstance(heard, _Waits):
+                assert coro is not None
+                heard = await self._rest(coro, heard.pending, call.id, call.context)
+            if isinstance(heard, _Late):
+                heard = failed_by(late(call, self._seconds))
             live = call.live
             live.charged, live.expires = True, began.started + self._whole
-            live.first = First(said, 0)
-            return recorded(call)
+            live.first = First(heard, 0)
+            return await recorded(call)
 
         return after

@@ -136,12 +136,14 @@ class Runner:
         opened: Callable[[Job], None],
         listener: Listener | None = None,
         door: str = "library",
+        by: Handler | None = None,
     ) -> Coroutine[Any, Any, Outcome]:
         """The first turn, inline also with a key: for who has looked for the key, and itself keeps what ends at once.
 
         As soon as it has to wait for anything it is a job, of which ``opened`` hears. Cancelling the caller cancels it.
+        ``by`` answers in place of the whole chain.
         """
-        return self._inline(call, target, listener, door, opened)
+        return self._inline(call, target, listener, door, opened, by)
 
     async def _start(self, call: Call, target: Target, listener: Listener | None, door: str, detach: bool) -> Outcome:
         """The first turn of a call that is a job from the beginning."""
