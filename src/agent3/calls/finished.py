@@ -46,8 +46,7 @@ _COLUMNS = (
 _MARKS = f"({', '.join('?' * len(_COLUMNS))})"
 _INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES {_MARKS} ON CONFLICT DO NOTHING"
 _TOGETHER = {
-    count: f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES {', '.join([_MARKS] * count)} "
-    "ON CONFLICT DO NOTHING RETURNING id"
+    count: f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES {', '.join([_MARKS] * count)} ON CONFLICT DO NOTHING"
     for count in (128, 64, 32, 16, 8, 4, 2, 1)
 }
 """Statements for so many rows: few of them, so that the driver keeps them all."""
@@ -183,21 +182,24 @@ async def _insert(tx: Transaction, batch: Sequence[_Entry], dialect: Dialect) ->
 async def _one_by_one(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
     """A server takes the rows of one statement in one journey, and would plan anew for each number of them."""
     await tx.many(_INSERT, [one.row for one in batch])
-    ids = [one.job.id for one in batch]
-    found = await tx.all(f"SELECT id FROM jobs WHERE id IN ({', '.join('?' * len(ids))})", *ids)
-    return {row["id"] for row in found}
+    return await _there(tx, batch)
 
 
 async def _together(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
-    """SQLite's thread asks for the interpreter after each statement, and beside a busy loop it waits long for that."""
-    taken: set[str] = set()
-    start = 0
+    """SQLite's thread asks for the interpreter after each row, and beside a busy loop it waits long for that."""
+    changed = start = 0
     for count, statement in _TOGETHER.items():
         while len(batch) - start >= count:
             values = [value for one in batch[start : start + count] for value in one.row]
-            taken.update(row["id"] for row in await tx.all(statement, *values))
+            changed += await tx.run(statement, *values)
             start += count
-    return taken
+    return {one.job.id for one in batch} if changed == len(batch) else await _there(tx, batch)
+
+
+async def _there(tx: Transaction, batch: Sequence[_Entry]) -> set[str]:
+    ids = [one.job.id for one in batch]
+    found = await tx.all(f"SELECT id FROM jobs WHERE id IN ({', '.join('?' * len(ids))})", *ids)
+    return {row["id"] for row in found}
 
 
 def _last(outcome: Done | Failed, seq: int) -> Event:
