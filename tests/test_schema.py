@@ -22,6 +22,7 @@ from agent3 import schema
 from agent3.errors import Agent3Error, SetupError, TooLarge, ValidationError
 from agent3.schema import Limits, arguments, check_shape, from_function, nearest
 from agent3.schema.faults import explain
+from agent3.schema.words import choices, from_words
 
 TRIP = {
     "type": "object",
@@ -838,3 +839,35 @@ def test_docstrings_of_three_styles_describe_function_and_parameters(text: str) 
     }
     assert function.input["properties"]["origin"]["description"] == "Where it starts, with a second line."
     assert function.input["properties"]["seats"]["description"] == "Annotated wins"
+
+
+@pytest.mark.parametrize(
+    ("definition", "said", "meant"),
+    [
+        ({"type": "boolean"}, "Yes", True),
+        ({"type": "boolean"}, " sí. ", True),
+        ({"type": "boolean"}, "n", False),
+        ({"type": "boolean"}, "perhaps", "perhaps"),
+        ({"type": "integer"}, "3", 3),
+        ({"type": "string"}, "3", "3"),
+        ({"type": ["string", "null"]}, "no", "no"),
+        ({"enum": ["Large", 2]}, "large", "Large"),
+        ({"type": "integer", "enum": [1, 2]}, "2", 2),
+        ({"type": "string", "enum": ["a"]}, "b", "b"),
+        ({"type": "object", "properties": {"ok": {"type": "boolean"}}}, "yes", {"ok": True}),
+        ({"type": "object", "properties": {"a": {}, "b": {}}}, "yes", "yes"),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({}, "as it is", "as it is"),
+    ],
+)
+def test_words_become_what_a_schema_asks_for_where_that_is_no_guess(
+    definition: dict[str, Any], said: str, meant: Any
+) -> None:
+    value = from_words(definition, said)
+    assert (value, type(value)) == (meant, type(meant))
+
+
+def test_a_person_is_told_what_can_be_said() -> None:
+    assert list(choices({"type": "boolean"})) == ["yes", "no"]
+    assert list(choices({"type": "object", "properties": {"size": {"enum": ["s", "l"]}}})) == ["s", "l"]
+    assert list(choices({"type": "string"})) == list(choices(None)) == []

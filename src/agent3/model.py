@@ -294,6 +294,8 @@ class Needs(Struct, frozen=True, omit_defaults=True, tag="needs", tag_field="out
     parts: tuple[Part, ...] = ()
     job: str | None = None
     turn: int = 0
+    answered: tuple[Question, ...] = ()
+    """Those asked together with them that have their answers: nobody is asked again, and the target hears all."""
 
 
 class Working(Struct, frozen=True, omit_defaults=True, tag="working", tag_field="outcome"):
@@ -328,6 +330,7 @@ class Live:
         "answered",
         "answers",
         "ask",
+        "asking",
         "attempts",
         "cached",
         "capability",
@@ -363,6 +366,8 @@ class Live:
         """The live part of a later turn, when the same frame goes on in it."""
         self.answered = False
         """The outcome is there; what is still waited for is only its row in the ledger."""
+        self.asking = True
+        """It is the target that is waited for, and no line of ours; set before each attempt, and by who knows more."""
         self.attempts = 0
         self.hops = 0
         self.content = 0

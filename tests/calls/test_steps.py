@@ -361,6 +361,17 @@ def test_bad_answers_are_asked_for_again_and_good_ones_kept() -> None:
     assert third.questions[0].text.count("not taken") == 1
 
 
+def test_who_answers_one_after_the_other_has_done_nothing_wrong_and_the_target_hears_all() -> None:
+    questions = tuple(Question(name, f"{name}?", {"type": "string"}) for name in ("a", "b"))
+    target = Script()
+    one = a_call(entry="answer", questions=questions, answers={"a": Answer("accept", "1")})
+    open_now = through(validate(), target, one)
+    assert isinstance(open_now, Needs)
+    assert [(one.id, one.text) for one in open_now.questions] == [("b", "b?")]
+    assert [one.id for one in open_now.answered] == ["a"]
+    assert not target.calls
+
+
 # dead_letter
 
 CODES = [*sorted(UNDELIVERED), "target_failed", "invalid_input", "rate_limited", "declined", "canceled", "internal"]

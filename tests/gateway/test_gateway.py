@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from agent3.model import (
     LOCAL,
     Agent,
     Artifact,
+    Call,
     Capability,
     Done,
     Failed,
@@ -140,6 +141,46 @@ def test_texts_answer_questions_of_every_kind() -> None:
                 asked = await server.gateway.reply(ME, asked.job, said)
             assert isinstance(asked, Done)
             assert value_of(asked.parts) == {"many": 3, "sure": True, "which": ["a", "b"], "name": "42"}
+
+    run(story())
+
+
+def test_several_questions_can_be_answered_one_after_the_other() -> None:
+    heard: list[tuple[list[str], dict[str, Any]]] = []
+
+    class Form:
+        """Asks three things at once, and says what it was told."""
+
+        async def describe(self, address: str) -> Agent:
+            return Agent(id=address, name=address)
+
+        async def call(self, given: Call) -> Outcome:
+            if given.entry == "start":
+                names = {"name": "string", "age": "integer", "sure": "boolean"}
+                return Needs(tuple(Question(one, f"{one}?", {"type": kind}) for one, kind in names.items()))
+            said = {key: answer.data for key, answer in given.answers.items()}
+            heard.append(([one.id for one in given.questions], said))
+            return Done((Part(data=said),))
+
+        async def aclose(self) -> None:
+            pass
+
+    async def story() -> None:
+        async with opened() as server:
+            cast("dict[str, Any]", server.house.connectors)["form"] = Form()
+            capability = Capability(name="fill", routes=(Route("form", "form", "fill"),))
+            await server.directory.add(Agent(id="form", name="Form", capabilities=(capability,)))
+            outcome = await call(server.gateway, "form", "x")
+            for said, left in (("Ann", 2), ("seven", 2), ("7", 1)):
+                assert isinstance(outcome, Needs)
+                outcome = await server.gateway.reply(ME, str(outcome.job), said)
+                assert isinstance(outcome, Needs)
+                assert len(outcome.questions) == left
+                assert ("not taken" in outcome.questions[0].text) == (said == "seven")
+            assert isinstance(outcome, Needs)
+            outcome = await server.gateway.reply(ME, str(outcome.job), "Yes.")
+            assert isinstance(outcome, Done)
+            assert heard == [(["name", "age", "sure"], {"name": "Ann", "age": 7, "sure": True})]
 
     run(story())
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import UnsetType
 
 from agent3.a2a.shapes import Message
 from agent3.model import Answer, Question
+from agent3.schema.words import from_words
 
 __all__ = ["answers_to"]
 
 _ACTIONS: Final = ("accept", "decline", "cancel")
-_WORDS: Final = {"boolean": {"yes": True, "no": False, "true": True, "false": False}}
 
 
 def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
@@ -53,34 +52,4 @@ def _plain(question: Question, data: Sequence[Any], text: str) -> Answer:
         return Answer()
     if data:
         return Answer(data=data[0])
-    return Answer(data=_typed(question.schema or {}, text))
-
-
-def _typed(schema: Mapping[str, Any], text: str) -> Any:
-    """Words as what the schema asks for; as they are, where they are no such thing: then it is asked again."""
-    kind = schema.get("type")
-    if kind == "object":
-        return _filled(schema, text)
-    if kind is None and "enum" in schema:
-        return next((one for one in schema["enum"] if str(one).lower() == text.strip().lower()), text)
-    if kind in (None, "string"):
-        return text
-    if kind == "boolean" and (word := _WORDS["boolean"].get(text.strip().lower())) is not None:
-        return word
-    return _decoded(text)
-
-
-def _filled(schema: Mapping[str, Any], text: str) -> Any:
-    """An object: from JSON, or with the words as the only thing that it asks for."""
-    if isinstance(whole := _decoded(text), dict):
-        return whole
-    properties = schema.get("properties") or {}
-    wanted = [one for one in schema.get("required") or properties if one in properties]
-    return {wanted[0]: _typed(properties[wanted[0]], text)} if len(wanted) == 1 else text
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
+    return Answer(data=from_words(question.schema or {}, text))

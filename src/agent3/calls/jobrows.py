@@ -132,9 +132,11 @@ def never_ran(job: Job, outcome: Outcome, attempted: bool) -> bool:
 
 
 def shown(outcome: Outcome) -> Any:
-    """An outcome for readers of the log: without the connector's own state."""
+    """An outcome for readers of the log: without the connector's own state, and with what is still asked."""
     if isinstance(outcome, Needs | Working) and outcome.state is not None:
         outcome = msgspec.structs.replace(outcome, state=None)
+    if isinstance(outcome, Needs) and outcome.answered:
+        outcome = msgspec.structs.replace(outcome, answered=())
     return msgspec.to_builtins(outcome)
 
 

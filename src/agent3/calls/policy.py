@@ -194,8 +194,13 @@ def _check_answers(call: Call) -> Needs | None:
     if not wrong:
         return None
     call.live.answers = {key: answer for key, answer in call.answers.items() if key not in wrong}
-    again = (replace(one, text=_asked_again(one, wrong[one.id])) for one in call.questions if one.id in wrong)
-    return Needs(tuple(again), state=call.state)
+    good = tuple(one for one in call.questions if one.id not in wrong)
+    again = (
+        _asked_again(one, wrong[one.id], one.id in call.answers or not good)
+        for one in call.questions
+        if one.id in wrong
+    )
+    return Needs(tuple(again), state=call.state, answered=good)
 
 
 def _fault(question: Question, answers: Mapping[str, Answer]) -> str | None:
@@ -211,6 +216,7 @@ def _fault(question: Question, answers: Mapping[str, Answer]) -> str | None:
     return None
 
 
-def _asked_again(question: Question, fault: str) -> str:
+def _asked_again(question: Question, fault: str, tried: bool) -> Question:
+    """The question once more, with what was wrong; who answers one after the other has done nothing wrong."""
     first = question.text.split(" (not taken: ", 1)[0]
-    return f"{first} (not taken: {fault})"
+    return replace(question, text=f"{first} (not taken: {fault})" if tried else first)

@@ -585,6 +585,7 @@ class Runner:
             )
 
     def _next(self, job: Job, principal: Principal, entry: str) -> Call:
+        earlier = job.outcome.answered if isinstance(job.outcome, Needs) else ()
         return replace(
             job.call,
             id=self._env.id(),
@@ -593,7 +594,7 @@ class Runner:
             job=job.id,
             turn=job.turn,
             answers=job.answers,
-            questions=job.questions,
+            questions=(*earlier, *job.questions),
             state=job.state,
             route=job.route,
             routes=job.call.routes or ((job.route,) if job.route is not None else ()),

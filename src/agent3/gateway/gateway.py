@@ -44,6 +44,7 @@ from agent3.model import (
     Question,
 )
 from agent3.schema import nearest
+from agent3.schema.words import from_words
 from agent3.security.limits import RateLimiter
 
 __all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]
@@ -99,6 +100,8 @@ class Gateway:
         """Hears of every agent that was looked at or called, with how the call ended."""
         self.sign_in: Callable[[Agent], Awaitable[dict[str, Any] | None]] | None = None
         """Tells how somebody is signed in for an agent, where the agent asks for that."""
+        self.heals: Callable[[Agent], Awaitable[list[dict[str, Any]]]] | None = None
+        """Tells which selectors of a website did not fit any more, and what is taken in their place."""
         more = _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=house.env)
 
@@ -117,6 +120,7 @@ class Gateway:
         self._used(agent)
         rating = await self.reputation.of(agent.id)
         signed = None if self.sign_in is None else await self.sign_in(agent)
+        healed = [] if self.heals is None else await self.heals(agent)
         return {
             "id": agent.id,
             "name": agent.name,
@@ -128,6 +132,7 @@ class Gateway:
             "rating": msgspec.to_builtins(rating),
             "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
             **({} if signed is None else {"signIn": signed}),
+            **({"heals": healed} if healed else {}),
         }
 
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
@@ -184,7 +189,7 @@ class Gateway:
         )
 
     async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
-        """Likewise for a caller that says it in plain words: a text answers the first question, a mapping by id.
+        """Likewise for a caller that says it in plain words: a text answers the first open question, a mapping by id.
 
         With ``agent``, only a job of that agent is answered.
         """
@@ -385,13 +390,10 @@ def _answer(given: Mapping[str, Any], question: Question) -> Answer:
 
 
 def _typed(text: str, question: Question) -> Any:
-    """A text for a question that wants something else, such as a number, is read as JSON where that fits."""
+    """A text for a question that wants something else, such as a number or a yes, is taken for that where it fits."""
     if question.schema is None or _fits(text, question.schema):
         return text
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
+    value = from_words(question.schema, text)
     return value if _fits(value, question.schema) else text
 
 
