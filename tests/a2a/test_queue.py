@@ -18,7 +18,7 @@ from agent3.a2a import queue as module
 from agent3.a2a.queue import A2AMessageQueue
 from agent3.calls.standalone import Standalone
 from agent3.definitions import A2AMessage, MessageType
-from agent3.errors import Conflict, RateLimited
+from agent3.errors import Conflict, RateLimited, ValidationError
 from agent3.observe.metrics import Metrics
 from agent3.queue import QueueFull
 from agent3.settings import Settings, Storage
@@ -68,6 +68,8 @@ def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
             await queue.send_message(message(2))
         assert isinstance(refused.value, RateLimited)
         assert refused.value.retry_after
+        with pytest.raises(ValidationError, match="takes an A2AMessage, got dict"):
+            await queue.send_message({"n": 1})  # type: ignore[arg-type]
         received = [await queue.receive_message(5) for _ in range(2)]
         assert [one.content["n"] for one in received if one] == [0, 1]
         await settled(queue, 0)

@@ -18,7 +18,7 @@ from agent3.a2a.encryption import Cipher
 from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import A2AMessage
 from agent3.env import REAL
-from agent3.errors import StorageError
+from agent3.errors import StorageError, ValidationError
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.queue import Lease, Letter, Queue, Rules
@@ -66,6 +66,8 @@ class A2AMessageQueue:
 
         A message with an ``idempotency_key`` that was sent before is not sent again: the id is the first one's.
         """
+        if not isinstance(message, A2AMessage):
+            raise ValidationError(f"send_message takes an A2AMessage, got {type(message).__name__}.")
         return await asyncio.wrap_future(bridge.shared().spawn(self._send(message)))
 
     async def receive_message(self, timeout: float = 0.1) -> A2AMessage | None:
