@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,27 @@ def test_a_core_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:
             await opening
 
     run(story())
+
+
+_LEFT_OPEN = """
+import sys
+from agent3.calls.functions import LocalAgent
+from agent3.calls.standalone import Standalone
+from agent3.settings import Calls, Settings, Storage
+
+core = Standalone(Settings(storage=Storage(url=sys.argv[1]), calls=Calls(ledger="batched")))
+agent = LocalAgent("A")
+agent.add(lambda x: x, name="do")
+core.host(agent)
+core.call(agent, agent.functions["do"].capability, {"x": "1"})
+"""
+
+
+def test_what_a_program_leaves_open_is_closed_in_order_when_it_ends(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'left.db'}"
+    command = [sys.executable, "-X", "dev", "-c", _LEFT_OPEN, url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with sqlite3.connect(tmp_path / "left.db") as file:
+        assert file.execute("SELECT COUNT(*) FROM calls").fetchone() == (1,), "a batched row is at most 50 ms behind"
+    file.close()

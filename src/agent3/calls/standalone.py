@@ -9,10 +9,14 @@ an earlier process left behind.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -43,6 +47,8 @@ _EVERY = 1_000
 _MOST_BYTES = 268_435_456
 _DAYS = 1.0
 """Days that an ended job can still be read."""
+_AT_EXIT = 3.0
+"""Seconds that the end of a program may take for closing what it left open."""
 
 
 class Standalone:
@@ -66,6 +72,11 @@ class Standalone:
     def durable(self) -> bool:
         """Whether what it is given outlives the process."""
         return bool(self._settings.storage.url)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it is open, in a loop that still runs."""
+        return self._opening is not None and self._opening.done() and self._opening.get_loop().is_running()
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
         """Have something done in the bridge's loop before the core is closed, once; for what works on its database."""
@@ -223,7 +234,9 @@ class Standalone:
         return await asyncio.shield(self._opening)
 
     def _opened(self, opening: asyncio.Future[House]) -> None:
-        if _failed(opening) and self._opening is opening:
+        if not _failed(opening):
+            _in_use.add(self)
+        elif self._opening is opening:
             self._opening = None
 
     async def _open(self) -> House:
@@ -293,7 +306,33 @@ async def _forget_oldest(tx: Transaction) -> None:
         await tx.run(f"DELETE FROM {table} WHERE rowid <= ({oldest})")
 
 
+_in_use: WeakSet[Standalone] = WeakSet()
 _shared = Standalone()
+
+
+def _close_all() -> None:
+    """What a program leaves open when it ends is closed in order, within a bounded time: rows written, sockets shut."""
+    left = [core for core in _in_use if core.in_use]
+    if not left:
+        return
+    try:
+        bridge.run(_closed(left), _AT_EXIT)
+    except Exception as wrong:  # noqa: BLE001 - nobody is left to hear it
+        log.warning("the core was not closed in order: %s", wrong)
+
+
+# Where the interpreter still lends threads, which it no longer does when it comes to ``atexit``.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+
+
+async def _closed(cores: Sequence[Standalone]) -> None:
+    for ended in await asyncio.gather(*(core.aclose() for core in cores), return_exceptions=True):
+        if isinstance(ended, BaseException):
+            log.warning("the core was not closed in order: %s", ended)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_use.clear)
 
 
 def shared() -> Standalone:
