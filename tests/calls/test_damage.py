@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
 from agent3.calls.jobs import Jobs
-from agent3.calls.keeping import DeadLetters
-from agent3.directory import Directory
+from agent3.calls.keeping import ArtifactStore, DeadLetters
+from agent3.calls.outbox import Delivery, Outbox
+from agent3.directory import Directory, Rating, Reputation
 from agent3.env import REAL
 from agent3.errors import Corrupt
 from agent3.model import Agent, Call, Done, Event, Failed, Live, Part, Principal
 from agent3.observe.metrics import Metrics
-from agent3.storage import Database
+from agent3.security.secrets import EnvironmentVault
+from agent3.settings import Settings
+from agent3.storage import Blobs, Database
 from agent3.storage.checksums import summed
 from tests.support.storage import using
 
@@ -153,5 +157,64 @@ def test_jobs_of_an_earlier_version_have_no_checksum_and_are_read() -> None:
         assert summed(bare) != bare
         await database.many("UPDATE jobs SET outcome = ?", [(bare,)])
         assert (await jobs.get("alice", name)).status == "done"
+
+    on(story)
+
+
+@pytest.mark.parametrize("change", ["name = 'b.txt'", "media_type = 'text/html'", "owner = 'alice', sha256 = 'other'"])
+def test_an_artifact_whose_row_has_changed_is_named_and_not_served(change: str) -> None:
+    async def story(database: Database) -> None:
+        store = ArtifactStore(database, Blobs(None), REAL)
+        name = await store.store(a_call(), b"large", "a.txt", "text/plain")
+        assert (await store.get("alice", name)).name == "a.txt"
+        await database.many(f"UPDATE artifacts SET {change}", [()])
+        with pytest.raises(Corrupt, match=name):
+            await store.get("alice", name)
+
+    on(story)
+
+
+@pytest.mark.parametrize("change", ["rating = 1", "rating = NULL", "checksum = checksum + 1"])
+def test_a_rating_that_has_changed_does_not_count_and_is_counted_as_lost(
+    change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(database: Database) -> None:
+        metrics = Metrics()
+        reputation = Reputation(database, REAL, metrics)
+        await reputation.rate("pizza", "alice", 5)
+        await reputation.rate("pizza", "bob", 3)
+        await database.many(f"UPDATE feedback SET {change} WHERE principal = ?", [("alice",)])
+        assert await reputation.of("pizza") == Rating(1, 3.0)
+        assert "1 ratings of agent pizza are damaged and do not count" in caplog.text
+        assert b'agent3_events_dropped_total{reason="undecodable row"} 1.0' in metrics.render()[0]
+
+    on(story)
+
+
+def test_a_rating_of_an_earlier_version_has_no_checksum_and_counts() -> None:
+    async def story(database: Database) -> None:
+        reputation = Reputation(database, REAL, Metrics())
+        await reputation.rate("pizza", "alice", 5)
+        await database.many("UPDATE feedback SET checksum = NULL, rating = 4", [()])
+        assert await reputation.of("pizza") == Rating(1, 4.0)
+
+    on(story)
+
+
+def test_a_delivery_that_has_changed_is_not_shown_and_its_end_may_change(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(database: Database) -> None:
+        outbox = Outbox(Settings(), database, EnvironmentVault(), REAL, Metrics())
+        delivery = Delivery("https://example.com/hook", "{}", "alice")
+        for name in ("one", "two", "old"):
+            await database.write(partial(outbox.post, delivery=delivery, id=name, subject="job", event="done"))
+        await database.many("UPDATE deliveries SET url = 'https://evil.example' WHERE id = ?", [("one",)])
+        await database.many("UPDATE deliveries SET delivered = 1.0, attempts = 2 WHERE id = ?", [("two",)])
+        await database.many("UPDATE deliveries SET checksum = NULL, event = 'failed' WHERE id = ?", [("old",)])
+        assert sorted((one.id, one.status) for one in await outbox.receipts("job")) == [
+            ("old", "waiting"),
+            ("two", "delivered"),
+        ]
+        assert "webhook one is damaged" in caplog.text
+        await outbox.aclose()
 
     on(story)

@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.jobs import Jobs
-from agent3.calls.keeping import ArtifactStore, Retention
+from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
 from agent3.env import REAL, SeededEnv
 from agent3.errors import NotFound
-from agent3.model import Call, Done, Principal
+from agent3.model import Call, Done, Failed, Live, Principal
+from agent3.observe.metrics import Metrics
 from agent3.settings import Calls, Settings
 from agent3.storage import Blobs, Database
 from tests.support.home import home, run
@@ -59,6 +61,27 @@ def test_what_is_past_its_time_goes_and_is_counted(url: str) -> None:
         world.advance(8 * DAY)
         assert (await keeping.sweep())["jobs"] == 1
         assert await count(database, "job_events") == 0
+
+    using(url, story)
+
+
+def test_of_too_many_dead_letters_the_oldest_go_and_it_is_counted_and_logged(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = SeededEnv()
+
+    async def story(database: Database) -> None:
+        metrics = Metrics()
+        letters = DeadLetters(database, world, 3, metrics)
+        for number in range(5):
+            world.advance(1.0)
+            await letters.bury(replace(a_call(), live=Live()), Failed("unavailable", f"{number}"))
+        assert [letter.message for letter in await letters.latest()] == ["4", "3", "2"]
+        assert b'agent3_dead_letters_dropped_total{place="calls"} 2.0' in metrics.render()[0]
+        assert "were dropped: 3 are kept" in caplog.text
+        many = DeadLetters(database, world, 0, metrics)
+        await many.bury(replace(a_call(), live=Live()), Failed("unavailable", "5"))
+        assert len(await many.latest()) == 4
 
     using(url, story)
 

@@ -255,6 +255,24 @@ def test_large_parts_become_references_that_only_their_owner_can_follow(url: str
     using(url, story)
 
 
+def test_half_a_character_keeps_no_result_from_its_caller(url: str) -> None:
+    async def story(database: Any) -> None:
+        store = ArtifactStore(database, Blobs(None), REAL)
+        parts = (
+            Part(text="a\ud83c"),
+            Part(data={"t": "a\ud83c"}),
+            Part(text="ü\ud83c" * 600),
+            Part(data=["\ud83c"] * 600),
+        )
+        outcome = await artifacts(store.store, 1000)(Script(Done(parts)).call)(a_call())
+        assert isinstance(outcome, Done)
+        assert outcome.parts[:2] == parts[:2]
+        kept = [(await store.get("alice", part.artifact or "")).body for part in outcome.parts[2:]]
+        assert kept == ["ü?".encode() * 600, b"[" + b",".join([b'""'] * 600) + b"]"]
+
+    using(url, story)
+
+
 def test_artifacts_can_be_read_until_their_time_is_over() -> None:
     world = SeededEnv()
 
@@ -430,6 +448,7 @@ def test_fallback_takes_the_next_route_only_where_that_is_harmless() -> None:
         (Failed("circuit_open", "open", repeatable=True), Hints(), 2),
         (Failed("target_refused", "no", repeatable=True), Hints(), 2),
         (Failed("malformed_response", "odd", repeatable=True), Hints(), 2),
+        (Failed("element_missing", "gone", repeatable=True), Hints(), 2),
         (Failed("timeout", "late", repeatable=True), Hints(), 1),
         (Failed("timeout", "late", repeatable=True), IDEMPOTENT, 2),
         (Failed("unavailable", "down"), IDEMPOTENT, 1),
@@ -595,7 +614,14 @@ def test_what_says_that_a_route_is_broken(code: str) -> None:
 
 @pytest.mark.parametrize(
     "fine",
-    [Failed("target_failed", "x"), Failed("invalid_input", "x"), Needs(()), Working(), Failed("target_refused", "")],
+    [
+        Failed("target_failed", "x"),
+        Failed("element_missing", "x"),
+        Failed("invalid_input", "x"),
+        Needs(()),
+        Working(),
+        Failed("target_refused", ""),
+    ],
 )
 def test_what_says_that_a_route_answers(fine: Outcome) -> None:
     it = Circuit(2)
@@ -603,6 +629,39 @@ def test_what_says_that_a_route_answers(fine: Outcome) -> None:
     it.call(fine)
     it.call(DOWN)
     assert it.state == "closed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "asking", "state"),
+    [(None, True, "open"), (0.05, True, "open"), (0.01, True, "closed"), (None, False, "closed")],
+)
+def test_a_deadline_says_nothing_of_a_target_that_had_less_than_its_time_or_was_not_asked(
+    seconds: float | None, asking: bool, state: str
+) -> None:
+    settings = Calls(timeout=0.05, attempt_timeout=20.0, breaker_failures=1)
+    circuits = Breakers(settings, REAL, Metrics())
+
+    async def silent(call: Call) -> Outcome:
+        call.live.asking = asking  # a connector knows that the call still stands in a line of ours
+        await asyncio.sleep(20)
+        return DONE
+
+    handler = deadline(settings, REAL)(breaker(circuits)(silent))
+    failed(run(_awaited(handler(a_call(route=A, timeout=seconds)))), "timeout")
+    assert circuits.state(A.key) == state
+
+
+def test_a_failure_of_our_own_line_is_not_held_against_a_route() -> None:
+    it = Circuit(1)
+
+    async def full(call: Call) -> Outcome:
+        call.live.asking = False
+        return DOWN
+
+    run(_awaited(it.step(full)(a_call(route=A))))
+    assert it.state == "closed"
+    it.call(DOWN)
+    assert it.state == "open", "each attempt is judged by itself"
 
 
 def test_one_probe_at_a_time_and_a_cancelled_one_makes_room() -> None:

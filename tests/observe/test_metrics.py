@@ -36,13 +36,16 @@ OURS = {
     "agent3_renewals_total": ("counter", ("result",)),
     "agent3_dead_letters_waiting": ("gauge", ("place",)),
     "agent3_dead_letters_oldest_seconds": ("gauge", ("place",)),
+    "agent3_dead_letters_dropped_total": ("counter", ("place",)),
     "agent3_webhooks_total": ("counter", ("result",)),
+    "agent3_a2a_callbacks_total": ("counter", ("result",)),
     "agent3_webhooks_waiting": ("gauge", ()),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
     "agent3_web_sessions": ("gauge", ("state",)),
     "agent3_web_browsers_ended_total": ("counter", ("reason",)),
     "agent3_web_throttled_total": ("counter", ("reason",)),
+    "agent3_web_banners_total": ("counter", ("consent",)),
     "agent3_web_heals_total": ("counter", ("result",)),
 }
 

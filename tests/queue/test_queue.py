@@ -109,6 +109,51 @@ def test_dead_letters_are_replayed_with_all_their_attempts_or_dropped(url: str) 
     on_queue(url, story, SMALL)
 
 
+def test_of_too_many_dead_letters_the_oldest_go_and_it_is_counted_and_logged(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(queue: Queue, database: Database) -> None:
+        metrics = Metrics()
+        mine = Queue(database, queue.name, Rules(attempts=1, dead=3), metrics=metrics)
+        for number in range(5):
+            await mine.put(b"%d" % number)
+            assert await mine.nack(await one(mine), "poison") == "dead"
+        assert [letter.body for letter in await mine.dead()] == [b"2", b"3", b"4"]
+        assert b'agent3_dead_letters_dropped_total{place="stories"} 2.0' in metrics.render()[0]
+        assert "were dropped: it keeps 3" in caplog.text
+        assert (await mine.depth()).live == 0
+        later = Queue(database, queue.name, Rules(attempts=1, dead=1_000), metrics=metrics)
+        later._died = 0
+        await later.put(b"5")
+        await later.nack(await one(later), "poison")
+        assert len(await later.dead()) == 4, "not looked at for every one"
+        await mine.aclose()
+        await later.aclose()
+
+    on_queue(url, story)
+
+
+def test_letters_that_cannot_be_dropped_do_not_fail_what_was_asked_for(url: str) -> None:
+    class Stuck(FullDisk):
+        async def write(self, work: Any, *, frees: bool = False, calm: bool = False) -> Any:
+            if work.__qualname__.startswith("Queue._drop_oldest"):
+                raise StorageError("The disk is slow.")
+            return await self._database.write(work, frees=frees, calm=calm)
+
+        async def statement(self, sql: str, *params: object) -> Any:
+            return await self._database.statement(sql, *params)
+
+    async def story(queue: Queue, database: Database) -> None:
+        stuck = Queue(Stuck(database), "stories", Rules(attempts=1, dead=1), metrics=Metrics())
+        for body in (b"1", b"2"):
+            await stuck.put(body)
+            assert await stuck.nack(await one(stuck), "poison") == "dead"
+        assert len(await stuck.dead()) == 2
+        await stuck.aclose()
+
+    on_queue(url, story)
+
+
 def test_a_replay_that_does_not_fit_does_nothing(url: str) -> None:
     async def story(queue: Queue, _: Database) -> None:
         first = await queue.put(b"dead")
@@ -747,6 +792,9 @@ class FullDisk:
         if not frees:
             raise StorageFull("The disk is full.")
         return await self._database.write(work, frees=frees, calm=calm)
+
+    async def statement(self, sql: str, *params: object) -> Any:
+        raise StorageFull("The disk is full.")
 
 
 def test_on_a_full_disk_acks_do_not_fail_for_the_puts_beside_them(url: str) -> None:

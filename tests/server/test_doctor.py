@@ -6,6 +6,7 @@ import os
 import socket
 import sqlite3
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from agent3.server.client import announce
 from agent3.server.doctor import Check, examine
 from agent3.settings import Callbacks, Client, Server, Settings, Storage
 from tests.support.home import run
+from tests.support.postgres import new_database_url
 
 
 @pytest.fixture
@@ -96,6 +98,29 @@ def test_jobs_of_processes_that_are_gone_are_told(data: Path) -> None:
     )
     found = checks()["leases"]
     assert (found["state"], found["detail"].startswith("1 jobs of 1 processes")) == ("warn", True)
+
+
+def test_leases_are_judged_by_the_databases_clock(data: Path) -> None:
+    """A job whose lease is good is nobody's to take, however wrong the clock is that the doctor looks at."""
+    change(
+        data,
+        "INSERT INTO jobs (id, owner, status, turn, call, node, lease) "
+        "VALUES ('j', 'me', 'working', 1, x'00', 'n', (julianday('now') - 2440587.5) * 86400.0 + 30.0)",
+    )
+    tomorrow = SeededEnv(time=time.time() + 86_400.0)
+    found = checks(env=tomorrow)
+    assert (found["leases"]["state"], found["clock"]["state"]) == ("ok", "fail")
+
+
+@pytest.mark.postgres
+def test_artifacts_beside_a_shared_database_should_be_shared_too(data: Path, tmp_path: Path) -> None:
+    url = new_database_url()
+    alone = checks(Settings(server=Server(port=0), storage=Storage(url=url)))
+    assert (alone["artifacts"]["state"], "storage.artifacts" in alone["artifacts"]["remedy"]) == ("warn", True)
+    assert alone["leases"]["state"] == "ok"
+    shared = checks(Settings(server=Server(port=0), storage=Storage(url=url, artifacts=str(tmp_path))))
+    assert shared["artifacts"]["state"] == "ok"
+    assert "artifacts" not in checks()
 
 
 def test_a_port_that_is_taken_fails(data: Path) -> None:

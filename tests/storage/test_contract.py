@@ -142,6 +142,20 @@ def test_many_rows_are_written_all_or_none(url: str) -> None:
     using(url, story)
 
 
+def test_a_statement_of_its_own_is_done_when_it_answers_and_meets_the_others(url: str) -> None:
+    raised = "UPDATE counters SET value = value + ? WHERE name = ? AND value < ? RETURNING value"
+
+    async def story(database: Database) -> None:
+        assert await database.statement(PUT, "a", 0) is None
+        rows = await asyncio.gather(*(database.statement(raised, 1, "a", 20) for _ in range(30)))
+        assert sorted(row["value"] for row in rows if row is not None) == list(range(1, 21))
+        with pytest.raises(Conflict):
+            await database.statement(PUT, "a", 0)
+        assert [row["value"] for row in await database.all("SELECT value FROM counters")] == [20]
+
+    using(url, story)
+
+
 def test_rows_are_appended_by_the_thousand_and_those_that_are_there_stay(url: str) -> None:
     async def story(database: Database) -> None:
         await database.many(PUT, [("7", 1)])

@@ -61,6 +61,27 @@ def test_a_connection_lost_inside_a_work_is_a_storage_error_and_the_next_use_con
     using(url, story)
 
 
+def test_a_connection_lost_during_a_statement_of_its_own_leaves_it_open_what_happened() -> None:
+    url = new_database_url()
+
+    async def asleep(database: Database) -> None:
+        while not await database.all("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
+            await asyncio.sleep(0.005)
+
+    async def story(database: Database) -> None:
+        slow = "INSERT INTO counters (name, value) SELECT ?, 1 FROM pg_sleep(30) RETURNING name"
+        statement = asyncio.create_task(database.statement(slow, "a"))
+        await asleep(database)
+        await cut(url)
+        with pytest.raises(StorageError, match="may have happened or not") as caught:
+            await statement
+        assert caught.value.retry_after is None
+        assert await database.statement(PUT, "b", 2) is None
+        assert [row["name"] for row in await database.all("SELECT name FROM counters")] == ["b"]
+
+    using(url, story)
+
+
 def test_a_deadlock_is_resolved_by_running_one_work_again() -> None:
     url = new_database_url()
     runs: list[str] = []

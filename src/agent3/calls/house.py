@@ -100,7 +100,7 @@ class House:
         breakers = Breakers(how, env, metrics)
         results = ResultCache(how.cache_entries, env)
         park = Park(env, metrics, how.parked, how.parked_seconds)
-        letters = DeadLetters(database, env)
+        letters = DeadLetters(database, env, how.dead_letters, metrics)
         store = ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
         jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)

@@ -9,13 +9,17 @@ from msgspec import Struct
 
 from agent3.calls.jobs import Jobs
 from agent3.env import Env
-from agent3.errors import Corrupt, NotFound
+from agent3.errors import Corrupt, NotFound, StorageError
 from agent3.model import Call, Failed, decode_call, decode_outcome, encode
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.settings import Calls
 from agent3.storage import Blobs, Database, Row, Transaction
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import is_whole, sum_of, summed, whole
 
 __all__ = ["ArtifactStore", "DeadLetter", "DeadLetters", "Retention", "StoredArtifact", "Waiting"]
+
+log = logger("keeping")
 
 _DAY = 86_400.0
 _AT_ONCE = 500
@@ -24,6 +28,12 @@ _A_ROUND = 100_000
 """Rows of one kind removed in one round; what is left waits for the next."""
 _YOUNG = 3_600.0
 """Seconds within which whoever stores bytes has surely written down that they are needed."""
+
+_DROP_OLDEST = """
+DELETE FROM dead_letters WHERE id IN (
+    SELECT id FROM dead_letters WHERE id <= (SELECT id FROM dead_letters ORDER BY id DESC LIMIT 1 OFFSET ?)
+    ORDER BY id LIMIT ?)
+"""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -50,9 +60,13 @@ class Waiting(Struct, frozen=True):
 class DeadLetters:
     """The table of what could not be delivered. A letter holds the call as it came in: it never held a secret."""
 
-    def __init__(self, database: Database, env: Env):
+    def __init__(self, database: Database, env: Env, most: int = 0, metrics: Metrics = METRICS):
+        """At ``most`` so many are kept, give or take a hundredth: then the oldest are dropped. 0 keeps all of them."""
         self._database = database
         self._env = env
+        self._most = most
+        self._metrics = metrics
+        self._buried = most  # how many there are already is not known: the first one tells
 
     async def bury(self, call: Call, outcome: Failed) -> None:
         """Keep a call; when this returns, it is on disk."""
@@ -74,6 +88,25 @@ class DeadLetters:
                 )
             ],
         )
+        self._buried += 1
+        if self._most and self._buried * 100 >= self._most:
+            self._buried = 0
+            await self._bound()
+
+    async def _bound(self) -> None:
+        """Drop the oldest beyond the bound. Should it fail, the next one that is buried does it."""
+        dropped = 0
+        try:
+            while some := await self._database.write(
+                lambda tx: tx.run(_DROP_OLDEST, self._most, _AT_ONCE), frees=True, calm=True
+            ):
+                dropped += some
+        except StorageError as error:
+            self._buried = self._most
+            log.warning("the oldest dead letters could not be dropped: %s", error.message)
+        if dropped:
+            self._metrics.dead_letters_dropped.inc(("calls",), dropped)
+            log.warning("%d dead letters of calls, the oldest, were dropped: %d are kept", dropped, self._most)
 
     async def latest(
         self,
@@ -156,22 +189,11 @@ class ArtifactStore:
         digest = await self._blobs.put(body)
         artifact = self._env.id()
         now = self._env.now()
+        shown = (artifact, call.principal.id, digest, name, media_type)
         await self._database.many(
-            "INSERT INTO artifacts (id, owner, sha256, name, media_type, size, job, created, expires) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    artifact,
-                    call.principal.id,
-                    digest,
-                    name,
-                    media_type,
-                    len(body),
-                    call.job or call.id,
-                    now,
-                    now + self._keep,
-                )
-            ],
+            "INSERT INTO artifacts (id, owner, sha256, name, media_type, size, job, created, expires, checksum) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*shown, len(body), call.job or call.id, now, now + self._keep, sum_of(*shown))],
         )
         return artifact
 
@@ -179,8 +201,9 @@ class ArtifactStore:
         """The artifact, for its owner and those he shares it with; NotFound for all else, Corrupt when it changed."""
         now = self._env.now()
         row = await self._database.one(
-            "SELECT sha256, name, media_type FROM artifacts WHERE id = ? AND expires > ? AND (owner = ? OR EXISTS "
-            "(SELECT 1 FROM artifact_readers WHERE artifact = artifacts.id AND reader = ? AND until > ?))",
+            "SELECT id, owner, sha256, name, media_type, checksum FROM artifacts "
+            "WHERE id = ? AND expires > ? AND (owner = ? OR EXISTS (SELECT 1 FROM artifact_readers "
+            "WHERE artifact = artifacts.id AND reader = ? AND until > ?))",
             artifact,
             now,
             reader,
@@ -189,6 +212,8 @@ class ArtifactStore:
         )
         if row is None:
             raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
+        if not is_whole(row["checksum"], *(row[one] for one in ("id", "owner", "sha256", "name", "media_type"))):
+            raise Corrupt(f"Artifact {artifact} is damaged: its row no longer matches its checksum. Restore a backup.")
         return StoredArtifact(artifact, row["name"], row["media_type"], await self._blobs.get(row["sha256"]))
 
     async def expire(self) -> int:

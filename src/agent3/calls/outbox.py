@@ -30,8 +30,9 @@ from agent3.security.network import Gate, Policy, Stream
 from agent3.security.safe import OwnKey, Safe
 from agent3.security.sealed import seal, unseal
 from agent3.security.secrets import Vault
-from agent3.settings import Callbacks, Settings
+from agent3.settings import Callbacks, Calls, Settings
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.checksums import is_whole, sum_of
 
 __all__ = ["KEY", "NAME", "Delivery", "Outbox", "Receipt"]
 
@@ -127,7 +128,7 @@ class Outbox:
         self._metrics = metrics
         self._secrets = {one.id: one.callback_secret for one in settings.clients if one.callback_secret}
         self._gate = Gate(_policy(how), on_block=lambda rule: metrics.outbound_blocked.inc((rule,)))
-        self._queue = Queue(database, NAME, _rules(how, settings.calls.dead_letter_days), env=env, metrics=metrics)
+        self._queue = Queue(database, NAME, _rules(how, settings.calls), env=env, metrics=metrics)
         self._worker: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -182,14 +183,12 @@ class Outbox:
         return True
 
     async def _enter(self, tx: Transaction, delivery: Delivery, number: str, subject: str, event: str) -> bool:
+        lasting = (number, subject, event, delivery.url, self._env.now())
         row = await tx.one(
-            "INSERT INTO deliveries (id, subject, event, url, created) VALUES (?, ?, ?, ?, ?) "
+            "INSERT INTO deliveries (id, subject, event, url, created, checksum) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING RETURNING id",
-            number,
-            subject,
-            event,
-            delivery.url,
-            self._env.now(),
+            *lasting,
+            sum_of(*lasting),
         )
         return row is not None
 
@@ -199,15 +198,22 @@ class Outbox:
         return row is None or (row["waiting"] is None and not 0 <= self._env.now() - row["created"] < seconds)
 
     async def receipts(self, subject: str, limit: int = 1_000) -> list[Receipt]:
-        """The deliveries of a subject and how they stand, the oldest first."""
+        """The deliveries of a subject and how they stand, the oldest first; without those that are damaged."""
         rows = await self._database.all(
-            "SELECT d.id, d.event, d.url, d.created, d.delivered, d.attempts AS made, d.ended, q.state, q.attempts, "
-            "q.due, q.history FROM deliveries AS d LEFT JOIN queue_messages AS q ON q.id = d.id "
+            "SELECT d.id, d.subject, d.event, d.url, d.created, d.checksum, d.delivered, d.attempts AS made, d.ended, "
+            "q.state, q.attempts, q.due, q.history FROM deliveries AS d LEFT JOIN queue_messages AS q ON q.id = d.id "
             "AND q.queue = 'webhooks' WHERE d.subject = ? ORDER BY d.created, d.id LIMIT ?",
             subject,
             limit,
         )
-        return [_receipt(row) for row in rows]
+        return [_receipt(row) for row in rows if self._is_whole(row)]
+
+    def _is_whole(self, row: Row) -> bool:
+        whole = is_whole(row["checksum"], *(row[one] for one in ("id", "subject", "event", "url", "created")))
+        if not whole:
+            log.error("what is known of webhook %s is damaged and is not shown", row["id"])
+            self._metrics.events_dropped.inc(("undecodable row",))
+        return whole
 
     # Delivering
 
@@ -379,14 +385,15 @@ def _policy(how: Callbacks) -> Policy:
     )
 
 
-def _rules(how: Callbacks, dead_days: float) -> Rules:
+def _rules(how: Callbacks, calls: Calls) -> Rules:
     return Rules(
         bound=how.waiting * _SPARE,
         attempts=how.attempts,
         lease=2 * how.timeout + 2.0,
         first_delay=how.first_delay,
         longest_delay=how.longest_delay,
-        keep_dead=(dead_days or 3_650.0) * _DAY,
+        keep_dead=(calls.dead_letter_days or 3_650.0) * _DAY,
+        dead=calls.dead_letters,
         largest=_LARGEST,
     )
 

@@ -6,9 +6,25 @@ from msgspec import Struct
 
 from agent3.env import Env
 from agent3.errors import ValidationError
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database
 
 __all__ = ["Rating", "Reputation"]
+
+log = logger("directory")
+
+_TIMES = 1_000_003
+"""A rating is kept twice, the second time so often: so the database itself can compare them while it counts."""
+_RATINGS = f"""
+SELECT agent, SUM(good) AS voices, AVG(CASE WHEN good = 1 THEN rating END) AS mean, COUNT(*) - SUM(good) AS damaged
+FROM (
+    SELECT agent, rating, CASE WHEN checksum IS NULL OR checksum = rating * {_TIMES} THEN 1 ELSE 0 END AS good,
+        ROW_NUMBER() OVER (PARTITION BY agent, principal ORDER BY at DESC, id DESC) AS age
+    FROM feedback WHERE agent IN ({{agents}})
+) AS latest
+WHERE age = 1 GROUP BY agent
+"""
 
 
 class Rating(Struct, frozen=True):
@@ -21,17 +37,19 @@ class Rating(Struct, frozen=True):
 class Reputation:
     """The ratings, in the database."""
 
-    def __init__(self, database: Database, env: Env):
+    def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS):
         self._database = database
         self._env = env
+        self._metrics = metrics
 
     async def rate(self, agent: str, principal: str, rating: int, comment: str = "", call: str | None = None) -> None:
         """Record what a caller thinks."""
         if type(rating) is not int or not 1 <= rating <= 5:
             raise ValidationError(f"rating must be a whole number from 1 to 5, got {rating!r}")
         await self._database.many(
-            "INSERT INTO feedback (id, at, agent, principal, call, rating, comment) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(self._env.id(), self._env.now(), agent, principal, call, rating, comment[:2000])],
+            "INSERT INTO feedback (id, at, agent, principal, call, rating, comment, checksum) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [(self._env.id(), self._env.now(), agent, principal, call, rating, comment[:2000], rating * _TIMES)],
         )
 
     async def of(self, agent: str) -> Rating:
@@ -39,15 +57,18 @@ class Reputation:
         return (await self.all([agent]))[agent]
 
     async def all(self, agents: list[str]) -> dict[str, Rating]:
-        """The ratings of some agents."""
+        """The ratings of some agents. What is damaged does not count, and is told in the log."""
         found = {agent: Rating() for agent in agents}
         if agents:
-            marks = ", ".join("?" * len(agents))
-            sql = (
-                "SELECT agent, COUNT(*) AS voices, AVG(rating) AS mean FROM (SELECT agent, rating, "
-                "ROW_NUMBER() OVER (PARTITION BY agent, principal ORDER BY at DESC, id DESC) AS age FROM feedback "
-                f"WHERE agent IN ({marks})) AS latest WHERE age = 1 GROUP BY agent"
-            )
-            rows = await self._database.all(sql, *agents)
-            found |= {row["agent"]: Rating(row["voices"], round(float(row["mean"]), 2)) for row in rows}
+            rows = await self._database.all(_RATINGS.replace("{agents}", ", ".join("?" * len(agents))), *agents)
+            found |= {
+                row["agent"]: Rating(row["voices"], round(float(row["mean"]), 2)) for row in rows if row["voices"]
+            }
+            for row in rows:
+                self._tell(row["agent"], row["damaged"])
         return found
+
+    def _tell(self, agent: str, damaged: int) -> None:
+        if damaged:
+            log.error("%d ratings of agent %s are damaged and do not count", damaged, agent)
+            self._metrics.events_dropped.inc(("undecodable row",), damaged)

@@ -298,7 +298,13 @@ class Metrics:
         self.dead_letters_oldest = level(
             "agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that waits", "place"
         )
+        self.dead_letters_dropped = count(
+            "agent3_dead_letters_dropped_total", "Dead letters dropped since there were too many", "place"
+        )
         self.webhooks = count("agent3_webhooks_total", "Webhooks by what became of an attempt", "result")
+        self.a2a_callbacks = count(
+            "agent3_a2a_callbacks_total", "Callbacks of agents that were called, by what became of them", "result"
+        )
         self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks that wait for their delivery")
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
         self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections that the gate refused", "rule")
@@ -311,6 +317,9 @@ class Metrics:
         )
         self.nlweb_throttled = self._count(
             "agent3_web_throttled_total", "Pages held back for a website's sake, by who asked for it", "reason"
+        )
+        self.nlweb_banners = self._count(
+            "agent3_web_banners_total", "Banners about cookies that were put away, as the interface says", "consent"
         )
         self.nlweb_heals = self._count("agent3_web_heals_total", "Heals of selectors that fit no more", "result")
 

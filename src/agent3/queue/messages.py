@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -42,6 +42,8 @@ class Rules:
     keep_done: float = 0.0
     """Seconds that an acknowledged message is kept, so that it can be replayed; 0 deletes it at once."""
     keep_dead: float = 30 * 86_400.0
+    dead: int = 100_000
+    """Dead letters that are kept, give or take a hundredth: then the oldest are dropped, counted and logged. 0: all."""
     keep_keys: float = 86_400.0
     """Seconds, at least, that an idempotency key is remembered."""
     largest: int = 1_048_576
@@ -50,7 +52,14 @@ class Rules:
     """Seconds after which a waiting consumer looks by itself, should no bell have reached it."""
 
     def __post_init__(self) -> None:
-        for name, low in (("bound", 1), ("attempts", 1), ("lease", 0.001), ("poll", 0.001), ("largest", 1)):
+        for name, low in (
+            ("bound", 1),
+            ("attempts", 1),
+            ("lease", 0.001),
+            ("poll", 0.001),
+            ("largest", 1),
+            ("dead", 0),
+        ):
             if not getattr(self, name) >= low:
                 raise ValidationError(f"{name} of a queue is {getattr(self, name)!r}; give at least {low}.")
         if self.lease > LONGEST_LEASE:
@@ -88,9 +97,8 @@ class Message(Struct, frozen=True, gc=False):
 
     def checked(self, largest: int) -> Message:
         """Itself, when every database can keep it; ValidationError or TooLarge names what is wrong."""
-        for text in (self.id, self.context, self.key):
-            if text is not None and not _storable(text):
-                raise self._misnamed(text)
+        if not (_storable(self.id) and _storable(self.context) and _storable(self.key)):
+            raise self._misnamed()
         if not -_HIGHEST <= self.priority <= _HIGHEST:
             raise ValidationError(f"Priority {self.priority} is out of range. Give one from {-_HIGHEST} to {_HIGHEST}.")
         if not 0 <= self.delay <= _LONGEST_DELAY:
@@ -99,8 +107,9 @@ class Message(Struct, frozen=True, gc=False):
             raise TooLarge(f"A message of {len(self.body)} bytes is too large; this queue takes {largest}.")
         return self
 
-    def _misnamed(self, text: str) -> ValidationError:
-        name = next(one for one in ("id", "context", "key") if getattr(self, one) is text)
+    def _misnamed(self) -> ValidationError:
+        names = {"id": self.id, "context": self.context, "key": self.key}
+        name, text = next((name, text) for name, text in names.items() if text is not None and not _storable(text))
         return ValidationError(
             f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
         )
@@ -108,10 +117,12 @@ class Message(Struct, frozen=True, gc=False):
 
 def checksum(name: str, context: str | None, body: bytes) -> int:
     """By which a message is known again. It finds a changed bit; it is no proof against somebody who changes it."""
-    return zlib.crc32(body, zlib.crc32(f"{name}\0{context or ''}".encode(errors="replace")))
+    return crc32(body, crc32(f"{name}\0{context or ''}".encode(errors="replace")))
 
 
-def _storable(text: str) -> bool:
+def _storable(text: str | None) -> bool:
+    if text is None:
+        return True
     if not 0 < len(text) <= _LONGEST_NAME or "\0" in text:
         return False
     return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)

@@ -10,7 +10,7 @@ import msgspec
 
 from agent3 import failpoints
 from agent3.env import REAL, Env
-from agent3.errors import ValidationError
+from agent3.errors import StorageError, ValidationError
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.queue.bells import Carrier, bells_of, hear_for_ever
@@ -26,6 +26,7 @@ log = logger("queue")
 
 TIDY_EVERY = 4_096
 MOST_CLAIMED = 1_000
+DROPPED_AT_ONCE = 500
 
 
 class Queue:
@@ -63,6 +64,7 @@ class Queue:
         self._self = env.id()
         self._ear: asyncio.Task[None] | None = None
         self._untidied = 0
+        self._died = self.rules.dead  # how many the processes before left is not known: the first one tells
 
     async def put(
         self,
@@ -180,7 +182,26 @@ class Queue:
     async def _commit(self, operations: Sequence[Operation]) -> list[Answer[Any]]:
         """One transaction for all of them."""
         tidy = 2 * self._untidied if self._untidied >= TIDY_EVERY else 0
+        turn = (None if tidy else await self._at_once(operations)) or await self._step_by_step(operations, tidy)
+        await failpoints.reach("queue.committed")
+        self._untidied = len(operations) + (0 if tidy else self._untidied)
+        self._note(turn)
+        await self._bound_letters(turn.died)
+        return [turn.answers[number] for number in range(len(operations))]
 
+    async def _at_once(self, operations: Sequence[Operation]) -> Turn | None:
+        """Put all of them in one statement, if there is nothing else to do. None, and nothing done, if there is."""
+        packed = self._shelf.packed(operations, self._self)
+        if packed is None:
+            return None
+        failpoints.hit("queue.commit")
+        row = await self.database.statement(self._shelf.sql("put_all"), *packed)
+        if row is None:
+            return None
+        answers = {number: Answer(cast("Put", one).message.id) for number, one in enumerate(operations)}
+        return Turn(answers, depth=row["depth"], rings=True)
+
+    async def _step_by_step(self, operations: Sequence[Operation], tidy: int) -> Turn:
         async def work(tx: Transaction) -> Turn:
             turn = await self._shelf.turn(tx, operations, word=self._self, tidy=tidy)
             if failpoints.armed is not None:
@@ -189,11 +210,7 @@ class Queue:
 
         # Serializable, two of these would collide on the queue's row; its lock and fresh snapshots are enough.
         frees = not any(isinstance(one, Put) for one in operations)
-        turn = await self.database.write(work, frees=frees, calm=True)
-        await failpoints.reach("queue.committed")
-        self._untidied = len(operations) + (0 if tidy else self._untidied)
-        self._note(turn)
-        return [turn.answers[number] for number in range(len(operations))]
+        return await self.database.write(work, frees=frees, calm=True)
 
     def _note(self, turn: Turn) -> None:
         if turn.depth is not None:
@@ -203,6 +220,31 @@ class Queue:
             log.warning("queue %s: %d messages are dead letters now", self.name, turn.died)
         if turn.rings:
             self._bells.ring()
+
+    async def _bound_letters(self, died: int) -> None:
+        """Drop the oldest dead letters beyond the bound, when a hundredth of it has died since the last look."""
+        self._died += died
+        if not died or not self.rules.dead or self._died * 100 < self.rules.dead:
+            return
+        self._died = 0
+        try:
+            dropped = await self._drop_oldest()
+        except StorageError as error:  # what was asked for is committed, and must not seem to have failed
+            self._died = self.rules.dead
+            log.warning("queue %s: its oldest dead letters could not be dropped: %s", self.name, error.message)
+            return
+        if dropped:
+            self._metrics.dead_letters_dropped.inc((self.name,), dropped)
+            log.warning(
+                "queue %s: %d dead letters, its oldest, were dropped: it keeps %d", self.name, dropped, self.rules.dead
+            )
+
+    async def _drop_oldest(self) -> int:
+        sql, dropped = self._shelf.sql("drop_oldest"), 0
+        values = (self.name, self.name, self.rules.dead, DROPPED_AT_ONCE)
+        while some := await self.database.write(lambda tx: tx.run(sql, *values), frees=True, calm=True):
+            dropped += some
+        return dropped
 
     # Within a caller's transaction
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from agent3.queue.wording import sql
 from agent3.storage.database import Dialect, Row, Transaction
 
 __all__ = ["Shelf", "overdue"]
+
+T = TypeVar("T")
 
 _REMEMBERED = 20
 _LONGEST_REASON = 500
@@ -50,6 +53,25 @@ class Shelf:
         how many rows of each kind that are over may be removed on the way.
         """
         return await _Work(self, tx, word).do(operations, tidy)
+
+    def packed(self, operations: Sequence[Operation], word: str) -> Sequence[object] | None:
+        """What ``put_all`` wants to know, if one statement can do all of them: puts that stand alone, and no others.
+
+        Time passes without it: what is due or was leased for too long is for those who claim.
+        """
+        messages = [one.message for one in operations if isinstance(one, Put) and one.message.is_loose]
+        if not self.packs or len(messages) < len(operations):
+            return None
+        count = len(messages)
+        return (
+            *(count, self.name, count, self.rules.bound, self.name, self.name),
+            [one.id for one in messages],
+            _unless_nothing([one.priority for one in messages]),
+            _unless_nothing([one.delay for one in messages]),
+            [one.body for one in messages],
+            [one.checksum for one in messages],
+            *(self.channel, word),
+        )
 
     async def post(self, tx: Transaction, message: Message) -> str:
         """Put a message inside a caller's transaction; its id.
@@ -131,8 +153,6 @@ class _Work:
         self._now = 0.0
 
     async def do(self, operations: Sequence[Operation], tidy: int) -> Turn:
-        if not tidy and await self._put_at_once(operations):
-            return self.turn
         numbered = dict(enumerate(operations))
         puts = {number: one for number, one in numbered.items() if isinstance(one, Put)}
         claims = {number: one for number, one in numbered.items() if isinstance(one, Claim)}
@@ -283,26 +303,6 @@ class _Work:
 
     # Puts
 
-    async def _put_at_once(self, operations: Sequence[Operation]) -> bool:
-        """Put all of them in one statement, if there is nothing else to do; whether it was so. If not, nothing is done.
-
-        Time passes without it: what is due or was leased for too long is for those who claim.
-        """
-        messages = [one.message for one in operations if isinstance(one, Put) and one.message.is_loose]
-        if not self._shelf.packs or len(messages) < len(operations):
-            return False
-        name, count, told = self._name, len(messages), (self._shelf.channel, self._word)
-        rows = [(one.id, one.priority, one.delay, one.body, one.checksum) for one in messages]
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        room = (count, name, count, self._rules.bound, name)
-        row = await self._tx.one(self._sql("put_all"), *room, name, *columns, *told)
-        if row is None:
-            return False
-        for number, message in enumerate(messages):
-            self._answer(number, message.id)
-        self.turn.rings, self.turn.depth = True, row["depth"]
-        return True
-
     async def _put(self, puts: Mapping[int, Put]) -> None:
         if not puts:
             return
@@ -412,6 +412,11 @@ def _row(message: Message, posted: bool) -> tuple[object, ...]:
 def _columns(messages: Sequence[Message], posted: bool) -> list[list[object]]:
     """Their rows, turned: one array for each column."""
     return [list(column) for column in zip(*(_row(one, posted) for one in messages), strict=True)]
+
+
+def _unless_nothing(column: list[T]) -> list[T]:
+    """The column, or an empty one if it holds nothing but zeros, as most do: so it does not travel."""
+    return column if any(column) else []
 
 
 def _passed(seconds: float | None) -> bool:

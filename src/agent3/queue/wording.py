@@ -67,21 +67,22 @@ _STATEMENTS = {
         """,
     # All of it at once, where nothing has to be looked at first: PostgreSQL only, where every statement is a journey.
     # It changes nothing and gives no row when the queue is new, has no room for all, or has something to admit.
+    # An array that is too short, as an empty one is, stands for nothings. The clock is read once: each look at it costs
+    # as much as a column.
     "put_all": """
         WITH room AS (
             UPDATE queues SET depth = depth + CAST(? AS BIGINT)
             WHERE name = ? AND depth + CAST(? AS BIGINT) <= ?
                 AND NOT EXISTS (SELECT 1 FROM queue_messages WHERE queue = ? AND state = 'new')
-            RETURNING depth
+            RETURNING depth, {now} AS now
         ), added AS (
             INSERT INTO queue_messages (queue, id, priority, state, due, put, body, checksum)
-            SELECT ?, one.id, one.priority, CASE WHEN one.delay > 0 THEN 'delayed' ELSE 'ready' END,
-                {now} + one.delay, {now}, one.body, one.checksum
-            FROM unnest(
+            SELECT ?, one.id, COALESCE(one.priority, 0), CASE WHEN one.delay > 0 THEN 'delayed' ELSE 'ready' END,
+                room.now + COALESCE(one.delay, 0), room.now, one.body, one.checksum
+            FROM room, unnest(
                 CAST(? AS TEXT[]), CAST(? AS BIGINT[]), CAST(? AS DOUBLE PRECISION[]), CAST(? AS BYTEA[]),
                 CAST(? AS BIGINT[])
             ) AS one (id, priority, delay, body, checksum)
-            WHERE EXISTS (SELECT 1 FROM room)
         )
         SELECT depth, pg_notify(?, ?) FROM room
         """,
@@ -182,6 +183,12 @@ _STATEMENTS = {
     "purge_dead": """
         DELETE FROM queue_messages WHERE due <= {now} AND seq IN (
             SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq LIMIT ?)
+        """,
+    "drop_oldest": """
+        DELETE FROM queue_messages WHERE seq IN (
+            SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' AND seq <= (
+                SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC LIMIT 1 OFFSET ?)
+            ORDER BY seq LIMIT ?)
         """,
     "purge_keys": """
         DELETE FROM queue_keys WHERE queue = ? AND key IN (

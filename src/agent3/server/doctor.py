@@ -29,6 +29,7 @@ from agent3.server.client import running
 from agent3.server.letters import Letters
 from agent3.settings import Settings, data_folder, mistaken
 from agent3.storage import Database, open_database
+from agent3.storage.leases import NOW
 from agent3.storage.opening import sqlite_path
 
 __all__ = ["examine"]
@@ -53,6 +54,7 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
         *asyncio.run(_callbacks(settings)),
         *asyncio.run(_stored(settings, env)),
         *_disks(settings),
+        *_artifacts(settings),
         *_permissions(settings),
         _port(settings),
         _browser(),
@@ -112,7 +114,7 @@ async def _stored(settings: Settings, env: Env) -> list[Check]:
         if found[0]["ok"]:
             found += [
                 await _asked("clock", _clock(database, env, began)),
-                await _asked("leases", _leases(database, env)),
+                await _asked("leases", _leases(database)),
                 await _asked("dead letters", _letters(database, env)),
                 await _asked("credentials", _credentials(database)),
             ]
@@ -146,10 +148,6 @@ def _room(report: dict[str, object], words: str) -> tuple[State, str, str]:
     return "ok", words, ""
 
 
-_NOW = {
-    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0 AS now",
-    "postgres": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION) AS now",
-}
 _NEWEST = (
     "SELECT MAX(at) AS at FROM (SELECT MAX(at) AS at FROM calls UNION ALL SELECT MAX(updated) FROM jobs) AS newest"
 )
@@ -158,7 +156,7 @@ _NEWEST = (
 async def _clock(database: Database, env: Env, began: tuple[float, float]) -> Check:
     """Whether this clock agrees with the database's, runs as fast as time does, and is not behind what is stored."""
     before = env.now()
-    row = await database.one(_NOW[database.dialect])
+    row = await database.one(f"SELECT {NOW[database.dialect]} AS now")
     after = env.now()
     assert row is not None
     skew = max(before - row["now"], row["now"] - after, 0.0)
@@ -176,10 +174,12 @@ async def _clock(database: Database, env: Env, began: tuple[float, float]) -> Ch
     return _check("clock", "ok", f"{skew * 1000:.0f} ms away from the database's")
 
 
-async def _leases(database: Database, env: Env) -> Check:
+async def _leases(database: Database) -> Check:
+    """Jobs whose lease is long over, by the clock that leases are written with, which is the database's."""
     row = await database.one(
-        "SELECT COUNT(*) AS jobs, COUNT(DISTINCT node) AS nodes FROM jobs WHERE status = 'working' AND lease < ?",
-        env.now() - LEASE,
+        "SELECT COUNT(*) AS jobs, COUNT(DISTINCT node) AS nodes FROM jobs "
+        f"WHERE status = 'working' AND lease < {NOW[database.dialect]} - CAST(? AS DOUBLE PRECISION)",
+        LEASE,
     )
     if row is None or not row["jobs"]:
         return _check("leases", "ok", "no job waits for a process that is gone")
@@ -240,6 +240,21 @@ def _disk(name: str, wanted: Path) -> Check:
     return _check(name, state, f"{free / (1 << 30):.1f} GiB free", remedy)
 
 
+def _artifacts(settings: Settings) -> list[Check]:
+    """Where large results lie, if the database may have other gateways: those see only what is in a common folder."""
+    try:
+        shared = database_url(settings).startswith("postgres")
+    except Agent3Error:
+        return []
+    if not shared:
+        return []
+    if settings.storage.artifacts:
+        return [_check("artifacts", "ok", f"in {settings.storage.artifacts}")]
+    text = f"in {data_folder() / 'artifacts'}, which gateways on other machines do not see"
+    remedy = "With more than one machine, set storage.artifacts to a folder that all of them share."
+    return [_check("artifacts", "warn", text, remedy)]
+
+
 def _file(settings: Settings) -> Path | None:
     """The file of the embedded database."""
     try:
@@ -280,11 +295,14 @@ def _port(settings: Settings) -> Check:
 
 def _browser() -> Check:
     from agent3.nlweb import browsers
+    from agent3.nlweb.chrome import UNPROTECTED, is_root
 
     found = browsers.find()
     if found is None:
         remedy = "python -m agent3.nlweb.browsers ensure, if you want to use websites."
         return _check("browser", "warn", "none found; websites need one", remedy)
+    if is_root():
+        return _check("browser", "warn", f"{found.kind} at {found.path}. {UNPROTECTED}", "Run agent3 as another user.")
     return _check("browser", "ok", f"{found.kind} at {found.path}")
 
 

@@ -210,7 +210,8 @@ def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(archive) as tar:
             yield tar
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:  # cut off, or damaged
-        raise Corrupt(f"{archive} is no whole backup: {error}. Take another one.") from error
+        reason = str(error) if "\n" not in str(error) else "it is no archive of any kind"  # one line for each kind
+        raise Corrupt(f"{archive} is no whole backup: {reason}. Take another one.") from error
 
 
 def _contents(tar: tarfile.TarFile, archive: Path) -> Contents:

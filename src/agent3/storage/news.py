@@ -96,12 +96,15 @@ class News:
 
     async def _hear_for_ever(self, carrier: _Carrier) -> None:
         while True:
-            with suppress(StorageError):
+            try:
                 async with carrier.listen(CHANNEL, self._heard) as lost:
                     self.live = True
                     self._missed()
                     await lost
-            self.live = False
+            except StorageError:
+                pass  # nobody to be heard: once more, in a while
+            finally:
+                self.live = False  # however it ended: whoever waits must look by itself again
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _heard(self, sentence: str) -> None:

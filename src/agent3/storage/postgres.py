@@ -1,8 +1,9 @@
 """PostgreSQL behind the Database port, and the only door to its driver.
 
 Each event loop has its own connections, since a connection belongs to the loop that made it: a few that write,
-serializable, and a few that only read. PostgreSQL groups commits by itself; what is gathered here are the one-row
-appends of ``many``, where it pays sixfold (docs/decisions/0005-postgres-driver.md).
+serializable, a few for single statements that need no more than their locks, and a few that only read. PostgreSQL
+groups commits by itself; what is gathered here are the one-row appends of ``many``, where it pays sixfold
+(docs/decisions/0005-postgres-driver.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import asyncpg
 
@@ -26,7 +27,9 @@ from agent3.storage.placeholders import numbered
 __all__ = ["PostgresDatabase"]
 
 T = TypeVar("T")
+_Kind: TypeAlias = Literal["writer", "single", "reader"]
 WRITERS = 8
+SINGLES = 2
 READERS = 4
 TRIES = 12
 GATHERED = 512
@@ -227,10 +230,11 @@ def _tell(group: Sequence[tuple[Any, asyncio.Future[None]]], error: Agent3Error 
 class _Room:
     """What one event loop has of the database: its connections, and the works that run on them."""
 
-    def __init__(self, connect: Callable[[bool], Awaitable[Any]], env: Env):
+    def __init__(self, connect: Callable[[_Kind], Awaitable[Any]], env: Env):
         self._env = env
-        self._writers = _Connections(WRITERS, lambda: connect(False))
-        self._readers = _Connections(READERS, lambda: connect(True))
+        self._writers = _Connections(WRITERS, lambda: connect("writer"))
+        self._singles = _Connections(SINGLES, lambda: connect("single"))
+        self._readers = _Connections(READERS, lambda: connect("reader"))
         self._repeating = asyncio.Lock()
         self._gatherings: dict[str, _Gathering] = {}
         self._stay = self._until_the_loop_ends()
@@ -245,6 +249,9 @@ class _Room:
         if error is not None:
             raise error
         return cast("T", result)
+
+    async def statement(self, sql: str, params: Sequence[object]) -> Row | None:
+        return await self._until_done(lambda: self._single(sql, params))
 
     async def all(self, sql: str, params: Sequence[object]) -> list[Row]:
         async def read(fresh: bool) -> list[Row]:
@@ -276,12 +283,12 @@ class _Room:
         finally:
             tasks = [one.task for one in self._gatherings.values() if one.task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._writers.aclose()
-            await self._readers.aclose()
+            for connections in (self._writers, self._singles, self._readers):
+                await connections.aclose()
 
     def abandon(self) -> None:
-        self._writers.abandon()
-        self._readers.abandon()
+        for connections in (self._writers, self._singles, self._readers):
+            connections.abandon()
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Attempt until nothing collides. Repeated attempts of one loop go one by one: they collide with fewer."""
@@ -312,6 +319,19 @@ class _Room:
                 return None, error
             await _commit(connection)
             return result, None
+
+    async def _single(self, sql: str, params: Sequence[object]) -> Row | None:
+        """One implicit transaction: sending the statement is the commit."""
+        async with self._singles.lend() as connection:
+            await failpoints.reach("postgres.commit")
+            try:
+                rows = await connection.fetch(numbered(sql), *params)
+            except _FAILURES as error:
+                if _is_loss(error):
+                    connection.terminate()
+                raise _unsure(error) from error
+            await failpoints.reach("postgres.committed")
+            return cast("Row", rows[0]) if rows else None
 
     async def _append(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         async def append() -> None:
@@ -355,6 +375,9 @@ class PostgresDatabase:
     async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
         return await (await self._room()).write(work, calm=calm)
 
+    async def statement(self, sql: str, *params: object) -> Row | None:
+        return await (await self._room()).statement(sql, params)
+
     async def all(self, sql: str, *params: object) -> list[Row]:
         return await (await self._room()).all(sql, params)
 
@@ -388,7 +411,7 @@ class PostgresDatabase:
         is no connection to be had.
         """
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection = await _ours(lambda: self._connect(True))
+        connection = await _ours(lambda: self._connect("reader"))
         connection.add_termination_listener(lambda _: None if gone.done() else gone.set_result(None))
         try:
             await _ours(lambda: connection.add_listener(channel, lambda *said: heard(said[-1])))
@@ -432,7 +455,7 @@ class PostgresDatabase:
                 self._rooms.pop(gone).abandon()
             return self._rooms.setdefault(loop, _Room(self._connect, self._env))
 
-    async def _connect(self, read_only: bool) -> Any:
+    async def _connect(self, kind: _Kind) -> Any:
         connection = await asyncpg.connect(
             self._dsn,
             timeout=CONNECT_SECONDS,
@@ -440,8 +463,8 @@ class PostgresDatabase:
             server_settings={
                 "application_name": "agent3",
                 "synchronous_commit": "on",
-                "default_transaction_isolation": "read committed" if read_only else "serializable",
-                "default_transaction_read_only": "on" if read_only else "off",
+                "default_transaction_isolation": "serializable" if kind == "writer" else "read committed",
+                "default_transaction_read_only": "on" if kind == "reader" else "off",
             },
         )
         # SUM and AVG of BIGINT are NUMERIC; SQLite gives int and float, and so do we.
@@ -451,7 +474,7 @@ class PostgresDatabase:
     async def _migrate(self) -> None:
         """Under a lock of the session, which another starter waits for; closing the connection frees it."""
         try:
-            connection = await self._connect(False)
+            connection = await self._connect("writer")
         except (*_FAILURES, ValueError) as error:
             raise SetupError(f"{self.url} cannot be opened: {error}. Check the address and the account.") from error
         try:
@@ -505,14 +528,19 @@ async def _commit(connection: Any) -> None:
         await failpoints.reach("postgres.committed")
     except _FAILURES as error:
         await _roll_back(connection)
-        if getattr(error, "sqlstate", None) in _AGAIN:
-            raise _Again from error
-        if not _is_loss(error):
-            raise
-        raise StorageError(
-            "The connection to the database was lost during the commit: it may have happened or not. Look before you"
-            " repeat it."
-        ) from error
+        raise _unsure(error) from error
+
+
+def _unsure(error: Exception) -> Exception:
+    """What an error during a commit means: nothing was kept, or nobody knows."""
+    if getattr(error, "sqlstate", None) in _AGAIN:
+        return _Again()
+    if not _is_loss(error):
+        return translated(error)
+    return StorageError(
+        "The connection to the database was lost during the commit: it may have happened or not. Look before you"
+        " repeat it."
+    )
 
 
 async def _roll_back(connection: Any) -> None:

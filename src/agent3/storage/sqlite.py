@@ -76,6 +76,9 @@ class SqliteDatabase:
         rows = await self.all(sql, *params)
         return rows[0] if rows else None
 
+    async def statement(self, sql: str, *params: object) -> Row | None:
+        return await self.write(lambda tx: tx.one(sql, *params))
+
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await self._writer.write(lambda tx: tx.many(sql, rows))
 
@@ -106,7 +109,10 @@ class SqliteDatabase:
         return report
 
     async def aclose(self) -> None:
-        await asyncio.to_thread(self._stop)
+        try:
+            await asyncio.to_thread(self._stop)
+        except RuntimeError:  # the interpreter ends, and lends no more threads
+            self._stop()
 
     async def _look(self, thorough: bool) -> str:
         """SQLite's own verdict, ``ok`` or the first faults; not older than CHECK_SECONDS."""
