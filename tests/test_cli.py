@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent3 import LocalAgent, cli
+from agent3 import LocalAgent, cli, printing
 from agent3._version import __version__
 from agent3.errors import SetupError
 from agent3.settings import Client, Settings, Storage
@@ -170,7 +170,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
         "status": "active",
         "tags": [],
     }
-    cli._page(body | {"rating": {"count": 2, "mean": 4.5}, "capabilities": [capability]})
+    printing.page(body | {"rating": {"count": 2, "mean": 4.5}, "capabilities": [capability]})
     page = capfd.readouterr().out
     assert "\x1b" not in page
     assert "rated 4.5 by 2" in page
@@ -182,7 +182,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
     assert rows["fixed"] == "7 optional"
     assert rows["either"] == "string | null optional"
     assert rows["free"] == "any optional"
-    cli._page(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
+    printing.page(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
     assert "It offers nothing that you can call." in capfd.readouterr().out
 
 
@@ -504,8 +504,7 @@ class Terminal:
 
 def test_a_person_at_a_terminal_is_asked_until_the_answer_fits(running: Process) -> None:
     with Terminal(running.data, "call", "pizza", "a pizza") as terminal:
-        terminal.until("(small / medium / large)")
-        terminal.until("Which size")
+        terminal.until("Which size: small, medium or large?")
         terminal.type("huge\n")
         terminal.until("not taken")
         terminal.type("large\n")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from agent3 import printing
 from agent3._version import __version__
 from agent3.errors import (
     AccessError,
@@ -34,14 +35,11 @@ from agent3.errors import (
 from agent3.settings import Settings, load, mistaken
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from agent3.server.adding import SigningIn
     from agent3.server.client import Gateway
 
 __all__ = ["app", "main"]
 
-_MOST = 50
 _COMMANDS = {
     "agent3_search": "agent3 search",
     "agent3_select": "agent3 show",
@@ -175,13 +173,13 @@ def search(text: tuple[str, ...], *, limit: int = 10, where: Where = Where()) ->
         At most this many, up to 50 [default: 10].
     """
     found = _gateway(where).search(" ".join(text), limit)
-    _print(found, where, _agents)
+    _print(found, where, printing.agents)
 
 
 @app.command(name="list")
 def list_agents(*, where: Where = Where()) -> None:  # noqa: B008 - frozen
     """List all agents."""
-    _print(_gateway(where).search("", _MOST), where, _agents)
+    _print(_gateway(where).search("", printing.MOST), where, printing.agents)
 
 
 @app.command
@@ -197,9 +195,9 @@ def show(agent: str, *, card: bool = False, where: Where = Where()) -> None:  # 
     """
     gateway = _gateway(where)
     if card:
-        _print(gateway.card(agent), where, _pretty)
+        _print(gateway.card(agent), where, printing.pretty)
     else:
-        _print(gateway.show(agent), where, _page)
+        _print(gateway.show(agent), where, printing.page)
 
 
 @app.command
@@ -331,7 +329,7 @@ def dlq_list(
     after = None if since is None else operations.moment(since, time.time())
     wanted = Wanted(agent, code, after, queue, all, limit)
     found = operations.list_letters(_here(where), wanted)
-    _print({"letters": found, "count": len(found)}, where, _letters)
+    _print({"letters": found, "count": len(found)}, where, printing.letters)
 
 
 @dlq.command(name="show")
@@ -345,7 +343,7 @@ def dlq_show(letter: str, *, where: Here = Here()) -> None:  # noqa: B008 - froz
     """
     from agent3.server.operations import letter as found
 
-    _print(found(_here(where), letter), where, _pretty)
+    _print(found(_here(where), letter), where, printing.pretty)
 
 
 @dlq.command(name="replay")
@@ -411,7 +409,7 @@ def backup(file: Path, *, force: bool = False, where: Here = Here()) -> None:  #
     """
     from agent3.server.operations import back_up_here
 
-    _print(back_up_here(_here(where), file, force=force), where, _backed_up)
+    _print(back_up_here(_here(where), file, force=force), where, printing.backed_up)
 
 
 @app.command
@@ -425,7 +423,7 @@ def restore(file: Path, *, where: Here = Here()) -> None:  # noqa: B008 - frozen
     """
     from agent3.server.operations import restore_here
 
-    _print(restore_here(_here(where), file), where, _restored)
+    _print(restore_here(_here(where), file), where, printing.restored)
 
 
 @app.command
@@ -434,13 +432,15 @@ def doctor(*, where: Here = Here()) -> None:  # noqa: B008 - frozen
     from agent3.server.doctor import examine
 
     checks = examine(load(where.config, overrides={"storage": {"url": where.db}}))
-    _print({"checks": checks, "ok": all(one["ok"] for one in checks)}, where, _checks)
+    _print({"checks": checks, "ok": all(one["ok"] for one in checks)}, where, printing.checks)
     if not all(one["ok"] for one in checks):
         sys.exit(1)
 
 
 app.command("agent3.nlweb.commands.installing:app", name="semantic", help="Understand commands by their meaning.")
-app.command("agent3.server.heals:web", name="web", help="Websites as agents: make, try and check their interfaces.")
+app.command(
+    "agent3.server.web_sessions:web", name="web", help="Websites as agents: make, try and check their interfaces."
+)
 
 
 def main() -> None:
@@ -576,10 +576,8 @@ def _ask(answer: Mapping[str, Any]) -> dict[str, Any] | None:
     for question in answer["questions"]:
         if url := question.get("url"):
             print(f"  To be done at {url}, then press Enter.")
-        if choices := (question.get("schema") or {}).get("enum"):
-            print(f"  ({' / '.join(map(str, choices))})")
         try:
-            said[question["id"]] = input(f"{question['text']} ")
+            said[question["id"]] = input(f"{question['text']}{printing.to_choose(question)} ")
         except (EOFError, KeyboardInterrupt):
             print()
             return None
@@ -591,111 +589,6 @@ def _print(body: Mapping[str, Any], where: Where | Here, pretty: Callable[[Mappi
         print(json.dumps(body, ensure_ascii=False))
     else:
         pretty(body)
-
-
-def _agents(found: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    if not found["agents"]:
-        if found["query"]:
-            print(f"No agent fits {found['query']!r}. agent3 list shows what there is.")
-        else:
-            print("No agent found. Start the gateway with agent3 serve --demo to have some to try.")
-        return
-    table = Table("agent", "what it does", "capabilities", "rating", box=None, pad_edge=False)
-    for one in found["agents"]:
-        names = ", ".join(capability["name"] for capability in one["capabilities"])
-        table.add_row(one["id"] + _state(one), one["description"], names, str(one["rating"] or "-"))
-    _console().print(table)
-    if len(found["agents"]) == _MOST:
-        print(f"These are the first {_MOST}. Use agent3 search to find others.")
-
-
-def _state(agent: Mapping[str, Any]) -> str:
-    """What keeps an agent from being called, in brackets."""
-    status = agent.get("status", "active")
-    return "" if status == "active" else f" ({status})"
-
-
-def _console() -> Console:
-    """What agents say of themselves is text, never markup; a pipe gets long lines, for tools that read by line."""
-    from rich.console import Console
-
-    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 1_000)
-
-
-def _page(body: Mapping[str, Any]) -> None:
-    """An agent for people: what it is, how it was rated, what it can do and what it takes for that."""
-    console = _console()
-    rating = body["rating"]
-    rated = f"rated {rating['mean']} by {rating['count']}" if rating["count"] else "not rated yet"
-    facts = [f"version {body['version']}", body["provider"], body["status"], rated, *body["tags"]]
-    console.print(_clean(f"{body['name']} ({body['id']})"), style="bold")
-    if body["description"]:
-        console.print(_clean(body["description"]))
-    console.print(_clean(", ".join(fact for fact in facts if fact)), style="dim")
-    if signed := body.get("signIn"):
-        console.print(_signed_in(signed), style="dim")
-    for one in body["capabilities"]:
-        _capability(console, one)
-    if not body["capabilities"]:
-        console.print("\nIt offers nothing that you can call.")
-
-
-def _signed_in(signed: Mapping[str, Any]) -> str:
-    """Until when somebody is signed in; what renews its token by itself is so until it is taken back."""
-    ends = "" if signed["until"] is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(signed["until"]))
-    who = "signed in" if signed["way"] == "person" else "signed in as a machine"
-    if signed["over"]:
-        return f"was {who} until {ends}: sign in again with agent3 add ADDRESS --sign-in"
-    until = f" until {ends}" if ends else ""
-    return f"{who}{until}{', renewed by itself' if signed['renews'] and until else ''}"
-
-
-def _capability(console: Console, one: Mapping[str, Any]) -> None:
-    from rich.padding import Padding
-    from rich.table import Table
-
-    console.print(f"\n{_clean(one['name'])}", style="bold")
-    if one["description"]:
-        console.print(Padding(_clean(one["description"]), (0, 0, 0, 2), expand=False))
-    schema = one["inputSchema"] or {}
-    if not (properties := schema.get("properties")):
-        return
-    table = Table("parameter", "type", "required", "description", box=None, pad_edge=False)
-    for name, definition in properties.items():
-        known = definition if isinstance(definition, dict) else {}
-        required = "required" if name in (schema.get("required") or ()) else _default(known)
-        table.add_row(*(_clean(cell) for cell in (name, _kind(known), required, str(known.get("description", "")))))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def _kind(definition: Mapping[str, Any]) -> str:
-    """The type of a parameter, in a word or a few."""
-    if "enum" in definition:
-        return " | ".join(json.dumps(one, ensure_ascii=False) for one in definition["enum"])
-    if "const" in definition:
-        return json.dumps(definition["const"], ensure_ascii=False)
-    for choice in ("anyOf", "oneOf"):
-        if choice in definition:
-            return " | ".join(_kind(one) for one in definition[choice] if isinstance(one, dict))
-    if "$ref" in definition:
-        return str(definition["$ref"]).rpartition("/")[2]
-    kind = definition.get("type", "any")
-    if kind == "array" and isinstance(definition.get("items"), dict):
-        return f"array of {_kind(definition['items'])}"
-    return " | ".join(kind) if isinstance(kind, list) else str(kind)
-
-
-def _default(definition: Mapping[str, Any]) -> str:
-    if definition.get("default") is None:
-        return "optional"
-    return f"default {json.dumps(definition['default'], ensure_ascii=False)}"
-
-
-def _clean(text: str) -> str:
-    """Text of a stranger without what would move the cursor or change the colours of the terminal."""
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
 
 
 def _added(one: Any) -> dict[str, Any]:
@@ -712,14 +605,10 @@ def _show_added(body: Mapping[str, Any]) -> None:
             print(f"Added {one['id']}: {', '.join(one['capabilities']) or 'no capabilities'}")
 
 
-def _pretty(body: Mapping[str, Any]) -> None:
-    print(json.dumps(body, indent=2, ensure_ascii=False))
-
-
 def _answered(answer: Mapping[str, Any], agent: str, where: Where) -> None:
     if answer.get("status") == "needs":
         for question in answer["questions"]:
-            print(f"{question['text']}")
+            print(f"{question['text']}{printing.to_choose(question)}")
         print(f"It waits for your answer: {_go_on(agent, 'ANSWER', answer, where)}", file=sys.stderr)
     elif answer.get("status") == "working":
         print(f"It goes on. To look at it: {_go_on(agent, '', answer, where)}", file=sys.stderr)
@@ -728,6 +617,8 @@ def _answered(answer: Mapping[str, Any], agent: str, where: Where) -> None:
     else:
         result = answer.get("result")
         print(result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False))
+        for notice in answer.get("metadata", {}).get("notices", ()):
+            print(printing.clean(str(notice)), file=sys.stderr)
 
 
 def _go_on(agent: str, said: str, answer: Mapping[str, Any], where: Where) -> str:
@@ -736,14 +627,6 @@ def _go_on(agent: str, said: str, answer: Mapping[str, Any], where: Where) -> st
     options = [word for name, value in same.items() if value is not None for word in (name, str(value))]
     words = ["agent3", "call", agent, said, "--job", answer["job"], *options, "--demo" if where.demo else ""]
     return " ".join(quote(word) for word in words if word)
-
-
-def _checks(report: Mapping[str, Any]) -> None:
-    marks = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
-    for one in report["checks"]:
-        print(f"{marks[one['state']]}  {one['name']}: {one['detail']}")
-        if one["remedy"]:
-            print(f"      {one['remedy']}")
 
 
 def _confirmed(question: str, yes: bool, where: Here) -> None:
@@ -760,40 +643,10 @@ def _confirmed(question: str, yes: bool, where: Here) -> None:
         sys.exit(1)
 
 
-def _letters(body: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    if not body["letters"]:
-        print("No dead letters.")
-        return
-    table = Table("letter", "when", "what", "code", "attempts", "why", box=None, pad_edge=False)
-    for one in body["letters"]:
-        what = f"{one['agent']}/{one['capability']}" if "agent" in one else one["place"]
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["at"]))
-        code = one["code"] + (" (replayed)" if one["replayed"] else "")
-        table.add_row(one["id"], when, _clean(what), code, str(one["attempts"]), _clean(one["message"]))
-    _console().print(table)
-
-
 def _replayed(body: Mapping[str, Any]) -> None:
     for one in body["replayed"]:
         more = f", job {one['job']}" if "job" in one else f": {_for_people(one['message'])}" if "message" in one else ""
         print(f"{one['id']}: {one['status']}{more}")
-
-
-def _backed_up(body: Mapping[str, Any]) -> None:
-    print(
-        f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, read back and whole."
-    )
-    if body["missing"]:
-        print(f"{len(body['missing'])} large results were gone or damaged, and are not in it.", file=sys.stderr)
-
-
-def _restored(body: Mapping[str, Any]) -> None:
-    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["at"]))
-    print(f"{body['database']} is now the backup of {made}.")
-    if body["aside"]:
-        print(f"What was there before lies in {body['aside']}. Delete it when you need it no more.")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,16 @@ from starlette.responses import JSONResponse, Response
 
 from agent3.a2a.client import A2AClient, SyncA2AClient
 from agent3.a2a.faults import TaskNotCancelable
-from agent3.a2a.shapes import ArtifactUpdate, Message, Part, State, StatusUpdate, Task
+from agent3.a2a.serving import listening
+from agent3.a2a.shapes import ArtifactUpdate, Message, Part, Push, State, StatusUpdate, Task
+from agent3.calls.standalone import Standalone
 from agent3.errors import JobNotFound, MalformedResponse, SecurityError, TargetError, TargetRefused, Unavailable
 from agent3.security.secrets import Secret
+from agent3.settings import Callbacks, Settings
 from tests.support.a2a_peers import Peer, first, official
 from tests.support.a2a_toy import toy
 from tests.support.gateway import Hosted, hosted
+from tests.support.receiver import receiving
 
 WAIT = 30.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
@@ -442,3 +446,25 @@ def test_the_synchronous_face_does_the_same(agents: dict[Any, Peer]) -> None:
     with SyncA2AClient.connect(agents[SPOKEN[0]].url) as client:
         assert text(client.send("hi")) == "echo: hi"
         assert isinstance(list(client.stream("story x"))[-1], StatusUpdate)
+
+
+def test_the_synchronous_face_searches_and_has_somebody_told() -> None:
+    core = Standalone(Settings(callbacks=Callbacks(allow_loopback=True, schemes=("http",))))
+    with receiving() as receiver, listening(toy(), core=core) as url, SyncA2AClient.connect(url) as client:
+        assert str(client.spoken) == "None"
+        asked = client.send("Rome", skill="book")
+        assert isinstance(asked, Task)
+        assert client.spoken is not None
+        kept = client.set_push(asked.id, Push(id="one", url=receiver.url, token="t0ken"))
+        assert (kept.url, kept.token) == (receiver.url, None)
+        assert client.get_push(asked.id).id == client.get_push(asked.id, "one").id == "one"
+        assert [one.id for one in client.list_push(asked.id).configs] == ["one"]
+        assert receiver.wait(1)[0].headers["x-a2a-notification-token"] == "t0ken"
+        client.delete_push(asked.id, "one")
+        assert client.list_push(asked.id).configs == ()
+        with pytest.raises(JobNotFound):
+            client.get_push(asked.id)
+        assert [one.id for one in client.search("Rome").tasks] == [asked.id]
+        assert client.search("Paris", 5).tasks == ()
+        client.cancel(asked.id)
+    core.close()

@@ -27,6 +27,7 @@ from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+from agent3.a2a.client import A2AClient
 from agent3.a2a.faults import PushNotSupported, VersionNotSupported
 from agent3.a2a.grpc import connect
 from agent3.a2a.grpc.channel import GrpcChannel
@@ -68,8 +69,10 @@ from agent3.errors import (
 )
 from agent3.model import LOCAL, Principal
 from agent3.security.network import Gate, Policy
+from agent3.security.secrets import Secret
 from tests.support.a2a_toy import toy
 from tests.support.gateway import Door, gateway
+from tests.support.tls import certificate
 
 WAIT = 20.0
 Story = Callable[[GrpcChannel], Awaitable[None]]
@@ -500,27 +503,91 @@ class Echo(AgentExecutor):
         raise AssertionError("nobody cancels")
 
 
+@asynccontextmanager
+async def sdk_server(tls: grpc.ServerCredentials | None = None) -> AsyncIterator[int]:
+    """An agent of the SDK on a port of loopback."""
+    card = wire.AgentCard(name="sdk", version="1", capabilities=wire.AgentCapabilities(streaming=True))
+    handler = DefaultRequestHandler(agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=card)
+    server = grpc.aio.server()
+    wire_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)  # type: ignore[no-untyped-call]
+    address = "127.0.0.1:0"
+    port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
 def test_our_channel_is_at_home_with_the_sdks_server() -> None:
     async def told() -> None:
-        card = wire.AgentCard(name="sdk", version="1", capabilities=wire.AgentCapabilities(streaming=True))
-        handler = DefaultRequestHandler(agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=card)
-        server = grpc.aio.server()
-        wire_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)  # type: ignore[no-untyped-call]
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        way_out = gate()
-        channel = await connect(way_out, f"127.0.0.1:{port}")
-        try:
-            async with asyncio.timeout(WAIT):
-                assert result(await channel.ask(say("hello"))) == "echo: hello"
-                told = [one async for one in channel.stream(say("again", stream=True))]
-                assert isinstance(told[0], Task)
-                with pytest.raises(JobNotFound):
-                    await channel.ask(GetTask(id="no-such"))
-        finally:
-            await channel.aclose()
-            await server.stop(None)
-            await way_out.aclose()
+        async with asyncio.timeout(WAIT), sdk_server() as port:
+            await spoken_to(f"127.0.0.1:{port}")
+
+    asyncio.run(told())
+
+
+async def spoken_to(address: str, **options: Any) -> None:
+    way_out = gate()
+    channel = await connect(way_out, address, **options)
+    try:
+        assert result(await channel.ask(say("hello"))) == "echo: hello"
+        told = [one async for one in channel.stream(say("again", stream=True))]
+        assert isinstance(told[0], Task)
+        with pytest.raises(JobNotFound):
+            await channel.ask(GetTask(id="no-such"))
+    finally:
+        await channel.aclose()
+        await way_out.aclose()
+
+
+def for_names(folder: Path, *names: str) -> tuple[grpc.ServerCredentials, bytes]:
+    """What a server shows whose certificate is for these names, and the authority that signed it."""
+    _, authority = certificate(folder, *names)
+    pair = (folder / "site.key").read_bytes(), (folder / "site.pem").read_bytes()
+    return grpc.ssl_server_credentials([pair]), authority.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["grpcs://localhost:{}", "https://localhost:{}"])
+def test_over_tls_the_certificate_is_held_against_the_name(tmp_path: Path, form: str) -> None:
+    shown, authority = for_names(tmp_path, "localhost")
+
+    async def told() -> None:
+        async with asyncio.timeout(WAIT), sdk_server(shown) as port:
+            await spoken_to(form.format(port), roots=authority)
+
+    asyncio.run(told())
+
+
+def test_a_certificate_that_is_not_trusted_or_of_another_name_is_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "other").mkdir()
+    _, stranger = for_names(tmp_path / "other", "localhost")
+    monkeypatch.setattr("agent3.a2a.grpc.channel._roots", lambda: stranger)
+
+    async def told() -> None:
+        for names, roots in ((("localhost",), None), (("elsewhere.example",), True)):
+            shown, authority = for_names(tmp_path / "own", *names)
+            async with asyncio.timeout(WAIT), sdk_server(shown) as port:
+                with pytest.raises(Unavailable) as refused:
+                    await spoken_to(f"grpcs://localhost:{port}", roots=authority if roots else None)
+                assert not refused.value.sent
+
+    asyncio.run(told())
+
+
+def test_an_agent_of_a_card_is_spoken_to_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, authority = for_names(tmp_path, "localhost")
+    monkeypatch.setattr("agent3.a2a.grpc.channel._roots", lambda: authority)
+
+    async def told() -> None:
+        async with asyncio.timeout(WAIT), sdk_server(shown) as port:
+            place = {"url": f"grpcs://localhost:{port}", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+            card = {"name": "sdk", "version": "1", "skills": [], "supportedInterfaces": [place]}
+            async with await A2AClient.connect(card, Secret("a-key-for-tls")) as client:
+                assert result(await client.send("hello")) == "echo: hello"
 
     asyncio.run(told())
 
@@ -560,3 +627,28 @@ def test_a_gateway_speaks_grpc_beside_http(tmp_path: Path) -> None:
             assert read["result"]["id"] == task.id
 
         tell(place["url"], "1.0", story)
+
+
+SIGNING = """
+[[clients]]
+id = "ana"
+key = "env:ANA"
+signing = "env:ANA_SECRET"
+require_signature = true
+"""
+
+
+def test_who_must_sign_is_told_that_grpc_carries_no_signatures(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"ANA": "a-key-of-sixteen-or-more", "ANA_SECRET": "a-secret-of-thirty-two-characters"}
+    with gateway(tmp_path / "gateway", "--grpc", "0", config=SIGNING, **keys) as served:
+        line = next(one for one in served.lines if "gRPC at port" in one)
+
+        async def story(channel: GrpcChannel) -> None:
+            shown = {"authorization": f"Bearer {keys['ANA']}"}
+            with pytest.raises(TargetRefused, match="gRPC carries no signatures"):
+                await channel.ask(ListTasks(), metadata=shown)
+            signed = {**shown, "signature-input": 'sig1=("@method");created=1', "signature": "sig1=:AAAA:"}
+            with pytest.raises(TargetRefused, match="Signed requests are taken over HTTP alone"):
+                await channel.ask(ListTasks(), metadata=signed)
+
+        tell(f"127.0.0.1:{line.rpartition(' ')[2]}", "1.0", story)

@@ -218,3 +218,56 @@ def test_who_shows_who_it_is_gets_the_card_that_the_author_gives_it() -> None:
         assert Door(url).get(CARD).json["capabilities"].get("extendedAgentCard", False) is False
     hotel.close()
     core.close()
+
+
+def test_an_error_names_the_skills_that_the_caller_may_see_and_no_others() -> None:
+    def who(scope: Any) -> Principal:
+        key = dict(scope["headers"]).get(b"authorization", b"Bearer nobody")
+        return Principal(key.decode().removeprefix("Bearer "), "client")
+
+    def for_ones_own(principal: Principal) -> AgentCard:
+        named = [AgentCapability(name="whisper", description="Softly")] if principal.id == "ada" else []
+        return hotel.card.model_copy(update={"capabilities": [*hotel.card.capabilities, *named]})
+
+    core = Standalone()
+    public = [AgentCapability(name=name, description="For all") for name in ("shout", "cry")]
+    hotel = AgentExecutor(AgentCard(agent_id="hotel", name="Hotel", capabilities=public), core=core)
+    for name in ("shout", "cry", "whisper", "secret"):
+        hotel.register_capability(name, whisper if name in ("whisper", "secret") else shout)
+    with agent3.a2a.listening(hotel, principal=who, extended=for_ones_own) as url:
+        ada, bob = Door(url).as_("ada"), Door(url).as_("bob")
+
+        def told(door: Door, skill: str | None) -> str:
+            return str(rpc(door, "SendMessage", {"message": message("zzz", skill)}).json["error"]["message"])
+
+        for skill in (None, "nothing", "secre"):
+            assert "whisper" in told(ada, skill)
+            assert "whisper" not in told(bob, skill)
+            assert "secret" not in told(ada, skill) + told(bob, skill)
+            assert "shout" in told(bob, skill)
+        named = unary(rpc(ada, "GetExtendedAgentCard", {}))["skills"]
+        assert {one["name"] for one in named} == {"shout", "cry", "whisper"}
+        assert unary(rpc(bob, "SendMessage", {"message": message("HI", "whisper")}))["task"]["artifacts"]
+    hotel.close()
+    core.close()
+
+
+@pytest.mark.parametrize("algorithm", ["EdDSA", "ES256"])
+def test_a_card_that_did_not_change_has_the_same_tag_whoever_serves_it(algorithm: Any) -> None:
+    key = CardKey.generate(algorithm).pem()
+    tags: set[str] = set()
+    for _ in range(2):  # as if by two processes with one key
+        core = Standalone()
+        with agent3.a2a.listening(shout, port=0, core=core, sign=CardKey(key), address="https://shout.example") as url:
+            first, again = Door(url).get(CARD), Door(url).get(CARD)
+            assert first.raw == again.raw
+            assert first.json["signatures"]
+            assert Door(url).get(CARD, if_none_match=first.headers["etag"]).status == 304
+            tags.add(first.headers["etag"])
+        core.close()
+    assert len(tags) == 1
+    core = Standalone()
+    other = CardKey.generate(algorithm)
+    with agent3.a2a.listening(shout, core=core, sign=other, address="https://shout.example") as url:
+        assert Door(url).get(CARD).headers["etag"] not in tags  # another signer is another card
+    core.close()

@@ -14,7 +14,7 @@ from agent3.a2a.peers import Peers
 from agent3.a2a.reaching import Found, signature_of
 from agent3.a2a.signing import CardKey
 from agent3.definitions import AgentCard
-from agent3.errors import MalformedResponse, ValidationError
+from agent3.errors import MalformedResponse, Unavailable, ValidationError
 from agent3.security.network import Response
 from agent3.security.secrets import Secret
 
@@ -32,6 +32,13 @@ class Channel(GrpcLine):
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+class Unclosable(GrpcLine):
+    """A line that breaks when it is closed."""
+
+    async def aclose(self) -> None:
+        raise OSError("broken")
 
 
 def test_what_is_open_to_an_agent_outlives_its_card_and_is_closed_at_the_end() -> None:
@@ -59,6 +66,41 @@ def test_a_card_that_cannot_be_read_leaves_nothing_behind() -> None:
         assert len(peers) == 0
         assert not peers._opening
         await peers.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_is_being_opened_is_closed_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    gates: list[Any] = []
+
+    async def slowly(gate: Any, address: str, *more: Any) -> Found:
+        gates.append(gate)
+        begun.set()
+        await go_on.wait()
+        return Found(url=address, document=a_card("1"), card=AgentCard.from_wire(a_card("1")))
+
+    async def main() -> None:
+        monkeypatch.setattr("agent3.a2a.peers.find", slowly)
+        peers = Peers()
+        bad = await peers.get("https://bad.example", document=a_card("1"))
+        bad.lines[Place(ADDRESS, "GRPC", "1.0")] = Unclosable(Place(ADDRESS, "GRPC", "1.0"), bad.gate)
+        good = await peers.get("https://good.example", document=a_card("1"))
+        channel = good.lines[Place(ADDRESS, "GRPC", "1.0")] = Channel(Place(ADDRESS, "GRPC", "1.0"), good.gate)
+        opening = asyncio.create_task(peers.get(ADDRESS))
+        await begun.wait()
+        closing = asyncio.create_task(peers.aclose())
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(10):
+            await closing
+            with pytest.raises(Unavailable):
+                await opening
+        assert channel.closed
+        assert len(peers) == 0
+        with pytest.raises(Unavailable):
+            await peers.get(ADDRESS)
+        assert len(gates) == 1
 
     asyncio.run(main())
 

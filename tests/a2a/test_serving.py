@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
@@ -11,8 +13,10 @@ import pytest
 
 from agent3.a2a.extensions import SEARCH, TIMED_OUT, TRACEABILITY, USAGE, Extensions
 from agent3.a2a.serving import listening
+from agent3.calls.functions import LocalAgent
 from agent3.calls.standalone import Standalone
 from agent3.definitions import AgentExtension, AgentFeatures
+from agent3.errors import TargetError
 from tests.support.a2a_toy import V1, codes, frames, message, rpc, toy, unary
 from tests.support.gateway import Door, Reply
 
@@ -359,6 +363,50 @@ def test_a_card_is_cached_by_its_tag(agent: Door) -> None:
     assert (again.status, again.raw) == (304, b"")
     assert card(agent, if_none_match='"other"').status == 200
     assert agent.ask("HEAD", "/.well-known/agent-card.json").headers["etag"] == reply.headers["etag"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_that_has_nothing_to_tell_yet_shows_that_it_is_there(fails: bool) -> None:
+    ready = threading.Event()
+    slow = LocalAgent("slow")
+
+    async def think(text: str) -> str:
+        """Answer with a mere message, when it is ready."""
+        await asyncio.to_thread(ready.wait, 20)
+        if fails:
+            raise TargetError("thought in vain")
+        return f"thought of {text}"
+
+    slow.add(think, meta={"a2a": {"answer": "message"}})
+    core = Standalone()
+    with listening(slow, core=core, beat=0.05) as url:
+        connection = Door(url).connect()
+        body = {
+            "jsonrpc": "2.0",
+            "id": 7,
+            "method": "SendStreamingMessage",
+            "params": {"message": message("it", "think")},
+        }
+        headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+        connection.request("POST", "/", json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+        assert answer.readline() == b": still here\n"
+        assert (answer.readline(), answer.readline()) == (b"\n", b": still here\n")
+        ready.set()
+        rest = answer.read()
+        assert (b"thought in vain" in rest) is fails
+        assert (b"thought of it" in rest) is not fails
+        connection.close()
+    core.close()
+
+
+def test_what_is_refused_at_once_is_no_stream_for_all_its_heartbeat() -> None:
+    core = Standalone()
+    with listening(toy(), core=core, beat=5.0) as url:
+        refused = rpc(Door(url), "SendStreamingMessage", {"message": message("hi", "nothing")})
+        assert refused.headers["content-type"] == "application/json"
+    core.close()
 
 
 def test_the_extended_card_is_told_in_every_generation(agent: Door) -> None:

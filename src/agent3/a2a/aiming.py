@@ -57,14 +57,18 @@ def wish(message: Message) -> Wish:
     return Wish(name, given, tuple(rest), text)
 
 
-def aim(agent: Agent, offered: Sequence[Capability], wanted: Wish) -> Aim:
-    """The capability that was named; else the only one, else the one whose words fit best. Errors name the others."""
-    return Aim(agent, _chosen(agent, offered, wanted), wanted.input, parts_in(wanted.parts))
+def aim(agent: Agent, offered: Sequence[Capability], wanted: Wish, more: Sequence[Capability] = ()) -> Aim:
+    """The capability that was named; else the only one, else the one whose words fit best. Errors name the others.
+
+    ``more`` can be called too, by those who know it: it is found by its name alone, and no error tells of it.
+    """
+    return Aim(agent, _chosen(agent, offered, wanted, more), wanted.input, parts_in(wanted.parts))
 
 
-def _chosen(agent: Agent, offered: Sequence[Capability], wanted: Wish) -> Capability:
+def _chosen(agent: Agent, offered: Sequence[Capability], wanted: Wish, more: Sequence[Capability]) -> Capability:
     if wanted.name is not None:
-        return _called(agent, offered, wanted.name)
+        known = next((one for one in more if one.name == wanted.name), None)
+        return known or _called(agent, offered, wanted.name)
     if len(offered) == 1:
         return offered[0]
     if not offered:

@@ -47,7 +47,7 @@ from agent3.a2a.shapes import (
 )
 from agent3.definitions import AgentCard
 from agent3.env import REAL
-from agent3.errors import SetupError
+from agent3.errors import JobNotFound, SetupError, ValidationError
 from agent3.security.network import Gate, Policy
 from agent3.security.secrets import EnvironmentVault, Secret
 
@@ -168,8 +168,17 @@ class A2AClient:
         return await self._ask(CreatePush(task_id=task, config=push), Push)
 
     async def get_push(self, task: str, config: str | None = None) -> Push:
-        """One configuration of a task; without an id its first."""
-        return await self._ask(GetPush(task_id=task, id=config), Push)
+        """One configuration of a task; without an id its first. JobNotFound where there is none."""
+        try:
+            return await self._ask(GetPush(task_id=task, id=config), Push)
+        except ValidationError:
+            if config is not None:
+                raise
+        # From 1.0 on a configuration is asked for by its id alone.
+        found = await self.list_push(task)
+        if not found.configs:
+            raise JobNotFound(f"Task {task[:100]} has no push configuration.")
+        return found.configs[0]
 
     async def list_push(self, task: str) -> PushPage:
         """All configurations of a task."""
@@ -225,6 +234,11 @@ class SyncA2AClient:
         """What the agent says of itself."""
         return self._client.card
 
+    @property
+    def spoken(self) -> Place | None:
+        """Where and in which generation and binding a message was last taken; None before the first."""
+        return self._client.spoken
+
     def send(self, said: Said, **options: Any) -> Reply:
         """Say something; the task that came of it, or a mere message."""
         return bridge.run(self._client.send(said, **options))
@@ -245,9 +259,29 @@ class SyncA2AClient:
         """Our tasks at the agent."""
         return bridge.run(self._client.list(**filters))
 
+    def search(self, query: str, page_size: int | None = None) -> TaskPage:
+        """Our tasks in which these words stand, at an agent that declares ``tasks/search``."""
+        return bridge.run(self._client.search(query, page_size))
+
     def cancel(self, task: str) -> Task:
         """Stop a task."""
         return bridge.run(self._client.cancel(task))
+
+    def set_push(self, task: str, push: Push) -> Push:
+        """Have somebody told of a task."""
+        return bridge.run(self._client.set_push(task, push))
+
+    def get_push(self, task: str, config: str | None = None) -> Push:
+        """One configuration of a task; without an id its first."""
+        return bridge.run(self._client.get_push(task, config))
+
+    def list_push(self, task: str) -> PushPage:
+        """All configurations of a task."""
+        return bridge.run(self._client.list_push(task))
+
+    def delete_push(self, task: str, config: str) -> None:
+        """Have nobody told any more."""
+        bridge.run(self._client.delete_push(task, config))
 
     def extended_card(self) -> AgentCard:
         """The card that the agent shows to our credential."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,10 +22,24 @@ from msgspec.structs import replace
 
 from agent3.a2a.extensions import TRACEABILITY
 from agent3.a2a.faults import TaskNotCancelable
+from agent3.a2a.flows import Flow, flow_of
 from agent3.a2a.lines import How
+from agent3.a2a.notices import Notices, Wait
 from agent3.a2a.peers import DEADLINE, IDEMPOTENT, INTERRUPTED, SCHEMAS, Peer, Peers
 from agent3.a2a.reaching import Found, signature_of
-from agent3.a2a.shapes import TERMINAL, CancelTask, GetCard, GetTask, Message, Send, Sending, Subscribe, Task
+from agent3.a2a.shapes import (
+    TERMINAL,
+    CancelTask,
+    CreatePush,
+    GetCard,
+    GetTask,
+    Item,
+    Message,
+    Send,
+    Sending,
+    Subscribe,
+    Task,
+)
 from agent3.a2a.translating import FREE, Fold, answer_message, checked, message_id, message_of, outcome_of
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import RECOVERY
@@ -42,9 +56,9 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
-from agent3.model import Agent, Call, Capability, Event, Failed, Hints, Live, Outcome, Price, Route
+from agent3.model import Agent, Call, Capability, Event, Failed, Hints, Live, Outcome, Price, Route, Working
 from agent3.observe.logs import get as logger
-from agent3.security.network import Policy
+from agent3.security.network import Gate, Policy
 from agent3.security.secrets import Secret, redact, redact_outcome
 
 __all__ = ["DEADLINE_HEADER", "GIVEN", "SIGNATURE", "A2AConnector", "agent_id", "described"]
@@ -69,13 +83,18 @@ _MOMENT: Final = 0.2
 """Seconds after which a task is worth remembering."""
 _PATIENCE: Final = 10.0
 """Seconds for which a caller that waits is spared to ask again, where an agent neither streams nor blocks."""
+_AT_ONCE: Final = 0.05
+"""Seconds after which a job is entered again whose next turn waits by itself until somebody knocks."""
+_BREATH: Final = 0.02
+"""Seconds between two readings of a task whose agent knocks and knocks; twice as many each time, up to one."""
 
 
 class A2AConnector:
     """Reaches A2A agents. One for each gateway; it belongs to the event loop it is used in.
 
     One request may take ``ceiling`` seconds, and a stream may be silent for ``idle``; the time that a call has is told
-    to the agent. Connections that nobody used for ``unused`` seconds are closed, and come back on demand.
+    to the agent. Connections that nobody used for ``unused`` seconds are closed, and come back on demand. Where there
+    are ``notices``, agents that push and do not stream are not asked again and again: they say when there is news.
     """
 
     def __init__(
@@ -92,6 +111,10 @@ class A2AConnector:
         self._idle = idle
         self._ceiling = ceiling
         self._env = env
+        self.notices: Notices | None = None
+        """Set by whoever opens a door to which agents can push."""
+        self._unheard: OrderedDict[str, None] = OrderedDict()
+        """Agents that say they push, and would not push to us."""
         self._lost: OrderedDict[str, str] = OrderedDict()
         self._later: set[asyncio.Task[None]] = set()
 
@@ -118,6 +141,14 @@ class A2AConnector:
         found = Found(url=route.address, document=dict(document), card=AgentCard.from_wire(document))
         given = replace(route, meta={**route.meta, "registered": True, GIVEN: True})
         return described(found, given, {"status": "given"}, self._ceiling)
+
+    async def sign_in_of(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
+        """How a person signs in to an agent, as its card says it, and the gate through which that goes.
+
+        The card is the one at the address, or the one that is given; None where it has no way for a person.
+        """
+        peer = await self.peers.get(address, None, {"registered": True}, document=document)
+        return await flow_of(peer.card, peer.gate), peer.gate
 
     async def call(self, call: Call) -> Outcome:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
@@ -166,7 +197,7 @@ class A2AConnector:
         if call.entry in ("answer", "attach") and not task:
             raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
         if call.entry == "attach":
-            return outcome_of(await self._read(call, peer, str(task)), call)
+            return await self._attached(call, peer, str(task))
         if (begun := await self._begun(call, peer, task)) is not None:
             return await self._heard(call, peer, Subscribe(id=begun) if peer.streams else None, begun)
         if call.entry == "answer":
@@ -204,24 +235,103 @@ class A2AConnector:
         return await self._say(call, peer, answer_message(call))
 
     async def _say(self, call: Call, peer: Peer, message: Message) -> Outcome:
-        modes = Sending(accepted_output_modes=_modes(call))
-        request = Send(message=message, configuration=modes, metadata=self._metadata(call, peer), stream=peer.streams)
         if peer.streams:
-            return await self._heard(call, peer, request, message.task_id)
+            return await self._heard(call, peer, self._send(call, peer, message), message.task_id)
         try:
-            reply = await peer.ask(request, self._how(call))
+            reply = await self._asked(call, peer, message)
         except asyncio.CancelledError:
             self._left_alone(call, peer, _own_name(peer, message))
             raise
-        assert isinstance(reply, (Task, Message))
         if isinstance(reply, Message) or reply.status.state in TERMINAL | INTERRUPTED:
             return self._ended(call, reply)
         return await self._awaited(call, peer, reply)
 
+    def _send(self, call: Call, peer: Peer, message: Message, wait: Wait | None = None) -> Send:
+        push = wait.push if wait is not None else None
+        how = Sending(accepted_output_modes=_modes(call), return_immediately=wait is not None, push=push)
+        return Send(message=message, configuration=how, metadata=self._metadata(call, peer), stream=peer.streams)
+
+    async def _asked(self, call: Call, peer: Peer, message: Message) -> Task | Message:
+        """What a message is answered with. An agent that will not push to us is to answer as it does otherwise."""
+        wait = self._wait(call, peer)
+        try:
+            reply = await peer.ask(self._send(call, peer, message, wait), self._how(call))
+        except (RequestError, TargetRefused) as wrong:
+            if wait is None:
+                raise
+            reply = await peer.ask(self._send(call, peer, message), self._how(call))
+            self._unpushed(call, peer, wrong)
+        assert isinstance(reply, (Task, Message))
+        return reply
+
     async def _awaited(self, call: Call, peer: Peer, task: Task) -> Outcome:
-        """How a task stands that goes on at an agent which does not block: read for a while, then left to the job."""
-        patience = min(_PATIENCE, 0.5 * self._left(call))
+        """How a task stands that goes on at an agent which does not block: waited for, then left to the job."""
+        left = self._left(call)
+        patience = min(_PATIENCE, 0.5 * left) if self._wait(call, peer) is None else 0.8 * left
         return await self._heard(call, peer, None, task.id, self._env.monotonic() + patience)
+
+    # Waiting for a push
+
+    def _wait(self, call: Call, peer: Peer) -> Wait | None:
+        """Where the agent of a call can tell us how it goes; None where it is followed in another way."""
+        if self.notices is None or peer.streams or not peer.card.features.push_notifications:
+            return None
+        if peer.found.url in self._unheard:
+            return None
+        return self.notices.expect(self.notices.key(message_id(call)))
+
+    def _done(self, call: Call) -> None:
+        if self.notices is not None:
+            self.notices.done(self.notices.key(message_id(call)))
+
+    async def _attached(self, call: Call, peer: Peer, task: str) -> Outcome:
+        """A later look at a task that goes on: at once where nobody waited before, else when somebody knocks.
+
+        Who has not waited before may have missed a knock. Where none comes, the task is read all the same.
+        """
+        notices = self.notices
+        waited = notices is not None and notices.find(notices.key(message_id(call))) is not None
+        wait = self._wait(call, peer)
+        if notices is not None and wait is not None:
+            wait.task = task
+            if waited:
+                await wait.within(min(notices.net, 0.5 * self._left(call)))
+            else:
+                await self._have_told(call, peer, wait, task)
+            wait.heed()
+        return self._ended(call, await self._read(call, peer, task))
+
+    async def _have_told(self, call: Call, peer: Peer, wait: Wait, task: str) -> None:
+        """Have us told of a task that another process began, or this one before it was started anew."""
+        try:
+            await peer.ask(CreatePush(task_id=task, config=wait.push), self._how(call))
+        except (RequestError, TargetError) as wrong:
+            self._unpushed(call, peer, wrong)
+
+    def _unpushed(self, call: Call, peer: Peer, wrong: Agent3Error) -> None:
+        log.warning("%s does not push to this gateway, and is asked now and then: %s", call.agent, wrong)
+        self._done(call)
+        self._unheard[peer.found.url] = None
+        while len(self._unheard) > _REMEMBERED:
+            self._unheard.popitem(last=False)
+
+    async def _by_push(
+        self, peer: Peer, task: str, how: How, wait: Wait, until: float, net: float
+    ) -> AsyncGenerator[Task, None]:
+        """Read a task whenever its agent knocks, and at least now and then, until it has ended, asks, or time is up."""
+        wait.task, pause = task, _BREATH
+        while True:
+            wait.heed()
+            found = await peer.ask(GetTask(id=task), how)
+            assert isinstance(found, Task)
+            yield found
+            left = until - self._env.monotonic()
+            if found.status.state in TERMINAL | INTERRUPTED or left <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
+            pause = min(1.0, 2 * pause)
+            if not await wait.within(min(net, left)):
+                pause = _BREATH
 
     async def _heard(
         self,
@@ -233,9 +343,7 @@ class A2AConnector:
     ) -> Outcome:
         """Follow a conversation to its end, or ``until`` then: by its stream, or by reading the task now and then."""
         fold, room = Fold(), _Room(call)
-        how = self._how(call)
-        every = min(1.0, max(0.05, 0.2 * (until - self._env.monotonic())))
-        source = peer.poll(task or "", how, every) if request is None else peer.follow(request, how)
+        source = self._source(call, peer, request, task or "", until)
         try:
             async with _Keeping(call) as keeping, aclosing(source) as items:
                 async for item in items:
@@ -256,6 +364,16 @@ class A2AConnector:
             raise
         return self._ended(call, checked(fold.result(), call))
 
+    def _source(
+        self, call: Call, peer: Peer, request: Send | Subscribe | None, task: str, until: float
+    ) -> AsyncGenerator[Item, None]:
+        how = self._how(call)
+        if request is not None:
+            return peer.follow(request, how)
+        if self.notices is not None and (wait := self._wait(call, peer)) is not None:
+            return self._by_push(peer, task, how, wait, until, self.notices.net)
+        return peer.poll(task, how, min(1.0, max(0.05, 0.2 * (until - self._env.monotonic()))))
+
     async def _read(self, call: Call, peer: Peer, task: str) -> Task:
         found = await peer.ask(GetTask(id=task), self._how(call))
         assert isinstance(found, Task)
@@ -273,7 +391,14 @@ class A2AConnector:
 
     def _ended(self, call: Call, result: Task | Message) -> Outcome:
         self._lost.pop(message_id(call), None)
-        return outcome_of(result, call)
+        outcome = outcome_of(result, call)
+        if self.notices is None:
+            return outcome
+        if not isinstance(outcome, Working):
+            self._done(call)
+            return outcome
+        waiting = self.notices.find(self.notices.key(message_id(call))) is not None
+        return replace(outcome, poll=_AT_ONCE) if waiting else outcome
 
     # What nobody waits for any more
 

@@ -2,14 +2,15 @@
 
 A card names its schemes; the operator gives one secret. An API key goes into the header, query or cookie that the card
 says, a token into ``Authorization``; ``user:password`` is for HTTP Basic, and ``client:secret`` gets a token where the
-card names OAuth 2 client credentials or OpenID Connect. A scheme that needs a person or a certificate is not for here.
+card names OAuth 2 client credentials or OpenID Connect. What a person signed in to is renewed by whoever keeps it; a
+scheme that needs a certificate is not for here.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -20,7 +21,7 @@ from agent3.errors import MalformedResponse, SecurityError, TargetRefused
 from agent3.security.network import Gate, Response
 from agent3.security.secrets import Secret
 
-__all__ = ["Carried", "Credential", "plain"]
+__all__ = ["Carried", "Credential", "Refusal", "Renewal", "plain"]
 
 _EARLY: Final = 30.0
 """Seconds before its end at which a token is renewed."""
@@ -36,6 +37,24 @@ class Carried(NamedTuple):
 
 
 _NOTHING: Final = Carried()
+
+
+class Refusal(NamedTuple):
+    """An answer that refuses a credential, as far as whoever renews it needs to know."""
+
+    status: int
+
+
+class Renewal(Protocol):
+    """Keeps a credential that changes. It may serve many requests at once."""
+
+    async def headers(self, gate: Gate) -> Mapping[str, str]:
+        """What the next request carries."""
+        ...
+
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Any) -> bool:
+        """Get a better one after a request with these headers was refused; True if it is worth another try."""
+        ...
 
 
 class _Scheme(NamedTuple):
@@ -66,6 +85,8 @@ class Credential:
     ):
         self._secret = secret
         self._header = header
+        # A secret that changes brings along who renews it, as that of a sign-in does.
+        self._renewal: Renewal | None = getattr(secret, "authorization", None)
         self._scheme = next(_usable(card), None) if secret is not None and not header else None
         self._gate = gate
         self._home = urlsplit(home)
@@ -81,6 +102,8 @@ class Credential:
         if self._secret is None:
             return _NOTHING
         self._trusted(url)
+        if self._renewal is not None:
+            return Carried(await self._renewal.headers(self._gate))
         if self._scheme is None:
             return plain(self._secret, self._header)
         kind, inside = self._scheme.definition.get("type"), self._scheme.definition
@@ -92,8 +115,11 @@ class Credential:
             return _bearer(await self._granted(kind))
         return _bearer(self._secret.reveal())
 
-    def forget(self) -> bool:
-        """Get a new token for the next request; False where there is none to get, so that asking again is no use."""
+    async def renewed(self, sent: Mapping[str, str], refused: TargetRefused) -> bool:
+        """Whether there is, or will be, another token than the one that was refused, so that asking again is of use."""
+        if self._renewal is not None:
+            status = refused.data.get("status")
+            return await self._renewal.renew(self._gate, sent, Refusal(status if isinstance(status, int) else 401))
         had, self._token = self._token, None
         return had is not None
 

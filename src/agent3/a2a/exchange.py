@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -20,6 +20,7 @@ from agent3.observe.logs import get as logger
 __all__ = [
     "A2A_JSON",
     "BEAT",
+    "BINDING",
     "JSON",
     "Headers",
     "Heard",
@@ -39,6 +40,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 A2A_JSON = b"application/a2a+json"
+BINDING = "agent3.binding"
+"""Where a scope says that its request did not come by HTTP, but in the form of it: ``grpc``."""
 BEAT = 15.0
 """Seconds of silence after which a stream says that it is still there."""
 _BEAT = b": still here\n\n"
@@ -168,27 +171,39 @@ async def stream(
 ) -> None:
     """Tell what comes, until it ends or the client leaves.
 
-    What fails before the first frame is raised, so that it can be told with a status of its own; what fails later, and
-    with ``always`` whatever fails, is told as a frame that ``failed`` makes. A client that leaves only stops listening.
+    What fails before the first frame is raised, so that it can be told with a status of its own, unless that takes
+    longer than a beat: then the stream begins with a sign of life. What fails later, and with ``always`` whatever
+    fails, is told as a frame that ``failed`` makes. A client that leaves only stops listening.
     """
+    opening = asyncio.get_running_loop().create_task(_first(frames, failed if always else None))
     try:
-        try:
-            first = await anext(frames, None)
-        except Agent3Error as wrong:
-            if not always:
-                raise
-            first = failed(wrong)
+        await asyncio.wait((opening,), timeout=beat)
+        silent = not opening.done()
+        first = None if silent else opening.result()
         await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *more]})
-        if first is None:
-            await send({"type": "http.response.body", "body": b""})
+        if silent:
+            await send({"type": "http.response.body", "body": _BEAT, "more_body": True})
+        if silent or first is not None:
+            await _Streaming(send, frames, failed, beat).run(opening, receive)
         else:
-            await _Streaming(send, frames, failed, beat).run(first, receive)
+            await send({"type": "http.response.body", "body": b""})
     finally:
+        await _stopped(opening)
         await frames.aclose()
 
 
+async def _first(frames: AsyncGenerator[bytes, None], failed: Callable[[Agent3Error], bytes] | None) -> bytes | None:
+    """The first frame, if there is any; with ``failed``, also where there is only an error."""
+    try:
+        return await anext(frames, None)
+    except Agent3Error as wrong:
+        if failed is None:
+            raise
+        return failed(wrong)
+
+
 class _Streaming:
-    """The frames after the first, with a sign of life where there are none for a while."""
+    """The frames, with a sign of life where there are none for a while."""
 
     def __init__(
         self,
@@ -203,8 +218,8 @@ class _Streaming:
         self._every = beat
         self._sent = 0
 
-    async def run(self, first: bytes, receive: Receive) -> None:
-        """Tell them all, from the first on."""
+    async def run(self, first: asyncio.Task[bytes | None], receive: Receive) -> None:
+        """Tell them all, from the first on, which may be still to come."""
         loop = asyncio.get_running_loop()
         pump = loop.create_task(self._pump(first))
         gone = loop.create_task(jsonrpc.hung_up(receive))
@@ -214,9 +229,10 @@ class _Streaming:
         finally:
             await _stopped(pump, gone, beat)
 
-    async def _pump(self, first: bytes) -> None:
-        await self._tell(first)
+    async def _pump(self, first: asyncio.Task[bytes | None]) -> None:
         try:
+            if (opening := await first) is not None:
+                await self._tell(opening)
             async for frame in self._frames:
                 await self._tell(frame)
         except Agent3Error as wrong:
@@ -238,7 +254,7 @@ class _Streaming:
                 await self._send({"type": "http.response.body", "body": _BEAT, "more_body": True})
 
 
-async def _stopped(*tasks: asyncio.Task[None]) -> None:
+async def _stopped(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -309,23 +309,25 @@ class Peer:
         )
 
     async def _asked(self, line: Line, request: Request, how: How) -> Value:
+        dressed = await self._dressed(how, line)
         try:
-            return await line.ask(request, await self._dressed(how, line))
-        except TargetRefused:
-            if not self.credential.forget():
+            return await line.ask(request, dressed)
+        except TargetRefused as refused:
+            if not await self.credential.renewed(dressed.headers, refused):
                 raise
             return await line.ask(request, await self._dressed(how, line))
 
     async def _heard(
         self, line: Line, request: Request, how: How, last: str | None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
+        dressed = await self._dressed(how, line)
         try:
-            async with aclosing(line.stream(request, await self._dressed(how, line), last)) as items:
+            async with aclosing(line.stream(request, dressed, last)) as items:
                 async for one in items:
                     yield one
             return
-        except TargetRefused:
-            if not self.credential.forget():
+        except TargetRefused as refused:
+            if not await self.credential.renewed(dressed.headers, refused):
                 raise
         async with aclosing(line.stream(request, await self._dressed(how, line), last)) as items:
             async for one in items:
@@ -437,17 +439,21 @@ class Peers:
         return peer
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections, also those that are being opened; one that cannot be closed keeps no other open."""
         self._closed = True
         peers = list(self._all.values())
         self._all.clear()
-        await asyncio.gather(*(one.aclose() for one in peers))
+        for wrong in await asyncio.gather(*(one.aclose() for one in peers), return_exceptions=True):
+            if wrong is not None:
+                log.warning("a connection was not closed well: %s", wrong)
+        for opening in list(self._opening.values()):
+            async with opening:  # whoever holds it finds that all is closed, and leaves nothing open
+                pass
 
     async def _made(
         self, key: tuple[Any, ...], before: Peer | None, how: Mapping[str, Any], document: Mapping[str, Any] | None
     ) -> Peer:
-        if self._closed:
-            raise Unavailable("The gateway is stopping.")
+        self._check_open()
         address, secret, header, registered = key
         gate = (
             before.gate
@@ -459,6 +465,7 @@ class Peers:
                 found = Found(url=address, document=dict(document), card=cards.from_wire(document))
             else:
                 found = await find(gate, address, secret, header, before.found if before is not None else None)
+            self._check_open()  # it may have been closed meanwhile
         except BaseException:
             if before is None:
                 await gate.aclose()
@@ -471,6 +478,10 @@ class Peers:
         peer = Peer(found, gate, credential, tongues=self._tongues, lines=lines, env=self._env, pauses=self._pauses)
         self._all[key] = peer
         return peer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The gateway is stopping.")
 
     async def _let_go(self) -> None:
         """Close what nobody used for a while; it comes back on demand."""

@@ -43,7 +43,7 @@ from agent3.model import SAID, Event
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "verify"]
+__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "understood", "verify"]
 
 log = logger("a2a.push")
 
@@ -366,6 +366,11 @@ def verify(
         known = webhooks.verify_by(keys, headers, body, tolerance=tolerance, now=now)
     generation, item = _read(body)
     return Notice(known, generation, item)
+
+
+def understood(body: bytes) -> Item:
+    """What a notification says, whoever sent it; ParseError or ValidationError for a body that is none."""
+    return _read(body)[1]
 
 
 def _read(body: bytes) -> tuple[Generation, Item]:

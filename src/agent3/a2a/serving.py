@@ -26,6 +26,7 @@ from agent3.a2a.lifecycle import refusal
 from agent3.a2a.signing import CardKey
 from agent3.calls.functions import LocalAgent
 from agent3.calls.house import House
+from agent3.calls.prepared import Ready
 from agent3.calls.standalone import Standalone, shared
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, SecurityError
@@ -118,20 +119,36 @@ class AgentHost:
         declared = card.capability(wanted.name) if wanted.name else None
         if declared is not None and agent.capability(str(wanted.name)) is None:
             wanted = wanted._replace(name=declared.name)  # the card may call it by an id
-        return aim(agent, agent.capabilities, wanted)
+        shown = self._visible(principal)
+        return aim(agent, shown, wanted, () if shown is agent.capabilities else agent.capabilities)
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
         """The same for everybody, unless its author gave another for those who show who they are.
 
-        Then strangers see the skills that the public card names, and no others.
+        Then strangers see the skills that the public card names, and each caller also those of its own card.
         """
         agent, known = self._agent.agent, self._card()
-        offered: Sequence[Capability] = agent.capabilities
+        offered = self._visible(principal if extended else None)
         if self._extended is not None and extended and principal is not None:
-            known = self._extended if isinstance(self._extended, AgentCard) else self._extended(principal)
-        elif self._extended is not None and known.capabilities:
-            offered = [one for one in offered if known.capability(one.name) is not None]
+            known = self._own(principal)
         return card_of(agent, offered, known=known)
+
+    def _own(self, principal: Principal) -> AgentCard:
+        assert self._extended is not None
+        return self._extended if isinstance(self._extended, AgentCard) else self._extended(principal)
+
+    def _visible(self, principal: Principal | None) -> Sequence[Capability]:
+        """What a caller sees: all that the public card names, and what its own one does. A card that names none, all.
+
+        Without cards for those who show who they are, everybody sees everything.
+        """
+        everything: Sequence[Capability] = self._agent.agent.capabilities
+        if self._extended is None:
+            return everything
+        cards = [self._card(), *([self._own(principal)] if principal is not None else ())]
+        if not all(one.capabilities for one in cards):
+            return everything
+        return [one for one in everything if any(card.capability(one.name) is not None for card in cards)]
 
 
 class AgentApp:
@@ -215,6 +232,7 @@ class AgentApp:
             metrics=house.metrics,
             agent=self._agent.id,
             fetch=house.artifacts.get,
+            ready=Ready(house, "a2a"),
         )
         own = self._shown.sign
         keys = await home.keys(

@@ -90,8 +90,9 @@ class CardDesk:
         card = await self._host.card(visitor, talk.tenant)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        body = msgspec.json.encode(self._told(talk, card, self._format(talk)))
-        headers = self._caching(body, visitor)
+        document = self._told(talk, card, self._format(talk))
+        body = msgspec.json.encode(document)
+        headers = self._caching(_tag(document), visitor)
         if _unchanged(talk.scope, headers[0][1].decode()):
             await answer(talk.send, 304, b"", JSON, headers)
         else:
@@ -169,8 +170,7 @@ class CardDesk:
             if tenant is None:
                 yield AgentInterface(url=place, protocolBinding="GRPC", protocolVersion="0.3")
 
-    def _caching(self, body: bytes, visitor: Principal | None) -> Headers:
-        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    def _caching(self, tag: str, visitor: Principal | None) -> Headers:
         since = self._since.setdefault(tag, self._env.now())
         if len(self._since) > _DATED:
             self._since.popitem(last=False)
@@ -181,6 +181,16 @@ class CardDesk:
             (b"last-modified", formatdate(since, usegmt=True).encode()),
             (b"vary", b"Authorization, X-API-Key, A2A-Version"),
         )
+
+
+def _tag(document: dict[str, Any]) -> str:
+    """What a document is told apart by: what it says, and who signed it.
+
+    Not the signatures themselves: those of ECDSA are others each time, and the card is the same in every process.
+    """
+    signed = [one.get("protected") for one in document.get("signatures", ())]
+    said = {**document, "signatures": signed}
+    return f'"{hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:32]}"'
 
 
 def _host(url: str) -> str:

@@ -9,7 +9,9 @@ outbound gate: this only says which are wanted, and whether the place they come 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -18,6 +20,8 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -51,6 +55,8 @@ __all__ = [
 
 log = logger("a2a")
 
+_MADE: Final = 1_000
+"""Signatures that a key remembers."""
 CARDS: Final = "cards"
 """The name of the house's own key that signs cards."""
 Reading: TypeAlias = Literal["required", "compact", "raw"]
@@ -208,6 +214,8 @@ class CardKey:
         self.key_id = key_id or thumbprint(public)
         self.jku = jku
         self._public = {**public, "kid": self.key_id, "alg": self.algorithm, "use": "sig"}
+        self._made: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
+        self._lock = threading.Lock()
 
     @classmethod
     def generate(cls, algorithm: Literal["EdDSA", "ES256"] = "EdDSA", **more: str | None) -> CardKey:
@@ -239,18 +247,27 @@ class CardKey:
         return card.model_copy(update={"signatures": [*others, *(self._signature(one, place) for one in signed)]})
 
     def _signature(self, content: bytes, jku: str | None = None) -> dict[str, Any]:
-        header = {"typ": "JOSE", "kid": self.key_id, **({"jku": jku} if jku else {})}
-        token = jwt.api_jws.encode(content, self._key, algorithm=self.algorithm, headers=header)
-        protected, _, signature = token.split(".")
-        return {"protected": protected, "signature": signature}
+        """The signature of what was signed before is the same again: readers then see that nothing changed."""
+        name = hashlib.sha256(f"{jku}\n".encode() + content).digest()
+        if (made := self._made.get(name)) is None:
+            header = {"typ": "JOSE", "kid": self.key_id, **({"jku": jku} if jku else {})}
+            token = jwt.api_jws.encode(content, self._key, algorithm=self.algorithm, headers=header)
+            protected, _, signature = token.split(".")
+            made = {"protected": protected, "signature": signature}
+            with self._lock:
+                self._made[name] = made
+                if len(self._made) > _MADE:
+                    self._made.popitem(last=False)
+        return dict(made)
 
 
 class HouseKeys:
     """The keys of a house as others see them: the one that signs its cards, where they are signed, and further ones."""
 
-    def __init__(self, key: CardKey | None, *others: Mapping[str, Any]):
+    def __init__(self, key: CardKey | None, *others: Mapping[str, Any], root: bytes | None = None):
         self._key = key
         self._others = others
+        self._root = root
 
     @classmethod
     async def of(cls, safe: Safe, *names: str, key: CardKey | None = None, sign: bool = True) -> HouseKeys | None:
@@ -259,12 +276,18 @@ class HouseKeys:
         None where the safe cannot be opened, which is logged with what to do: cards then go out unsigned.
         """
         try:
-            others = [(await safe.key(one)).jwk() for one in names]
+            kept = [await safe.key(one) for one in names]
             own = key or CardKey((await safe.key(CARDS)).pem) if sign else None
         except SetupError as wrong:
             log.warning("cards are not signed: %s", wrong.message)
             return None
-        return cls(own, *others)
+        return cls(own, *(one.jwk() for one in kept), root=kept[0].pem.encode() if kept else None)
+
+    def secret(self, use: str) -> bytes:
+        """A secret for one use that all processes of the house share; where they share no key, one of this process."""
+        if self._root is None:
+            self._root = os.urandom(32)
+        return HKDF(SHA256(), 32, None, use.encode()).derive(self._root)
 
     def sign(self, card: AgentCard, jku: str) -> AgentCard:
         """The card, signed where cards are."""

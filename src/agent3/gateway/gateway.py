@@ -121,6 +121,7 @@ class Gateway:
         rating = await self.reputation.of(agent.id)
         signed = None if self.sign_in is None else await self.sign_in(agent)
         healed = [] if self.heals is None else await self.heals(agent)
+        signature = agent.meta.get("signature")
         return {
             "id": agent.id,
             "name": agent.name,
@@ -132,6 +133,7 @@ class Gateway:
             "rating": msgspec.to_builtins(rating),
             "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
             **({} if signed is None else {"signIn": signed}),
+            **({"signature": signature} if isinstance(signature, dict) else {}),
             **({"heals": healed} if healed else {}),
         }
 

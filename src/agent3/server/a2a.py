@@ -6,10 +6,13 @@ too. A tenant of ``/a2a`` is an agent. A message that names none goes to the age
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -18,26 +21,35 @@ from agent3._version import __version__
 from agent3.a2a import grpc
 from agent3.a2a.aiming import Wish, aim, wish
 from agent3.a2a.authoring import card_of, skill_of
+from agent3.a2a.connector import A2AConnector
 from agent3.a2a.door import FEATURES, A2AEndpoint
 from agent3.a2a.engine import Aim, Engine
-from agent3.a2a.exchange import Heard, Talk, hear
+from agent3.a2a.exchange import BINDING, Heard, Talk, hear
+from agent3.a2a.notices import Notices
 from agent3.a2a.shapes import Message
 from agent3.a2a.showing import CARD_PATHS, KEYS_PATH
+from agent3.calls.prepared import Ready
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated, ValidationError
 from agent3.mcp.fastlane import HungUp, Reply
 from agent3.model import Agent, Call, Capability, Principal
 from agent3.security.limits import RateLimiter
 from agent3.server.build import Server
+from agent3.server.rest import error_response
 from agent3.settings import Settings
 
 if TYPE_CHECKING:  # they need an optional part
     from agent3.a2a.grpc.server import GrpcDoor, Judge
 
-__all__ = ["A2ADoors", "GatewayHost", "Place", "place_of"]
+__all__ = ["CALLBACKS", "A2ADoors", "GatewayHost", "Place", "place_of"]
 
 BASE: Final = "/a2a"
+CALLBACKS: Final = "/callbacks/a2a"
+"""Where agents that the gateway calls tell how their tasks go."""
+_TOPIC: Final = "a2a.push"
+_TOLD = ["GET", "POST"]
 _AGENTS: Final = "/agents/"
+_DOOR: Final = "a2a"
 _EARLIER: Final = "/agent/authenticatedExtendedCard"
 _METHODS = ["GET", "HEAD", "POST", "DELETE"]
 _OFTENER = 10
@@ -45,6 +57,8 @@ _OFTENER = 10
 _MOST_SKILLS = 1_000
 """Skills in the card of the gateway."""
 _ENGINES = 1_000
+_PAID: Final = "agent3.a2a.paid"
+"""Where the scope says that a request was counted before it had to come by ASGI, as streams have to."""
 _LONGEST_NAME = 200
 """Characters of the name of an agent: longer ones are nobody's, and are not remembered."""
 _KNOWN = 10_000
@@ -83,9 +97,12 @@ class A2ADoors:
         limits = settings.limits
         self._server = server
         self._doorkeeper = doorkeeper
+        self._signers = any(one.require_signature for one in settings.clients)
         self._meter = RateLimiter(limits.per_minute * _OFTENER, limits.burst * _OFTENER, env=server.env)
         self._host = GatewayHost(server)
+        self._ready = Ready(server.house, _DOOR)
         self._engines: OrderedDict[str | None, Engine] = OrderedDict()
+        self._notices = _listening(server)
         self._endpoint = A2AEndpoint(
             self._engine,
             self._host,
@@ -151,12 +168,37 @@ class A2ADoors:
         return [
             *(Route(one, self, methods=_METHODS) for one in talk),
             *(Route(one, self, methods=["GET"]) for one in read),
+            *(() if self._notices is None else (Route(f"{CALLBACKS}/{{key}}", self._called_back, methods=_TOLD),)),
         ]
+
+    async def _called_back(self, request: Request) -> Response:
+        """An agent tells that there is something to read, or asks first whether this address is ours."""
+        assert self._notices is not None
+        key, headers, how = request.path_params["key"], request.headers, self._server.settings.server
+        try:
+            if request.method != "POST":
+                asked = request.query_params.get("validationToken", "")
+                return PlainTextResponse(self._notices.challenge(key, asked), headers=_PLAIN)
+            self._notices.admit(key, headers)
+            try:
+                body = await jsonrpc.read_body(request.receive, how.max_body, how.body_seconds)
+            except Agent3Error as wrong:
+                raise self._notices.refused(wrong) from None
+            return JSONResponse({"status": self._notices.take(key, headers, body)})
+        except Agent3Error as wrong:
+            return error_response(wrong)
 
     def _who(self, scope: Scope) -> Principal:
         """Who calls, unless it does so too often: what is no call reads the database all the same."""
-        principal = self._doorkeeper(scope)
-        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
+        try:
+            principal = self._doorkeeper(scope)
+        except Unauthenticated as wrong:
+            if scope.get(BINDING) == "grpc" and self._signers:
+                wrong.message = f"{wrong.message} {_UNSIGNED}"
+            raise
+        if principal.kind == "local" or scope.get(_PAID):
+            return principal
+        if wait := self._meter.take(principal.id):
             raise RateLimited(f"Client {principal.id} asks too often. Come back in {wait:.1f} s.", retry_after=wait)
         return principal
 
@@ -174,13 +216,41 @@ class A2ADoors:
                 house.env,
                 push=self._server.pushes,
                 metrics=house.metrics,
+                door=_DOOR,
                 agent=tenant,
                 fetch=house.artifacts.get,
+                ready=self._ready,
             )
             self._engines[tenant] = found
             if len(self._engines) > _ENGINES:
                 self._engines.popitem(last=False)
         return found
+
+
+def _listening(server: Server) -> Notices | None:
+    """Have the agents that we call push to us, where they can find us: by the address that clients know us by."""
+    address, connector = server.settings.oauth.resource.rstrip("/"), server.house.connectors.get(_DOOR)
+    if not address or not isinstance(connector, A2AConnector):
+        return None
+    # Where nothing can be sealed, callbacks are known to this process alone, and only for as long as it lives.
+    secret = server.keys.secret(_TOPIC) if server.keys is not None else os.urandom(32)
+    news = server.house.jobs.news
+
+    def passed_on(key: str) -> bool:
+        news.tell(_TOPIC, key)
+        return news.live
+
+    def counted(result: str) -> None:
+        server.metrics.a2a_callbacks.inc((result,))
+
+    notices = Notices(f"{address}{CALLBACKS}", secret, pass_on=passed_on, counted=counted)
+    news.on(_TOPIC, notices.knock)
+    connector.notices = notices
+    return notices
+
+
+_UNSIGNED: Final = "gRPC carries no signatures: who must sign uses JSON-RPC or REST."
+_PLAIN: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 class Guest:
@@ -198,6 +268,7 @@ class Guest:
         """The answer to a request with this body. A client that hangs up has only stopped listening."""
         if not self._doors.within(self._principal):
             return None
+        told[_PAID] = True
         talk = Talk(told, _nobody, _nobody, *self._place, self._heard)
         answer = await self._doors.answered(talk, self._principal, body)
         return Reply(answer) if answer is not None else None
@@ -319,7 +390,7 @@ class GatewayHost:
     async def _record(self, principal: Principal, agent: str, capability: str, refusal: Agent3Error) -> None:
         house = self._server.house
         call = Call(id=house.env.id(), principal=principal, agent=agent[:200], capability=capability[:200])
-        await house.refuse(call, refusal, "a2a")
+        await house.refuse(call, refusal, _DOOR)
 
 
 def _gateway_card(skills: list[AgentCapability]) -> AgentCard:

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from agent3.definitions import AgentCard, NLWebInterface
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
+    CallTimeout,
     Conflict,
     SetupError,
     TargetError,
@@ -40,13 +41,16 @@ from agent3.mcp.upstream import place_of
 from agent3.model import Agent, Route
 from agent3.nlweb.connector import agent_of
 from agent3.nlweb.files import load as load_interface
+from agent3.nlweb.grants import Grants
+from agent3.security.network import Gate
 from agent3.security.secrets import Vault
 from agent3.server.build import Server, build
 from agent3.server.landing import Guide, Landing
 from agent3.server.references import check_query, check_words, holds_secret, names_secret, variable
 from agent3.server.renewing import describe
-from agent3.server.signins import Plan, Way, references_of
+from agent3.server.signins import Flow, Plan, Way, references_of
 from agent3.server.standing import keep_stand_ins, stand_in, withdraw
+from agent3.server.websites import forget_website
 from agent3.settings import Settings
 
 __all__ = ["Added", "SigningIn", "add", "add_all", "add_here", "remove", "remove_here", "renew"]
@@ -137,14 +141,19 @@ async def add_all(
 
 
 async def remove(server: Server, agent: str) -> None:
-    """Take a stored agent out of the directory, and its sign-in with it; AgentNotFound when there is none."""
+    """Take a stored agent out of the directory, and what was kept for it; AgentNotFound when there is none.
+
+    That is its sign-in, or of a website the sessions of all callers and what healing knows of its elements.
+    """
     try:
-        unused = references_of(await server.directory.get(agent))
+        there = await server.directory.get(agent)
     except AgentNotFound:
-        unused = set()
+        there = None
     await server.directory.remove(agent)
     await withdraw(server.directory, agent)
-    await _forget(server, unused)
+    if there is not None:
+        await _forget(server, references_of(there))
+        await forget_website(server.database, server.directory, there)
 
 
 def add_here(
@@ -184,12 +193,10 @@ async def renew(server: Server, address: str, *, vault: Vault | None = None) -> 
 async def _add(server: Server, found: _Found, vault: Vault, signing_in: SigningIn | None = None) -> Agent:
     if found.interface is not None:
         return await _add_website(server, found.interface, found.name)
-    if found.card is not None:
-        connector = server.house.connectors["a2a"]
-        assert isinstance(connector, A2AConnector)
-        return await _stored(server, connector.describe_card(found.card, found.route), found.name)
     if signing_in is not None:
         return await _add_signed_in(server, found, vault, signing_in)
+    if found.card is not None:
+        return await _stored(server, _a2a(server).describe_card(found.card, found.route), found.name)
     try:
         agent = await _first_that_answers(server, found.route, vault)
     except TargetRefused as wrong:
@@ -201,7 +208,9 @@ async def _add_website(server: Server, interface: NLWebInterface, name: str | No
     """The website of an interface, which may stand in for another agent too."""
     if name is not None:
         interface = interface.model_copy(update={"interface_id": agent_id(name), "name": name})
-    agent = await _stored(server, agent_of(interface), None)
+    described = agent_of(interface)
+    Grants.read(server.settings.web.secrets).require(interface)
+    agent = await _stored(server, described, None)
     try:
         await stand_in(server.directory, agent)
     except Agent3Error:
@@ -218,6 +227,7 @@ async def _stored(server: Server, agent: Agent, name: str | None) -> Agent:
     await server.directory.add(agent)
     if before is not None:
         await _forget(server, references_of(before))
+        await forget_website(server.database, server.directory, before)
     return agent
 
 
@@ -252,7 +262,7 @@ async def _first_that_answers(server: Server, route: Route, vault: Vault) -> Age
         except TargetError as other:
             if (site := await _website(server, route)) is not None:
                 return site
-            raise _the_clearer(wrong, other) from None
+            raise _with_a_way(_the_clearer(wrong, other), route.address) from None
         if isinstance(wrong, TargetRefused) and not _speaks_at(agent, route.address):
             raise
         return agent
@@ -266,6 +276,17 @@ def _settles(wrong: TargetError) -> bool:
 def _the_clearer(wrong: TargetError, other: TargetError) -> TargetError:
     """Of two failures that of the likelier guess, unless only the other one says what is missing."""
     return other if isinstance(other, TargetRefused) and not isinstance(wrong, TargetRefused) else wrong
+
+
+def _with_a_way(wrong: TargetError, address: str) -> TargetError:
+    """The failure, and what to do if somebody answers there, but like a website for people."""
+    if not isinstance(wrong, TargetRefused | Unavailable | CallTimeout):
+        wrong.message = (
+            f"{wrong.message.rstrip('.')}. Is it an ordinary website? Then make an interface of it: "
+            f"agent3 web learn {shown(address)} --out site.yaml, and: agent3 add site.yaml"
+        )
+        wrong.args = (wrong.message,)
+    return wrong
 
 
 def _speaks_at(agent: Agent, address: str) -> bool:
@@ -324,21 +345,40 @@ async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
 # Signing in
 
 
+class _Entry(NamedTuple):
+    """What asks for a sign-in. ``flow`` is that of an agent's card, and ``gate`` the one through which it goes."""
+
+    route: Route
+    flow: Flow | None = None
+    gate: Gate | None = None
+
+
 async def _add_signed_in(server: Server, found: _Found, vault: Vault, wish: SigningIn) -> Agent:
     """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
     _check_wish(found.route)
-    address = await _that_asks(server, found.route, vault)
-    plan = Plan(address, wish.way, wish.client_id, wish.secret or "", wish.issuer, name=found.name)
+    entry = await _that_asks(server, found, vault, wish)
+    route = entry.route
+    plan = Plan(
+        route.address, wish.way, wish.client_id, wish.secret or "", wish.issuer, name=found.name, flow=entry.flow
+    )
     async with Landing(wish.guide, wish.seconds) as landing:
         reference = await server.sign_ins.begin(replace(plan, redirect=landing.redirect), landing.send)
         try:
-            agent = await _describe(server, replace(found.route, address=address, credential=reference), vault)
+            if entry.gate is not None:
+                await server.sign_ins.obtain(reference, entry.gate)
+            agent = await _signed_in(server, found, replace(route, credential=reference), vault)
             if not server.sign_ins.ended(reference):
-                raise _asks_for_none(address)
+                raise _asks_for_none(route.address)
             return await _stored(server, agent, found.name)
         except BaseException:
             await server.sign_ins.forget(reference)
             raise
+
+
+async def _signed_in(server: Server, found: _Found, route: Route, vault: Vault) -> Agent:
+    if found.card is not None:
+        return _a2a(server).describe_card(found.card, route)
+    return await _describe(server, route, vault)
 
 
 def _check_wish(route: Route) -> None:
@@ -350,15 +390,36 @@ def _check_wish(route: Route) -> None:
         raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
 
 
-async def _that_asks(server: Server, route: Route, vault: Vault) -> str:
-    """The address that wants a sign-in: the one that was given, or its endpoint."""
+async def _that_asks(server: Server, found: _Found, vault: Vault, wish: SigningIn) -> _Entry:
+    """What wants a sign-in: the address that was given or its endpoint, which says so, or an agent by its card."""
+    if found.card is not None:
+        return await _by_card(server, found.route, found.card, wish)
     try:
-        await _first_that_answers(server, route, vault)
+        agent = await _first_that_answers(server, found.route, vault)
     except TargetRefused as wrong:
-        if wrong.data.get("status") != 401:
+        if wrong.data.get("status") != 401 or wrong.data.get("protocol") == "a2a":
             raise
-        return str(wrong.data.get("address", route.address))
-    raise _asks_for_none(route.address)
+        return _Entry(replace(found.route, address=str(wrong.data.get("address", found.route.address))))
+    if all(route.protocol == "a2a" for one in agent.capabilities for route in one.routes):
+        return await _by_card(server, replace(found.route, protocol="a2a"), None, wish)
+    raise _asks_for_none(found.route.address)
+
+
+async def _by_card(server: Server, route: Route, card: Mapping[str, Any] | None, wish: SigningIn) -> _Entry:
+    flow, gate = await _a2a(server).sign_in_of(route.address, card)
+    if flow is None:
+        raise _asks_for_none(route.address)
+    if wish.way == "machine":
+        raise SetupError(
+            "A machine signs in to an A2A agent by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
+        )
+    return _Entry(route, flow, gate)
+
+
+def _a2a(server: Server) -> A2AConnector:
+    connector = server.house.connectors["a2a"]
+    assert isinstance(connector, A2AConnector)
+    return connector
 
 
 def _asks_for_none(address: str) -> SetupError:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from shlex import quote
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agent3.a2a import flows
+from agent3.a2a.credentials import Refusal
+from agent3.a2a.flows import Flow
 from agent3.env import REAL, Env
-from agent3.errors import SetupError, StorageError, TargetRefused, Unavailable
+from agent3.errors import CallTimeout, SetupError, StorageError, TargetRefused, Unavailable
 from agent3.mcp.channels import Changing
-from agent3.mcp.oauth import Grant, OAuth, SignIn, authorization_code, client_credentials
+from agent3.mcp.oauth import Grant, SignIn, authorization_code, client_credentials
 from agent3.mcp.upstream import place_of
 from agent3.model import Agent
 from agent3.observe.logs import get as logger
@@ -29,7 +32,7 @@ from agent3.security.secrets import Secret, Vault
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.leases import Leases
 
-__all__ = ["SCHEME", "Plan", "Seals", "SignIns", "Way", "references_of"]
+__all__ = ["SCHEME", "Flow", "Plan", "Seals", "SignIns", "Way", "references_of"]
 
 log = logger("server")
 
@@ -37,6 +40,8 @@ SCHEME = "oauth:"
 Way = Literal["person", "machine"]
 _RECENT = 3
 """Tokens of one sign-in that are looked for in what comes back."""
+_EARLY = 30.0
+"""Seconds before its end at which a token is renewed, or a tenth of its life where that is less."""
 _DUTY = 15.0
 """Seconds for which one process of several renews a token, and the others wait for it."""
 _NEW = (
@@ -59,6 +64,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     redirect: str = ""
     name: str | None = None
     """What the operator calls the agent."""
+    flow: Flow | None = None
+    """Where one signs in by the card of an A2A agent; an MCP server tells it when it refuses a request."""
 
 
 class _Kept(Struct, frozen=True):
@@ -92,6 +99,10 @@ class SignIns:
         reference = f"{SCHEME}{self._env.id()}"
         self._tokens[reference] = await self._made(reference, plan, person)
         return reference
+
+    async def obtain(self, reference: str, gate: Gate) -> None:
+        """Have the person of ``begin`` sign in now, and not when somebody asks for it."""
+        await self._tokens[reference].renew(gate, {}, Refusal(401))
 
     def ended(self, reference: str) -> bool:
         """The person of ``begin`` is there no longer; whether they signed in."""
@@ -161,6 +172,103 @@ class SignIns:
         return await self._leases.take(f"sign-in {reference}", _DUTY)
 
 
+class _Access(Protocol):
+    """The access token for one server, as ``_Token`` uses it."""
+
+    @property
+    def header(self) -> str | None: ...
+    @property
+    def due(self) -> bool: ...
+    def grant(self) -> Grant | None: ...
+    async def resume(self, grant: Grant) -> None: ...
+    async def refresh(self, gate: Gate) -> bool: ...
+    async def headers(self, gate: Gate) -> Mapping[str, str]: ...
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Any) -> bool: ...
+
+
+class _ByCard:
+    """A token that a person got us by the flow of an agent's card. ``_Token`` holds the lock around it."""
+
+    def __init__(self, plan: Plan, flow: Flow, secret: Secret | None, person: SignIn, env: Env = REAL):
+        self._plan = plan
+        self._flow = flow
+        self._person = person
+        self._env = env
+        own = secret.reveal() if secret is not None else ""
+        self._client = flows.Client(plan.client_id, own) if plan.client_id else None
+        self._tokens: flows.Tokens | None = None
+        self._got = 0.0
+
+    @property
+    def header(self) -> str | None:
+        return None if self._tokens is None else f"Bearer {self._tokens.access_token}"
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be renewed before its next use: a little before its end, where that can be done."""
+        if self._tokens is None or self._tokens.expires_in is None:
+            return False
+        life = self._tokens.expires_in
+        early = min(_EARLY, life / 10) if self._tokens.refresh_token else 0.0
+        return self._env.now() >= self._got + life - early
+
+    def grant(self) -> Grant | None:
+        if self._tokens is None:
+            return None
+        life = self._tokens.expires_in
+        return Grant(
+            msgspec.to_builtins(self._tokens),
+            None if life is None else self._got + life,
+            None if self._client is None else msgspec.to_builtins(self._client),
+        )
+
+    async def resume(self, grant: Grant) -> None:
+        tokens = msgspec.convert(grant.tokens, flows.Tokens)
+        self._got = self._env.now() if grant.until is None else grant.until - (tokens.expires_in or 0.0)
+        self._tokens = tokens
+        if grant.client is not None:
+            self._client = msgspec.convert(grant.client, flows.Client)
+
+    async def refresh(self, gate: Gate) -> bool:
+        if self._tokens is None or not self._tokens.refresh_token or self._client is None:
+            return False
+        try:
+            self._take(await flows.refreshed(self._flow, gate, self._client, self._tokens.refresh_token))
+        except TargetRefused:
+            self._tokens = None  # a refresh token that is not taken is gone, and what it was for with it
+            return False
+        return True
+
+    async def headers(self, gate: Gate) -> Mapping[str, str]:
+        if self.due:
+            try:
+                if not await self.refresh(gate):
+                    self._tokens = None
+            except (Unavailable, CallTimeout) as wrong:
+                assert self._tokens is not None
+                if self._env.now() >= self._got + (self._tokens.expires_in or 0.0):
+                    raise
+                log.warning("the token for %s could not be refreshed: %s", place_of(self._plan.address), wrong)
+        return {} if self.header is None else {"Authorization": self.header}
+
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Any) -> bool:
+        if sent.get("Authorization") != self.header:
+            return True
+        if refused.status != 401:
+            return False
+        client = self._client
+        if client is None:
+            client = await flows.registered(self._flow, gate, self._plan.redirect)
+        asked = flows.asking(self._flow, client, self._plan.redirect)
+        came = await self._person(asked.url)
+        self._take(await flows.exchanged(self._flow, gate, client, self._plan.redirect, asked, came))
+        self._client = client
+        return True
+
+    def _take(self, tokens: flows.Tokens) -> None:
+        self._tokens, self._got = tokens, self._env.now()
+
+
 class _Token:
     """One sign-in in this process: an ``Authorization`` whose token all processes on the database share."""
 
@@ -184,7 +292,7 @@ class _Token:
                     await self._renewed_in_time(gate)
         return await self._oauth.headers(gate)
 
-    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream | Refusal) -> bool:
         """Get a better one after a refusal: what another process has got, by refreshing, or from the start."""
         async with self._lock:
             if sent.get("Authorization") != self._oauth.header:
@@ -275,7 +383,9 @@ def references_of(agent: Agent) -> set[str]:
     return {one for one in named if isinstance(one, str) and one.startswith(SCHEME)}
 
 
-def _oauth(plan: Plan, secret: Secret | None, person: SignIn) -> OAuth:
+def _oauth(plan: Plan, secret: Secret | None, person: SignIn) -> _Access:
+    if plan.flow is not None:
+        return _ByCard(plan, plan.flow, secret, person)
     if plan.way == "person":
         return authorization_code(
             plan.address, person, redirect=plan.redirect, client_id=plan.client_id, secret=secret, issuer=plan.issuer

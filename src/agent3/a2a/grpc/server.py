@@ -18,12 +18,12 @@ from starlette.types import Message, Scope
 
 from agent3.a2a.desk import Desk
 from agent3.a2a.door import A2AEndpoint
-from agent3.a2a.exchange import Talk, refusal_headers
+from agent3.a2a.exchange import BINDING, Talk, refusal_headers
 from agent3.a2a.faults import VersionNotSupported
 from agent3.a2a.grpc.codecs import GRPCS, GrpcCodec, Rpc, write_status
 from agent3.a2a.shapes import GetCard, Item, Request
 from agent3.a2a.wire import version_of
-from agent3.errors import Agent3Error, SetupError
+from agent3.errors import Agent3Error, SetupError, Unauthenticated
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
 
@@ -34,6 +34,7 @@ log = logger("a2a.door")
 _GRACE = 5.0
 """Seconds that running calls have to finish when it stops."""
 _MOST_CALLS = 2_000
+_SIGNATURES = frozenset({b"signature", b"signature-input"})
 
 Context: TypeAlias = Any
 """The side of a call that grpcio hands over, generic in what we read and write as bytes."""
@@ -120,11 +121,20 @@ class GrpcDoor:
         asked = version_of(talk.heard.version)
         if asked not in (None, codec.generation):
             raise VersionNotSupported(f"{codec.service} is A2A {codec.generation}, and A2A-Version says {asked}")
+        self._check_unsigned(talk)
         if self._judge is not None:
             await self._judge(talk.scope)
         principal = desk.who(talk.scope)
         desk.offer(rpc.name)
         return principal, desk.taken(talk, codec.request(rpc, data, desk.limits))
+
+    def _check_unsigned(self, talk: Talk) -> None:
+        """A signature is over a request of HTTP, with its path and its digest; here it would prove nothing."""
+        if any(name in _SIGNATURES for name, _ in talk.scope["headers"]):
+            raise Unauthenticated(
+                "Signed requests are taken over HTTP alone: what is signed there, path and body, is another over "
+                f"gRPC. Send them as JSON-RPC or REST to {self._address.geturl()}, or show a key or a token here."
+            )
 
     def _kept(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
@@ -160,6 +170,7 @@ class GrpcDoor:
             "query_string": b"",
             "headers": [(b"host", self._address.netloc.encode()), *metadata],
             "client": _client(context.peer()),
+            BINDING: "grpc",
         }
         talk = Talk(scope, _nothing, _nowhere, self._address.path, None)
         talk.words = codec.generation

@@ -1,0 +1,342 @@
+"""Waiting for a push: agents that do not stream tell the gateway when there is something to read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from agent3 import Context, LocalAgent
+from agent3.a2a import listening
+from agent3.a2a.connector import A2AConnector
+from agent3.a2a.door import FEATURES
+from agent3.a2a.notices import Notices
+from agent3.a2a.push import TOKEN
+from agent3.calls.standalone import Standalone
+from agent3.server.adding import add
+from agent3.settings import Callbacks, Calls, Limits, OAuth, Server, Settings, Storage
+from tests.support.a2a_peers import _card, _Executor, _served
+from tests.support.gateway import Door, Hosted, hosted
+from tests.support.postgres import new_database_url
+from tests.support.receiver import SECRET, Receiver, Webhook, receiving
+
+SOON = 20.0
+OTHER = b'{"statusUpdate":{"taskId":"other","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'
+"""A notice of a task that nobody waits for."""
+OPEN = Callbacks(
+    secret="env:A2A_HOOK", schemes=("https", "http"), allow_loopback=True, first_delay=0.01, longest_delay=0.05
+)
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_HOOK", SECRET)
+    monkeypatch.setenv("A2A_SEAL", "one-secret-that-both-gateways-have")
+
+
+class Kitchen:
+    """An agent that is done when the test says so; what it was asked, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.begun, self.ready = threading.Event(), threading.Event()
+
+    def agent(self) -> LocalAgent:
+        agent = LocalAgent("kitchen", description="Bakes slowly")
+
+        @agent.capability
+        async def bake(ctx: Context, what: str) -> str:
+            """Bake something."""
+            self.begun.set()
+            await asyncio.to_thread(self.ready.wait, SOON)
+            return f"baked {what}"
+
+        @agent.capability
+        async def order(ctx: Context, what: str) -> str:
+            """Order something, after one question."""
+            return f"{await ctx.ask('Which size?')} {what}"
+
+        return agent
+
+
+@contextmanager
+def kitchen(callbacks: Callbacks = OPEN, **features: Any) -> Iterator[tuple[Kitchen, str]]:
+    """An agent of ours that pushes and does not stream."""
+    made = Kitchen()
+    core = Standalone(Settings(calls=Calls(ledger="batched"), limits=Limits(per_minute=0), callbacks=callbacks))
+    shown = FEATURES.model_copy(update={"streaming": False, "extended_agent_card": False, **features})
+    try:
+        with listening(made.agent(), core=core, features=shown) as url:
+            yield made, url
+    finally:
+        made.ready.set()
+        core.close()
+
+
+@contextmanager
+def public(folder: Path, url: str = "", front: Receiver | None = None) -> Iterator[tuple[Hosted, Receiver]]:
+    """A gateway behind an address that everybody knows, and what comes there on its way to it."""
+    with ExitStack() as stack:
+        before = front or stack.enter_context(receiving())
+        settings = Settings(
+            server=Server(shutdown_seconds=0.1),
+            storage=Storage(url=url, seal="env:A2A_SEAL"),
+            oauth=OAuth(resource=origin(before)),
+            calls=Calls(attempt_timeout=SOON),
+            limits=Limits(per_minute=0),
+        )
+        gateway = stack.enter_context(hosted(folder, settings=settings))
+        before.reply = lambda hook: forwarded(gateway, hook)
+        yield gateway, before
+
+
+def origin(front: Receiver) -> str:
+    parts = urlsplit(front.url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def forwarded(door: Door, hook: Webhook) -> int:
+    """Hand on what came."""
+    own = ("content-type", "authorization", TOKEN.lower(), "webhook-id")
+    return door.ask(
+        "POST", hook.path, hook.body, **{name: hook.headers[name] for name in own if name in hook.headers}
+    ).status
+
+
+def notices(gateway: Hosted) -> Notices:
+    connector = gateway.server.house.connectors["a2a"]
+    assert isinstance(connector, A2AConnector)
+    assert connector.notices is not None
+    return connector.notices
+
+
+def added(gateway: Hosted, url: str) -> str:
+    agent = gateway.run(add(gateway.server, url))
+    return str(agent.id)
+
+
+class Calling(threading.Thread):
+    """A call under way."""
+
+    def __init__(self, gateway: Door, agent: str, what: str = "bread", capability: str = "bake", **more: Any):
+        super().__init__()
+        self._door = gateway
+        self._asked = {"agent": agent, "capability": capability, "input": {"what": what}, **more}
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._door.call(**self._asked).json
+
+    def answered(self) -> Any:
+        self.join(SOON)
+        assert not self.is_alive()
+        return self.answer
+
+
+def until(true: Callable[[], bool]) -> None:
+    ends = time.monotonic() + SOON
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def eventually(gateway: Door, job: str) -> dict[str, Any]:
+    """A job when it has ended."""
+    found: dict[str, Any] = gateway.get(f"/v1/calls/{job}?wait=15").json
+    return found
+
+
+@pytest.mark.requirement("RF-013-32")
+def test_an_agent_that_does_not_stream_is_waited_for_by_its_push(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        notices(gateway).net = 600.0  # nothing is read unless somebody knocks
+        agent = added(gateway, url)
+        call = Calling(gateway, agent)
+        until(lambda: notices(gateway).came["taken"] > 0)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        until(lambda: notices(gateway).came.total() == 3)  # how it stood at first, the bread, and that it is done
+        assert set(notices(gateway).came) <= {"taken", "late"}
+        assert {urlsplit(one.path).path.rpartition("/")[0] for one in front.got} == {"/callbacks/a2a"}
+        assert len(notices(gateway)) == 0
+        said = [one.headers for one in front.got]
+        assert all(one[TOKEN.lower()] == one["authorization"].removeprefix("Bearer ") for one in said)
+
+
+def test_a_push_that_is_lost_loses_nothing(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        front.reply = lambda _: 204  # it never gets there
+        notices(gateway).net = 0.2
+        call = Calling(gateway, added(gateway, url))
+        assert made.begun.wait(SOON)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        assert not notices(gateway).came
+
+
+def test_a_job_that_goes_on_is_entered_when_somebody_knocks(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, _):
+        agent = added(gateway, url)
+        call = Calling(gateway, agent, metadata={"timeout": 2_000})
+        working = call.answered()
+        assert working.get("status") == "working", working
+        made.ready.set()
+        assert eventually(gateway, working["job"])["result"] == "baked bread"
+        assert notices(gateway).came["taken"] >= 2
+
+
+def test_a_question_and_its_answer_go_by_push_too(tmp_path: Path) -> None:
+    with kitchen() as (_, url), public(tmp_path) as (gateway, _):
+        notices(gateway).net = 600.0
+        asked = Calling(gateway, added(gateway, url), capability="order").answered()
+        assert asked.get("status") == "needs", asked
+        name = asked["questions"][0]["id"]
+        done = gateway.post(f"/v1/calls/{asked['job']}/answer", {"answers": {name: "large"}}).json
+        if done.get("status") == "working":
+            done = eventually(gateway, asked["job"])
+        assert done["result"] == "large bread"
+
+
+def test_an_agent_that_refuses_our_address_is_asked_instead(tmp_path: Path) -> None:
+    with kitchen(Callbacks(secret="env:A2A_HOOK")) as (made, url), public(tmp_path) as (gateway, front):
+        call = Calling(gateway, added(gateway, url))
+        assert made.begun.wait(SOON)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        assert not front.got
+        assert len(notices(gateway)) == 0
+
+
+def test_agents_that_stream_or_do_not_push_are_followed_as_ever(tmp_path: Path) -> None:
+    with public(tmp_path) as (gateway, front):
+        for feature, has in (("streaming", True), ("push_notifications", False)):
+            with kitchen(OPEN, **{feature: has}) as (made, url):
+                made.ready.set()
+                agent = added(gateway, url)
+                assert Calling(gateway, agent).answered()["result"] == "baked bread"
+                gateway.run(gateway.server.directory.remove(agent))
+        assert not front.got
+
+
+@contextmanager
+def official(version: str) -> Iterator[str]:
+    """An agent of the official SDK that pushes and does not stream."""
+
+    def make(url: str) -> ASGIApp:
+        card = _card(url, [("JSONRPC", version, "/rpc")], False)
+        card.capabilities.push_notifications = True
+        store = InMemoryPushNotificationConfigStore()
+        client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+        handler = DefaultRequestHandler(
+            agent_executor=_Executor(),
+            task_store=InMemoryTaskStore(),
+            agent_card=card,
+            push_config_store=store,
+            push_sender=BasePushNotificationSender(client, store),
+        )
+        spoken = create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=version == "0.3")
+        return Starlette(routes=[*create_agent_card_routes(card), *spoken])
+
+    with _served(make) as peer:
+        yield peer.url
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+def test_the_official_agent_is_waited_for_by_its_push(tmp_path: Path, version: str) -> None:
+    with official(version) as url, public(tmp_path) as (gateway, front):
+        notices(gateway).net = 600.0
+        agent = added(gateway, url)
+        assert gateway.call(agent, "story time").json["result"] == ["Once ", "upon ", "time"]
+        assert front.wait(1)[0].headers[TOKEN.lower()]
+
+
+# Who else comes to the address
+
+
+def test_what_is_not_genuine_is_refused_and_counted(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        call = Calling(gateway, added(gateway, url))
+        genuine = front.wait(1)[0]
+        key = genuine.path.rpartition("/")[2]
+        until(lambda: getattr(notices(gateway).find(key), "task", None) is not None)
+        token, other = genuine.headers[TOKEN.lower()], hashlib.md5(b"x", usedforsecurity=False).hexdigest()
+
+        def post(path: str, body: bytes = genuine.body, token: str | None = token, **headers: str) -> int:
+            shown = {} if token is None else {TOKEN: token}
+            return gateway.ask("POST", path, body, **shown, **headers).status
+
+        assert post("/callbacks/a2a/nobody") == 404
+        assert post(f"/callbacks/a2a/{other}") == 401
+        assert post(genuine.path, token=None) == post(genuine.path, token="a" * 64) == 401
+        assert post(genuine.path, token=None, authorization="Bearer no") == 401
+        assert post(genuine.path, b"{") == 400
+        assert post(genuine.path, OTHER) == 422
+        assert post(genuine.path, b"x" * 2_000_000) == 413
+        counts = {"unknown": 1, "forged": 4, "malformed": 3}
+        assert {name: notices(gateway).came[name] for name in counts} == counts
+        assert b'agent3_a2a_callbacks_total{result="forged"} ' in gateway.get("/metrics").raw
+        shown = {TOKEN: token}
+        repeated = gateway.ask("POST", genuine.path, genuine.body, **shown, **{"webhook-id": genuine.id})
+        assert (repeated.status, repeated.json) == (200, {"status": "repeated"})
+        assert gateway.get(f"{genuine.path}?validationToken=abc").raw == b"abc"
+        assert gateway.get(f"/callbacks/a2a/{other}?validationToken=abc").status == 404
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        late = gateway.ask("POST", genuine.path, genuine.body, **shown)
+        assert (late.status, late.json) == (200, {"status": "late"})
+
+
+def test_without_a_public_address_there_is_no_such_door(tmp_path: Path) -> None:
+    with hosted(tmp_path) as gateway:
+        assert gateway.post("/callbacks/a2a/x", {}).status == 404
+        connector = gateway.server.house.connectors["a2a"]
+        assert isinstance(connector, A2AConnector)
+        assert connector.notices is None
+
+
+def test_a_callback_outlives_the_gateway_that_asked_for_it(tmp_path: Path) -> None:
+    with kitchen() as (made, url), receiving() as front:
+        with public(tmp_path, front=front) as (gateway, _):
+            job = Calling(gateway, added(gateway, url), prefer="respond-async").answered()["job"]
+            until(lambda: any("a2a.task" in str(row["state"]) for row in gateway.rows("jobs")))
+        with public(tmp_path, front=front) as (again, _):
+            notices(again).net = 600.0
+            until(lambda: len(notices(again)) > 0)
+            made.ready.set()
+            done = eventually(again, job)
+            assert done.get("result") == "baked bread", done.get("error")
+            until(lambda: notices(again).came.total() > 0)
+            assert set(notices(again).came) <= {"taken", "late"}
+
+
+@pytest.mark.postgres
+def test_a_push_that_comes_to_another_gateway_is_passed_on(tmp_path: Path) -> None:
+    database = new_database_url()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with kitchen() as (made, url), public(tmp_path / "a", database) as (gateway, front):  # noqa: SIM117
+        with public(tmp_path / "b", database) as (other, _):
+            front.reply = lambda hook: forwarded(other, hook)
+            notices(gateway).net = 600.0
+            agent = added(gateway, url)
+            until(lambda: gateway.server.house.jobs.news.live and other.server.house.jobs.news.live)
+            call = Calling(gateway, agent)
+            until(lambda: notices(other).came["passed"] > 0)
+            made.ready.set()
+            assert call.answered()["result"] == "baked bread"
+            assert notices(other).came["passed"] >= 1
+            assert not notices(gateway).came
