@@ -10,7 +10,7 @@ import pytest
 
 from agent3 import LocalAgent
 from agent3.server.a2a import Place, place_of
-from agent3.settings import Callbacks, Client, Rule, Settings
+from agent3.settings import Callbacks, Client, Limits, Rule, Settings
 from tests.support.a2a_toy import V1, codes, frames, message, rpc, toy, unary
 from tests.support.gateway import Hosted, hosted, run_agent3
 from tests.support.gateway import gateway as gateway_process
@@ -218,3 +218,23 @@ def test_what_is_no_agent_is_not_served(tmp_path: Path) -> None:
     refused = run_agent3(tmp_path, "serve", "house:number", cwd=tmp_path)
     assert refused.returncode == 2
     assert "a function, or a class with methods" in refused.stderr
+
+
+def test_a_stream_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADA_KEY", KEYS["ada"])
+    settings = Settings(clients=(Client(id="ada", key="env:ADA_KEY"),), limits=Limits(per_minute=0.1, burst=1))
+    with hosted(tmp_path, [toy()], settings) as found:
+        ada = found.as_(KEYS["ada"])
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": "none"}}
+        headers = {**ada.headers, "content-type": "application/json", "a2a-version": "1.0"}
+        connection = found.connect()
+        told = []
+        for number in range(11):  # ten times as often as calls, which come one at a time
+            if number < 5:
+                told.append(rpc(ada, "SubscribeToTask", {"id": "none"}, "/a2a").json["error"]["code"])
+            else:
+                connection.request("POST", "/a2a", json.dumps(body), headers)
+                told.append(json.loads(connection.getresponse().read())["error"]["code"])
+        connection.close()
+        assert told[:10] == [-32001] * 10
+        assert told[10] != -32001
