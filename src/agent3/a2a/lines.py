@@ -37,6 +37,8 @@ LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000)
 _STREAM: Final = 256 << 20
 """Bytes of a whole stream; each event of it is bounded like an answer."""
 _JSON: Final = "application/json"
+_LONGEST_PAUSE: Final = 3_600.0
+"""Seconds after which we come again, whatever longer pause an agent asks for."""
 _A2A_JSON: Final = "application/a2a+json"
 _numbers = itertools.count(1)
 
@@ -113,7 +115,7 @@ def _refusal(status: int, wrong: Agent3Error, headers: Mapping[str, str], place:
         wrong = Unavailable(f"{who} has moved (HTTP {status}). Add it again at its new address.")
     after = headers.get("Retry-After", "")
     if wrong.retry_after is None and after.isdigit():
-        wrong.retry_after = float(after)
+        wrong.retry_after = min(float(after), _LONGEST_PAUSE)
     turned_away = status == 503 and bool(after)  # it says itself that the request is to be made again
     if (400 <= status < 500 and status != 408) or turned_away:
         wrong.sent = False

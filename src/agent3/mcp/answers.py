@@ -46,6 +46,8 @@ __all__ = [
 
 _OWN_META = "io.modelcontextprotocol/"
 _FEWEST_POLL, _MOST_POLL = 0.05, 60.0
+_LONGEST_PAUSE = 3_600.0
+"""Seconds after which we come again, whatever longer pause a server asks for."""
 
 
 # Results
@@ -341,7 +343,7 @@ def error_of(refused: Refused, who: str, *, passed: bool = False) -> Agent3Error
     kind = _CODES.get(refused.code or 0, TargetError)
     if refused.code == -32602:
         kind = CapabilityNotFound if _unknown_tool(refused.message) else ValidationError
-    error = kind(said, retry_after=float(after) if isinstance(after, int | float) else None)
+    error = kind(said, retry_after=float(min(after, _LONGEST_PAUSE)) if isinstance(after, int | float) else None)
     if passed and refused.code is not None:
         error.data[PASSED] = {"error": {"code": refused.code, "message": refused.message, "data": refused.data}}
     if refused.status is not None and refused.status < 500:
