@@ -4,6 +4,12 @@ Twelve pages stand in ``bench/pages``. Every case takes one of their elements, r
 changes the page in several of eleven ways: ids, classes, marks, order, wrappers, texts, tags, labels, decoys, places,
 and in a fifth of the cases the element is taken away and a decoy stands where it was. ``precision`` is the share of
 right elements among those that were taken, ``coverage`` the share of those that were found among those still there.
+
+The row ``unseen`` is of another family of pages: ``bench.redesigned`` draws them anew. They were written without a look
+at how healing judges, and its rules are not tuned on them; ``unseen_…`` among the ratios are its figures alone.
+
+The row ``named`` is of lists whose rows a caller names (``bench.named``): in half of the cases that row is gone, others
+with the same button stay, and nothing is the right answer.
 """
 
 from __future__ import annotations
@@ -12,18 +18,27 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bench import named, redesigned
+from bench.contents import PAGES as CONTENTS
+from bench.contents import Page
 from bench.harness import ROOT, Options, Result, Row, bench
 
-__all__ = ["CASES", "SEED", "Case", "Finding", "cases", "examine", "run"]
+__all__ = ["CASES", "NAMED", "SEED", "UNSEEN", "Case", "Finding", "cases", "examine", "examine_named", "examine_unseen",
+           "run", "unseen"]  # fmt: skip
 
 PAGES = ROOT / "bench" / "pages"
 CASES = 300
 SEED = 100_000
 """The seeds from here on were not looked at while the weights were found."""
+UNSEEN = 700_000
+"""The seeds from here on judge the pages that are drawn anew."""
+NAMED = 800_000
+"""The seeds from here on judge rows that a caller names."""
 KINDS = ("ids", "classes", "marks", "order", "wrappers", "texts", "tags", "labels", "decoys", "moved")
 _REMOVED = 0.2
 _TARGETS = "body :is(a, button, input, select, textarea)[id]"
@@ -42,7 +57,7 @@ class Case:
     @property
     def removed(self) -> bool:
         """Whether nothing is the right answer."""
-        return "removed" in self.kinds
+        return bool({"removed", *redesigned.GONE} & set(self.kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +82,61 @@ def cases(targets: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[Case
     return made
 
 
+def unseen(seeds: Sequence[int], pages: Sequence[Page] = CONTENTS) -> list[Case]:
+    """One case of the pages that are drawn anew for each seed."""
+    made = []
+    for seed in seeds:
+        chance = random.Random(seed)
+        page = chance.choice(list(pages))
+        target = chance.choice(redesigned.targets(page))
+        kinds = chance.sample(redesigned.KINDS, chance.randint(1, 6))
+        gone = [chance.choice(redesigned.GONE)] if chance.random() < _REMOVED else []
+        made.append(Case(seed, page.name, target, ("renamed", *sorted(kinds, key=redesigned.KINDS.index), *gone)))
+    return made
+
+
 async def examine(seeds: Sequence[int]) -> list[Finding]:
     """Run the cases of these seeds in one browser."""
+    sources = {path.stem: path.read_text("utf-8") for path in sorted(PAGES.glob("*.html"))}
+    mutate = (PAGES / "mutate.js").read_text("utf-8")
+    async with _opened() as page:
+        hall = _Hall(page, sources, mutate)
+        targets = [(name, one) for name in sources for one in await hall.targets(name)]
+        return [await hall.case(one) for one in cases(targets, seeds)]
+
+
+async def examine_unseen(chosen: Sequence[Case]) -> list[Finding]:
+    """Run these cases of the pages that are drawn anew in one browser."""
+    contents = {page.name: page for page in CONTENTS}
+    async with _opened() as page:
+        hall = _Gallery(page, {name: redesigned.draw(one) for name, one in contents.items()}, contents)
+        return [await hall.case(one) for one in chosen]
+
+
+async def examine_named(seeds: Sequence[int]) -> list[Finding]:
+    """Run the cases of rows that a caller names in one browser."""
+    async with _opened() as page:
+        return [await _Counter(page, {}).ask(named.lists(seed)) for seed in seeds]
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[Any]:
     from agent3.nlweb.browsers import require
     from agent3.nlweb.sdk import playwright
 
-    sources = {path.stem: path.read_text("utf-8") for path in sorted(PAGES.glob("*.html"))}
-    mutate = (PAGES / "mutate.js").read_text("utf-8")
     async with playwright().async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=str(require().path))
-        page = await browser.new_page(viewport={"width": 1200, "height": 900})
-        hall = _Hall(page, sources, mutate)
-        targets = [(name, one) for name in sources for one in await hall.targets(name)]
-        found = [await hall.case(one) for one in cases(targets, seeds)]
+        yield await browser.new_page(viewport={"width": 1200, "height": 900})
         await browser.close()
-    return found
 
 
 class _Hall:
-    """The page on which all cases are examined, and what is remembered of the pages as they were."""
+    """The page on which all cases are examined, and the pages as they were."""
 
-    def __init__(self, page: Any, sources: dict[str, str], mutate: str):
+    def __init__(self, page: Any, sources: dict[str, str], mutate: str = ""):
         self._page = page
         self._sources = sources
         self._mutate = mutate
-        self._prints: dict[tuple[str, str], Any] = {}
 
     async def targets(self, name: str) -> list[str]:
         await self._page.set_content(self._sources[name])
@@ -101,6 +146,10 @@ class _Hall:
     async def case(self, case: Case) -> Finding:
         healer, step = await self._prepared(case)
         await self._show(case)
+        return await self._found(case, healer, step)
+
+    async def _found(self, case: Case, healer: Any, step: Any) -> Finding:
+        """What the finder takes on the page as it is now."""
         began = time.perf_counter()
         try:
             found = await healer.find(self._page, step, _PATIENCE)
@@ -120,7 +169,7 @@ class _Hall:
         from agent3.nlweb.healing import Healer, Policy
 
         interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
-        step = NLWebAction(action_type=ActionType.CLICK, selector=f"#{case.target}")
+        step = NLWebAction(action_type=ActionType.CLICK, selector=f"#{case.target.replace('~', '-')}")
         healer = Healer(interface, policy=Policy(grace=_GRACE))
         await self._page.set_content(self._sources[case.page])
         found = await healer.find(self._page, step, 1000)
@@ -134,15 +183,62 @@ class _Hall:
         await self._page.evaluate(self._mutate, {"kinds": list(case.kinds), "seed": case.seed})
 
 
+class _Gallery(_Hall):
+    """A hall where the page as it is now is drawn anew instead of changed."""
+
+    def __init__(self, page: Any, sources: dict[str, str], contents: dict[str, Page]):
+        super().__init__(page, sources)
+        self._contents = contents
+
+    async def _show(self, case: Case) -> None:
+        drawn = redesigned.draw(self._contents[case.page], case.target, case.kinds, case.seed)
+        await self._page.set_content(drawn)
+
+
+class _Counter(_Hall):
+    """Where a row is asked for by its name, once as the list was and once as it is."""
+
+    async def ask(self, asked: named.Lists) -> Finding:
+        from agent3.definitions import ActionType, NLWebAction, NLWebInterface
+        from agent3.nlweb.healing import Healer, Policy
+        from agent3.nlweb.parameters import inject
+
+        interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
+        healer = Healer(interface, policy=Policy(grace=_GRACE))
+        written = NLWebAction(action_type=ActionType.CLICK, selector=named.template(asked))
+        step = inject(written, {"item": asked.wanted})
+        await healer.begin("ask", [written])
+        await self._page.set_content(named.page(asked, now=False))
+        await healer.worked(self._page, step, await healer.find(self._page, step, 1000))
+        await healer.end(ok=True)
+        await healer.begin("ask", [written])
+        await self._page.set_content(named.page(asked, now=True))
+        kinds = (f"to_{asked.new}", *(["removed", f"others_{len(asked.after)}"] if asked.gone else []))
+        return await self._found(Case(asked.seed, asked.old, asked.wanted, kinds), healer, step)
+
+
 @bench("healing", "Redesigned pages: is the element that a selector meant found again, and never a wrong one (--seeds)")
 def run(options: Options) -> Result:
     """Examine the cases of the chosen seeds, or of fresh ones; rounds and load do not apply."""
     found = asyncio.run(examine(options.seeds or range(SEED, SEED + CASES)))
+    anew = asyncio.run(examine_unseen(unseen(options.seeds or range(UNSEEN, UNSEEN + CASES))))
+    asked = asyncio.run(examine_named(options.seeds or range(NAMED, NAMED + CASES)))
     rows = [
         _row("all", found),
         *(_row(kind, [one for one in found if kind in one.case.kinds]) for kind in _named(found)),
+        _row("unseen", anew),
+        *(_row(f"unseen_{kind}", [one for one in anew if kind in one.case.kinds]) for kind in _named(anew)),
+        _row("named", asked),
+        *(_row(f"named_{kind}", [one for one in asked if kind in one.case.kinds]) for kind in _named(asked)),
     ]
-    return Result(rows, {"precision": _precision(found), "coverage": _coverage(found), "restraint": _restraint(found)})
+    ratios = _ratios(found)
+    for family, of_it in (("unseen", anew), ("named", asked)):
+        ratios |= {f"{family}_{name}": value for name, value in _ratios(of_it).items()}
+    return Result(rows, ratios)
+
+
+def _ratios(found: Sequence[Finding]) -> dict[str, float | None]:
+    return {"precision": _precision(found), "coverage": _coverage(found), "restraint": _restraint(found)}
 
 
 def _named(found: Sequence[Finding]) -> list[str]:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from bench import healing
+from bench import healing, redesigned
+from bench.contents import PAGES
 
 
 def test_cases_are_the_same_for_the_same_seeds_and_differ_between_them() -> None:
@@ -37,3 +38,39 @@ def test_of_a_sample_of_redesigned_pages_no_element_is_taken_wrongly_and_most_ar
     found = asyncio.run(healing.examine(range(healing.SEED, healing.SEED + 30)))
     assert healing._precision(found) == 1.0
     assert (healing._coverage(found) or 0) >= 0.6
+
+
+# Pages that are drawn anew
+
+
+def test_a_page_that_is_drawn_anew_has_the_element_once_or_not_at_all() -> None:
+    contents = {page.name: page for page in PAGES}
+    for page in PAGES:
+        drawn = redesigned.draw(page)
+        assert all(drawn.count(f'id="{one.replace("~", "-")}"') == 1 for one in redesigned.targets(page))
+    for case in healing.unseen(range(300)):
+        drawn = redesigned.draw(contents[case.page], case.target, case.kinds, case.seed)
+        assert drawn.count("data-truth") == (0 if case.removed else 1), case
+        assert drawn == redesigned.draw(contents[case.page], case.target, case.kinds, case.seed)
+        assert f'id="{case.target.replace("~", "-")}"' not in drawn
+
+
+def test_every_kind_of_redesign_and_every_page_comes_up() -> None:
+    chosen = healing.unseen(range(400))
+    assert {kind for one in chosen for kind in one.kinds} == {"renamed", *redesigned.KINDS, *redesigned.GONE}
+    assert {one.page for one in chosen} == {page.name for page in PAGES}
+
+
+@pytest.mark.browser
+@pytest.mark.requirement("RF-013-54")
+def test_of_a_sample_of_pages_that_were_never_tuned_on_no_element_is_taken_wrongly() -> None:
+    found = asyncio.run(healing.examine_unseen(healing.unseen(range(healing.UNSEEN, healing.UNSEEN + 20))))
+    assert healing._precision(found) == 1.0
+    assert (healing._coverage(found) or 0) > 0.2
+
+
+@pytest.mark.browser
+@pytest.mark.requirement("RF-013-54")
+def test_of_a_sample_of_named_rows_those_that_are_gone_are_not_replaced_and_those_that_stay_are_found() -> None:
+    found = asyncio.run(healing.examine_named(range(healing.NAMED, healing.NAMED + 20)))
+    assert healing._ratios(found) == {"precision": 1.0, "coverage": 1.0, "restraint": 1.0}

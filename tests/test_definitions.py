@@ -218,7 +218,7 @@ def test_a_fault_of_an_interface_names_its_step() -> None:
     with pytest.raises(Refused) as caught:
         NLWebInterface.from_document(document)
     assert "step 2.2 of 'search': a type step needs a selector" in caught.value.message
-    assert "step 3 of 'search' (action_type): Input should be" in caught.value.message
+    assert "step 3 of 'search' (action_type): it must be" in caught.value.message
     assert [one["path"] for one in caught.value.errors] == ["actions/search/1/steps/1", "actions/search/2/action_type"]
     with pytest.raises(Refused, match=r"base_url: base_url 'ftp://x' must start"):
         NLWebInterface.from_document({**document, "actions": {}, "base_url": "ftp://x"})

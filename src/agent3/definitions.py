@@ -673,7 +673,7 @@ class NLWebInterface(_Definition):
             return cls.model_validate(document)
         except ModelError as reason:
             faults = [
-                {"path": "/".join(map(str, one["loc"])), "message": f"{_place(one['loc'])}{_said(one['msg'])}"}
+                {"path": "/".join(map(str, one["loc"])), "message": f"{_place(one['loc'])}{_in_words(one)}"}
                 for one in reason.errors()
             ]
             text = "; ".join(one["message"] for one in faults[:10])
@@ -682,6 +682,41 @@ class NLWebInterface(_Definition):
 
 def _said(message: str) -> str:
     return message.removeprefix("Value error, ")
+
+
+_KINDS = {
+    "model_type": "a mapping (name: value)",
+    "dict_type": "a mapping (name: value)",
+    "list_type": "a list",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+
+
+def _in_words(one: Any) -> str:
+    """What is wrong with a document, in our words rather than in those of who found it."""
+    kind, given = one["type"], one.get("input")
+    if kind == "extra_forbidden":
+        found = difflib.get_close_matches(str(one["loc"][-1]), _fields_of(one["loc"]), n=1)
+        return f"there is no such field{f'; did you mean {found[0]!r}?' if found else ''}"
+    if kind == "missing":
+        return "it is missing"
+    if kind in _KINDS and given is None:
+        return f"nothing is there; it must be {_KINDS[kind]}"
+    if kind in _KINDS:
+        return f"it must be {_KINDS[kind]}, not {json.dumps(given, default=str)[:40]}"
+    return _said(one["msg"]).replace("Input should be", "it must be")
+
+
+def _fields_of(path: tuple[int | str, ...]) -> list[str]:
+    """The fields that there are at the place of a fault."""
+    if path[:1] == ("actions",):
+        return list(NLWebAction.model_fields)
+    if path[:1] == ("info",):
+        return [*NLWebActionInfo.model_fields, *ActionHints.model_fields]
+    return list(NLWebInterface.model_fields)
 
 
 def _extent(steps: list[NLWebAction]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ was wrong and what to do next. Nothing here knows a protocol, and no message eve
     │   ├── Unavailable             unavailable          (retryable)
     │   │   └── CircuitOpen         circuit_open
     │   ├── CallTimeout             timeout              (retryable)
+    │   │   └── ElementMissing      element_missing      waited for on a page of a website, and not there
     │   ├── MalformedResponse       malformed_response
     │   ├── TargetRefused           target_refused       its own authentication or authorization said no
     │   ├── Interrupted             interrupted          the work was cut off by a restart
@@ -55,6 +56,7 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Declined",
+    "ElementMissing",
     "Interrupted",
     "JobNotFound",
     "MalformedResponse",
@@ -276,6 +278,15 @@ class CallTimeout(TargetError, TimeoutError):
     http_status = 504
     rpc_code = -32013
     retryable = True
+
+
+class ElementMissing(CallTimeout):
+    """The page of a website has no such element, for as long as a step waited; the same call finds no other page."""
+
+    code = "element_missing"
+    http_status = 502
+    rpc_code = -32020
+    retryable = False
 
 
 class MalformedResponse(TargetError):

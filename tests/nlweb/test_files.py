@@ -71,10 +71,13 @@ def test_an_interface_survives_its_file(tmp_path: Path, interface: NLWebInterfac
     [
         (("selector: .more", "value: .more"), "step 4.1 of 'buy': a click step needs a selector"),
         (("selector: .more", 'selector: "#m-{id}"'), r"step 4\.1 of 'buy' \(click .*outside a quoted string"),
-        (('"#count"', '"#count", valeu: 3'), r"step 2 of 'buy' \(valeu\): Extra inputs"),
+        (
+            ('"#count"', '"#count", valeu: 3'),
+            r"step 2 of 'buy' \(valeu\): there is no such field; did you mean 'value'\?",
+        ),
         (("base_url: https", "base_url: ftp"), "must start with https"),
         (("type: object", "type: objekt"), "input_schema of 'buy' is no JSON Schema"),
-        (("actions:", "actions: ["), "This is not YAML"),
+        (("actions:", "actions: ["), "This is not YAML: .* at line [0-9]+, column [0-9]+"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_step(tmp_path: Path, change: tuple[str, str], words: str) -> None:
@@ -91,6 +94,20 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "shop.txt").write_text(SHOP)
     with pytest.raises(ValidationError, match=r"Call it shop\.yaml"):
         files.load(tmp_path / "shop.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"nothing is there; it must be a mapping \(name: value\)"),
+        ("[1]", r"it must be a mapping \(name: value\), not \[1\]"),
+        ("name: x", "interface_id: it is missing"),
+        ("interface_ids: x", "interface_ids: there is no such field; did you mean 'interface_id'"),
+    ],
+)
+def test_a_document_of_another_shape_is_told_in_plain_words(text: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        files.parse(text, "yaml")
 
 
 def test_aliases_of_yaml_do_not_blow_up() -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -141,12 +141,16 @@ def test_a_page_that_hangs_ends_in_time_and_the_next_one_is_read(play: Stage, mo
 
 
 def test_a_star_of_the_caller_is_no_pattern_of_an_address() -> None:
-    class Here:
+    class Page:
         url = "https://shop.example/items/1"
+
+    class Here:
+        page = Page()
+        values: ClassVar[dict[str, Any]] = {}
 
     def met(pattern: str, given: str) -> bool:
         filled = inject_condition(Condition(url=pattern), {"id": given})
-        return asyncio.run(holds(Here(), None, filled, {}))  # type: ignore[arg-type]
+        return asyncio.run(holds(Here(), None, filled))  # type: ignore[arg-type]
 
     assert met("/items/{id}", "1")
     assert met("*/items/{id}", "1")

@@ -164,6 +164,26 @@ def test_tables_and_repeated_cards_are_learnt_with_their_fields(browser: NLWebEx
     assert cards[2]["url"].endswith("/tea/3")
 
 
+PLANTS = """<!doctype html><title>Plants</title><form action=""><label>Search <input name=q></label><button>Go</button>
+</form><div class=card><b>Ivy</b> <i>€ 2</i> <a href=/p/1>More</a></div><div class=card><b>Fern</b> <i>€ 3</i>
+<a href=/p/2>More</a></div><div class=card><b>Palm</b> <i>€ 9</i> <a href=/p/3>More</a></div>
+<a href=/contact>Contact us</a>"""
+
+
+def test_links_names_of_columns_and_the_results_of_a_search_are_learnt_from_a_plain_page(
+    browser: NLWebExecutor, site: Site
+) -> None:
+    async def work(session: Session) -> NLWebInterface:
+        await session.page.set_content(PLANTS)
+        return await learn(session.page)
+
+    made = on(browser, "/empty", work)
+    assert set(made.actions) == {"go", "list_card", "open_contact_us"}
+    assert made.interface_id == f"site-{site.host.replace('.', '-').replace(':', '-')}-empty"
+    for action in ("go", "list_card"):
+        assert list(made.actions[action][-1].extract_schema or ()) == ["name", "price", "link", "url"]
+
+
 def test_a_page_without_anything_is_told_so(browser: NLWebExecutor) -> None:
     with pytest.raises(MalformedResponse, match="shows no form"):
         on(browser, "/empty", lambda session: learn(session.page))
@@ -202,6 +222,7 @@ def test_a_tool_of_the_same_name_is_used_before_selectors(browser: NLWebExecutor
     ]
     written = interface(site, *steps)
     assert run(browser, written, "add_numbers", a=1, b=2) == {"sum": 3}
+    assert [(one.how, one.rows) for one in browser.sources] == [("webmcp", 1)]
     without = written.model_copy(update={"metadata": {"webmcp": False}})
     with pytest.raises(TargetError, match="#gone"):
         run(browser, without, "add_numbers", a=1, b=2)
@@ -263,10 +284,12 @@ def test_what_a_person_does_becomes_an_action_that_does_it_again(browser: NLWebE
 
     made = recorded(browser, deeds)
     kinds = [one.action_type for one in made.actions["sign_in"]]
-    assert kinds == [A.NAVIGATE, A.TYPE, A.TYPE, A.CHECK, A.CLICK, A.EXTRACT]
+    assert kinds == [A.NAVIGATE, A.TYPE, A.TYPE, A.CHECK, A.CLICK, A.WAIT, A.EXTRACT]
     assert "sesame" not in files.dump(made)
     properties = (made.info["sign_in"].input_schema or {})["properties"]
-    assert properties == {"your_name": {"type": "string", "description": "Your name", "examples": ["ann"]}}
+    assert properties == {"your_name": {"type": "string", "description": "Your name"}}
+    assert "ann" not in files.dump(made)  # what somebody typed is theirs
+    assert made.info["sign_in"].hints.consequential  # it was posted
     plain = made.model_copy(
         update={
             "actions": {
@@ -288,11 +311,35 @@ def test_enter_in_a_field_is_recorded_once(browser: NLWebExecutor) -> None:
 
     made = recorded(browser, deeds)
     kinds = [one.action_type for one in made.actions["sign_in"]]
-    assert kinds == [A.NAVIGATE, A.TYPE, A.PRESS, A.EXTRACT]
+    assert kinds == [A.NAVIGATE, A.TYPE, A.PRESS, A.WAIT, A.EXTRACT]
+    assert not made.info["sign_in"].hints.consequential
     assert run(browser, made, "sign_in", what_you_look_for="chai")["heading"] == "Found chai"
 
 
+def test_a_button_that_says_so_has_consequences_though_nothing_is_posted(browser: NLWebExecutor) -> None:
+    async def deeds(page: Any) -> None:
+        await page.evaluate("document.body.insertAdjacentHTML('beforeend', '<button id=now>Buy it now</button>')")
+        await page.click("#now")
+        await page.title()
+
+    assert recorded(browser, deeds).info["sign_in"].hints.consequential
+
+
 # Checking
+
+
+def test_what_needs_a_parameter_that_nobody_gave_is_unseen_and_not_wrong(browser: NLWebExecutor, site: Site) -> None:
+    steps = [
+        NLWebAction(action_type=A.NAVIGATE, value="/{page}"),
+        NLWebAction(action_type=A.CLICK, selector="h1"),
+    ]
+    made = interface(site, *steps)
+    (name,) = made.actions
+    findings = on(browser, "", lambda session: check(session, made))
+    assert [one.state for one in findings] == ["ok", "unseen", "unseen"]
+    assert findings[1].detail == f"its address needs --param {name}.page=VALUE"
+    given = {name: {"page": "empty"}}
+    assert on(browser, "", lambda session: check(session, made, given))[1].state == "ok"
 
 
 def test_a_check_names_the_step_whose_element_is_gone(
@@ -336,6 +383,7 @@ def test_the_command_learns_and_runs(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "tea.yaml"
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "data"))
 
     def command(*words: str) -> int:
         with pytest.raises(SystemExit) as ended:
@@ -343,8 +391,11 @@ def test_the_command_learns_and_runs(
         return int(ended.value.code or 0)
 
     assert command("learn", f"{site.url}/", "--out", str(file)) == 0
-    capsys.readouterr()
+    (variable,) = files.load(file).metadata["secrets"].values()
+    said = capsys.readouterr().err
+    assert f"AGENT3_WEB_SECRETS={variable.removeprefix('env:')}@{site.host}" in said  # how its login gets its password
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "data"))  # this machine's own cookies and heals are no matter here
     assert command("run", str(file), "search", "--param", "what_you_look_for=mint", "--json", "--trace") == 0
     assert json.loads(capsys.readouterr().out)["result"]["heading"] == "Found mint"
     assert (tmp_path / "agent3-traces" / "tea-search.zip").read_bytes().startswith(b"PK")

@@ -6,7 +6,7 @@ import pytest
 
 from agent3.definitions import ActionType, ExtractField, NLWebAction
 from agent3.errors import ValidationError
-from agent3.nlweb.parameters import check, inject, look_up, prove, used
+from agent3.nlweb.parameters import check, given_in, inject, look_up, prove, templates, used
 
 
 def typing(value: str) -> NLWebAction:
@@ -174,3 +174,20 @@ def test_placeholders_are_judged_without_parameters() -> None:
         check([of(action_type="repeat", steps=[clicking("#x-{b}")])], "act")
     with pytest.raises(ValidationError, match="lone"):
         check([typing("{")], "act")
+
+
+@pytest.mark.parametrize("value", ["Alpha tea", '5 o\'clock "tea"', "a\\b", "", "teé-1_2", "\U0001f375"])
+def test_what_was_put_into_a_selector_can_be_told_from_what_its_author_wrote(value: str) -> None:
+    written = 'tr:has-text("{product}") button[title="{{{kind.name}}}"]'
+    filled = inject(clicking(written), {"product": value, "kind": {"name": value}}).selector or ""
+    assert given_in(written, filled) == (("{product}", value), ("{kind.name}", value))
+    assert given_in(written, "tr button") is None
+    assert given_in("tr button", "tr button") is None
+
+
+def test_the_selectors_of_all_steps_are_known_as_they_were_written() -> None:
+    inner = NLWebAction.model_validate(
+        {"action_type": "if", "when": {"visible": '[id="{a}"]'}, "steps": [clicking('[id="{b}"]')]}
+    )
+    steps = [typing("{never}"), inner, clicking("#plain").model_copy(update={"wait_for": '[id="{c}"]'})]
+    assert templates(steps) == {"#x", '[id="{a}"]', '[id="{b}"]', "#plain", '[id="{c}"]'}

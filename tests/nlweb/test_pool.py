@@ -10,7 +10,8 @@ import pytest
 
 from agent3.errors import Unavailable
 from agent3.nlweb.chrome import Chrome, Wear, memory_of
-from agent3.nlweb.pool import Places, Pool, places_here
+from agent3.nlweb.places import Places
+from agent3.nlweb.pool import Pool, places_here
 from agent3.nlweb.visits import Visits
 from agent3.observe.metrics import Metrics
 from tests.support.sites import Site
@@ -85,6 +86,27 @@ def test_a_line_has_an_end() -> None:
     run(story())
 
 
+def test_nobody_can_fill_the_line_for_all_others() -> None:
+    async def story() -> None:
+        places = Places(1, most_waiting=8)
+        await places.enter("a")
+        waiting = [asyncio.create_task(places.enter("greedy")) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert places.waiting == 4
+        waiting += [asyncio.create_task(places.enter("modest")) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert places.waiting == 6
+        for one in waiting:
+            one.cancel()
+        refused = [
+            one for one in await asyncio.gather(*waiting, return_exceptions=True) if isinstance(one, Unavailable)
+        ]
+        assert len(refused) == 6
+        assert "4 of them yours" in refused[0].message
+
+    run(story())
+
+
 def test_the_number_of_places_follows_cores_and_memory() -> None:
     assert places_here() >= 1
     assert memory_of([]) == 0
@@ -100,7 +122,8 @@ def test_twenty_sequences_at_once_are_all_right_while_the_browser_is_replaced_un
     metrics = Metrics()
 
     async def story(site: Site) -> None:
-        pool = Pool(4, wear=Wear(contexts=11), metrics=metrics)
+        # On a machine that others keep busy, slow openings would be a second reason.
+        pool = Pool(4, wear=Wear(contexts=11, slowdown=0), metrics=metrics)
         visits = Visits(pool, metrics=metrics)
         interface = shop(site.url)
         try:
@@ -123,6 +146,33 @@ def test_twenty_sequences_at_once_are_all_right_while_the_browser_is_replaced_un
     assert b"nlweb_browser_restarts_total 1.0" in said
     assert b'agent3_web_browsers_ended_total{reason="count"} 1.0' in said
     assert b'agent3_web_sessions{state="working"} 0.0' in said
+
+
+@pytest.mark.browser
+@pytest.mark.requirement("RF-013-47")
+def test_a_browser_whose_page_eats_memory_is_replaced_before_the_next_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.nlweb.chrome._MEASURE_SECONDS", 0.0)
+    metrics, allowed = Metrics(), 80_000_000
+
+    async def story() -> None:
+        pool = Pool(1, wear=Wear(slowdown=0), metrics=metrics)
+        try:
+            async with pool.lease("hungry") as eaten:
+                base = await eaten.measure()
+                pool._wear = Wear(bytes=base + allowed, slowdown=0)
+                page = await (await eaten.context("http://127.0.0.1:9")).new_page()
+                assert await eaten.worn(pool._wear) is None
+                await page.evaluate("size => { globalThis.kept = new Uint8Array(size).fill(7); }", 2 * allowed)
+            async with pool.lease("next") as fresh:
+                assert fresh is not eaten
+                assert not eaten.alive
+                assert await fresh.measure() < base + allowed
+            assert pool.restarts == 1
+        finally:
+            await pool.aclose()
+
+    run(story())
+    assert b'agent3_web_browsers_ended_total{reason="memory"} 1.0' in metrics.render()[0]
 
 
 @pytest.mark.browser

@@ -179,3 +179,16 @@ def test_a_hundred_cards_take_one_evaluation(play: Stage) -> None:
     # The bench says how fast it is on a quiet machine (30 ms); a locator for each field would take a second.
     assert statistics.median(seconds) < 0.3
     print(f"100 cards: {statistics.median(seconds) * 1000:.1f} ms")
+
+
+def test_rows_of_a_page_that_is_still_coming_in_are_waited_for(play: Stage) -> None:
+    def slow(_: dict[str, str]) -> str:
+        time.sleep(0.2)
+        return ""
+
+    play.site.pages |= {
+        "/start": "<a href='/long'>Go</a>",
+        "/long": "<!doctype html><p class='row'>1</p><script src='/slow.js'></script><p class='row'>2</p>",
+        "/slow.js": slow,
+    }
+    assert play.act(step(A.NAVIGATE, value="/start"), step(A.CLICK, "a"), step(A.EXTRACT, ".row")) == ["1", "2"]

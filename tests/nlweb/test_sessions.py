@@ -49,7 +49,7 @@ def test_a_session_is_found_again_by_its_principal_at_its_site_and_by_nobody_els
         assert await sessions.load("ann", SITE) == state()
         assert await sessions.load("bob", SITE) is None
         assert await sessions.load("ann", "https://other.example") is None
-        assert await sessions.sites("ann") == [SITE]
+        assert [one.site for one in await sessions.kept("ann")] == [SITE]
         await sessions.save("ann", SITE, state("newer"))
         assert await sessions.load("ann", SITE) == state("newer")
         assert await sessions.forget("ann") == 1
@@ -107,6 +107,46 @@ def test_without_a_key_visits_go_on_and_nothing_is_kept() -> None:
         sessions = Sessions(database, none, env=env)
         await sessions.save("ann", SITE, state())
         assert await sessions.load("ann", SITE) is None
+
+    with_database(story)
+
+
+def test_keys_that_are_missing_for_a_while_cost_no_session() -> None:
+    there = False
+
+    async def sometimes() -> list[bytes]:
+        if not there:
+            raise SetupError("no key")
+        return KEYS
+
+    async def story(database: Database, env: SeededEnv) -> None:
+        nonlocal there
+        await Sessions(database, keys, env=env).save("ann", SITE, state())
+        sessions = Sessions(database, sometimes, env=env)
+        assert await sessions.load("ann", SITE) is None
+        there = True
+        assert await sessions.load("ann", SITE) == state()
+
+    with_database(story)
+
+
+def test_sessions_are_listed_and_forgotten_by_site_with_all_its_scopes_and_by_principal() -> None:
+    async def story(database: Database, env: SeededEnv) -> None:
+        sessions = Sessions(database, keys, env=env)
+        for who, scope in (("ann", f"{SITE} a"), ("ann", f"{SITE} b"), ("bob", f"{SITE} a"), ("ann", f"{SITE}.au a")):
+            await sessions.save(who, scope, state())
+            env.advance(1)
+        blind = Sessions(database, env=env)
+        assert [(one.principal, one.site) for one in await blind.kept()] == [
+            ("ann", f"{SITE}.au"), ("bob", SITE), ("ann", SITE), ("ann", SITE),
+        ]  # fmt: skip
+        assert await blind.load("ann", f"{SITE} a") is None, "without keys nothing is opened"
+        assert await blind.forget("ann", f"{SITE} b") == 1
+        assert await blind.forget("ann", SITE) == 1
+        assert [one.principal for one in await blind.kept(site=SITE)] == ["bob"]
+        assert await blind.forget(site=SITE) == 1
+        assert await blind.forget("ann") == 1
+        assert await blind.kept() == []
 
     with_database(story)
 

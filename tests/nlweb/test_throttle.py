@@ -142,3 +142,40 @@ def test_a_thousand_sites_do_not_stay_in_memory_for_ever() -> None:
             assert SITE in throttle._sites
 
     asyncio.run(story())
+
+
+@pytest.mark.requirement("RF-013-59")
+def test_one_who_wants_a_site_often_does_not_keep_out_one_who_wants_it_once() -> None:
+    async def story() -> None:
+        throttle, order = Throttle(), []
+
+        async def visit(owner: str) -> None:
+            async with throttle.visit(SITE, Pace(at_once=1), owner):
+                order.append(owner)
+                await asyncio.sleep(0)
+
+        async with throttle.visit(SITE, Pace(at_once=1), "first"):
+            waiting = [asyncio.create_task(visit(owner)) for owner in ["greedy"] * 4 + ["ann"]]
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert order == ["greedy", "ann", "greedy", "greedy", "greedy"]
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+
+
+def test_a_visit_hears_when_its_site_is_waited_for() -> None:
+    async def story() -> None:
+        heard: list[bool] = []
+        throttle = Throttle(env=SeededEnv())
+        own = throttle.told_to(heard.append)
+        await own.turn(SITE, Pace(patience=0))
+        assert heard == [False, True]
+        own.came(SITE, Pace())
+        assert heard == [False, True, False]
+        with pytest.raises(Unavailable):  # one line for all: the other visit's page counts
+            await throttle.turn(SITE, Pace(patience=0))
+        with pytest.raises(Unavailable):
+            await own.turn(SITE, Pace(patience=0))
+        assert heard == [False, True, False, False], "it was our pace, and the site was not asked"
+
+    asyncio.run(story())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent3.errors import AgentNotFound, Conflict, SetupError, Unavailable
+from agent3.errors import AgentNotFound, Conflict, SetupError, TargetError, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.mcp.connector import MCPConnector
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, value_of
@@ -20,6 +20,7 @@ from agent3.server.adding import add, add_all, remove, renew
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 from tests.support.mcp_upstream import command, served
+from tests.support.sites import Site
 
 ME = Caller(LOCAL, "test")
 
@@ -43,6 +44,16 @@ async def gateway(folder: Path) -> AsyncIterator[Server]:
 
 async def call(server: Server, agent: str, capability: str, given: Any = None) -> Outcome:
     return await server.gateway.call(ME, CallRequest(agent=agent, capability=capability, input=given or {}))
+
+
+def test_an_ordinary_website_is_told_the_way_to_an_interface(tmp_path: Path) -> None:
+    async def story(url: str) -> None:
+        async with gateway(tmp_path) as server:
+            with pytest.raises(TargetError, match=f"agent3 web learn {url} --out site.yaml, and: agent3 add site.yaml"):
+                await add(server, url)
+
+    with Site({"/": "<!doctype html><title>Tea</title><h1>Tea</h1>"}) as site:
+        run(story(site.url))
 
 
 def test_a_url_is_added_called_and_removed(tmp_path: Path) -> None:

@@ -91,6 +91,25 @@ def test_without_a_word_on_streaming_the_answer_is_a_stream(door: Door) -> None:
     assert rows[0] == {"@type": "Thing", "topping": "cheese", "small": 8, "medium": 11, "large": 14}
 
 
+@pytest.mark.parametrize("prev", [["order a mushroom pizza"], "order a mushroom pizza"])
+def test_who_reads_one_sentence_only_gets_the_earlier_one_in_it(door: Door, prev: Any) -> None:
+    body = {**asked("and a large one, please", site="pizza"), "context": {"prev": prev}}
+    row = judge.AnswerResponseConvSearch.model_validate(door.post("/ask", body).json).results[0]
+    assert (row.size, row.topping) == ("large", "mushroom")
+
+
+def test_a_search_that_goes_on_looks_for_both_and_a_given_wording_counts_for_more(door: Door) -> None:
+    body = {**asked("and cheap ones?"), "context": {"prev": ["pizza delivery"]}}
+    assert door.post("/ask", body).json["results"][0]["identifier"] == "pizza"
+    plain = {
+        **asked("and cheap ones?", decontextualized_query="slow thinking"),
+        "context": {"prev": ["pizza delivery"]},
+    }
+    assert door.post("/ask", plain).json["results"][0]["identifier"] == "slow"
+    wrong = {**asked("and cheap ones?"), "context": {"prev": {"a": 1}}}
+    assert door.post("/ask", wrong).status == 422
+
+
 def test_what_an_agent_asks_back_is_an_elicitation_and_the_answer_goes_on(door: Door) -> None:
     first = door.post("/ask", asked("order a mushroom pizza", site="pizza")).json
     elicited = judge.ElicitationResponse.model_validate(first)

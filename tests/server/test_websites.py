@@ -15,16 +15,17 @@ import pytest
 from mcp.client.client import Client
 
 from agent3.calls.responses import response
-from agent3.definitions import ActionHints, NLWebActionInfo, NLWebInterface
+from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupError, ValidationError
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.nlweb.files import dump
 from agent3.server.adding import add, remove, renew
-from agent3.settings import Calls, Outbound, Rule, Settings
+from agent3.settings import Calls, Outbound, Rule, Settings, Web
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_upstream import Site as Upstream
 from tests.support.mcp_upstream import served
+from tests.support.sites import Answer as Reply
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop
 
@@ -98,6 +99,42 @@ def test_the_actions_of_an_added_file_are_found_and_called_by_a_real_mcp_client(
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
+def test_a_website_that_wants_a_secret_is_added_once_the_operator_gives_it(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(dump(shop("https://shop.example", login=True)))
+    settings = Settings(web=Web(secrets=("SHOP_PASSWORD@shop.example",)))
+    with hosted(tmp_path, settings=settings) as made:
+        assert made.run(add(made.server, str(file))).id == "shop"
+
+
+@pytest.mark.browser
+@pytest.mark.requirement("RF-013-51")
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "query": {"text": "and coffee?", "site": "shop"},
+            "context": {"@type": "ConversationalContext", "prev": ["find tea"]},
+            "prefer": {"streaming": False},
+        },
+        {"query": "and coffee?", "site": "shop", "prev": '["hello", "find tea"]', "streaming": "false"},
+        {"query": "and coffee?", "site": "shop", "prev": ["find tea"], "streaming": False},
+    ],
+)
+def test_a_question_that_goes_on_from_another_is_read_with_it(running: Hosted, body: dict[str, Any]) -> None:
+    said = running.post("/ask", body)
+    assert said.status == 200, said.json
+    assert names(said.json["results"]) == ["coffee 1", "coffee 2"]
+
+
+@pytest.mark.browser
+def test_without_what_was_said_before_it_is_asked_what_is_meant(running: Hosted) -> None:
+    body = {"query": {"text": "and coffee?", "site": "shop"}, "prefer": {"streaming": False}}
+    assert running.post("/ask", body).json["_meta"]["response_type"] == "Elicitation"
+    body["context"] = {"prev": ["sing me a song", {"not": "a text"}, ""]}
+    assert running.post("/ask", body).json["_meta"]["response_type"] == "Elicitation"
+
+
 @pytest.mark.browser
 def test_input_is_held_to_the_schema_and_nothing_is_visited_otherwise(running: Hosted, site: Site) -> None:
     site.requests.clear()
@@ -169,9 +206,9 @@ def test_a_sentence_that_says_nothing_is_asked_about_and_goes_on_with_the_answer
     outcome = call(running, message="xyzzy plugh")
     assert isinstance(outcome, Needs), outcome
     (question,) = outcome.questions
-    assert question.id == "action"
+    assert question.id == "agent3:action"
     assert question.schema is not None
-    done = answer(running, outcome, action="search")
+    done = answer(running, outcome, **{"agent3:action": "search"})
     assert isinstance(done, Done), done
     assert names(value_of(done.parts)) == ["xyzzy plugh 1", "xyzzy plugh 2"]
 
@@ -184,10 +221,10 @@ def test_what_has_consequences_is_done_only_after_a_yes(running: Hosted, site: S
         assert isinstance(outcome, Needs), outcome
         assert "product: tea" in outcome.questions[0].text
         assert site.requests == []
-        refused = answer(running, outcome, confirm=False)
+        refused = answer(running, outcome, **{"agent3:confirm": False})
         assert isinstance(refused, Failed)
         assert refused.code == "declined"
-    done = answer(running, call(running, capability="buy", input={"product": "tea"}), confirm=True)
+    done = answer(running, call(running, capability="buy", input={"product": "tea"}), **{"agent3:confirm": True})
     assert isinstance(done, Done)
     assert value_of(done.parts) == ["Bought tea"]
     assert [path for _, path in site.requests].count("/bought?product=tea") == 1
@@ -220,6 +257,11 @@ def test_what_is_wrong_with_a_file_is_named_and_nothing_is_stored(tmp_path: Path
             (file("a.json", step), ValidationError, "step 1 of 'go'.*needs a selector"),
             (file("b.yaml", "just: words"), ValidationError, "b.yaml"),
             (file("c.yaml", dump(interface.model_copy(update={"metadata": secret}))), SetupError, "password itself"),
+            (
+                file("f.yaml", dump(shop("https://shop.example", login=True))),
+                SetupError,
+                r"SHOP_PASSWORD@shop\.example.*AGENT3_WEB_SECRETS",
+            ),
             (
                 file("d.yaml", dump(interface.model_copy(update={"metadata": {"stands_in_for": "nobody"}}))),
                 AgentNotFound,
@@ -257,6 +299,100 @@ def stand_in(url: str) -> NLWebInterface:
 def back(upstream: Upstream, port: int) -> None:
     upstream._listener = socket.create_server(("127.0.0.1", port))
     upstream.start()
+
+
+PAYING = NLWebInterface(
+    interface_id="bank",
+    name="Bank",
+    base_url="https://bank.example",
+    actions={
+        "pay": [
+            NLWebAction(action_type=ActionType.NAVIGATE, value="/"),
+            NLWebAction(action_type=ActionType.TYPE, selector="#confirm", value="{confirm}"),
+            NLWebAction(action_type=ActionType.TYPE, selector="#action", value="{action}"),
+        ]
+    },
+    info={
+        "pay": NLWebActionInfo(
+            hints=ActionHints(consequential=True),
+            input_schema={
+                "properties": {"confirm": {"type": "boolean"}, "action": {"type": "string"}},
+                "required": ["confirm", "action"],
+            },
+        )
+    },
+)
+
+
+def test_parameters_may_be_called_as_the_questions_of_the_house(tmp_path: Path) -> None:
+    file = tmp_path / "bank.yaml"
+    file.write_text(dump(PAYING))
+    with hosted(tmp_path) as made:
+        made.run(add(made.server, str(file)))
+        asked = call(made, "bank", capability="pay", message="pay")
+        assert isinstance(asked, Needs), asked
+        assert {one.id for one in asked.questions} == {"confirm", "action"}
+        asked = answer(made, asked, confirm=True, action="log")
+        assert isinstance(asked, Needs), "a mail that was wished for is no yes to the payment"
+        (question,) = asked.questions
+        assert (question.id, "confirm: True, action: log" in question.text) == ("agent3:confirm", True)
+        refused = answer(made, asked, **{"agent3:confirm": False})
+        assert isinstance(refused, Failed)
+        assert refused.code == "declined"
+
+
+_OWN_TOOL = """<h1>Flights</h1><input id=q><button id=go>Go</button><script>
+document.modelContext.registerTool({name: 'search', description: 'Search',
+  inputSchema: {type: 'object', properties: {query: {type: 'string'}}},
+  async execute(given) { return {content: [], structuredContent: {price: 0.01}}; }});
+</script>"""
+
+
+@pytest.mark.browser
+def test_what_a_tool_of_the_page_gave_is_marked_as_untrusted(tmp_path: Path) -> None:
+    with Site({"/": _OWN_TOOL}) as flights, hosted(tmp_path) as made:
+        interface = shop(flights.url)
+        promised = interface.info["search"].model_copy(update={"output_schema": {"type": "object"}})
+        file = tmp_path / "air.yaml"
+        file.write_text(dump(interface.model_copy(update={"info": {"search": promised}})))
+        made.run(add(made.server, str(file)))
+        done = call(made, capability="search", input={"query": "LIS"})
+        assert isinstance(done, Done), done
+        told = response(done, 0.0)
+        assert told["result"] == {"price": 0.01}
+        assert told["metadata"]["untrusted"] == ["search"]
+        assert [one["how"] for one in told["metadata"]["sources"]] == ["webmcp"]
+        assert [row["message"] for row in made.rows("calls")] == ["untrusted: the page's own tool search"]
+
+
+@pytest.mark.browser
+def test_what_one_caller_does_not_find_on_a_page_closes_the_website_for_nobody(tmp_path: Path, site: Site) -> None:
+    """Only silence of the site itself does, which everybody meets."""
+    interface = shop(site.url)
+    interface.actions["buy"][1] = interface.actions["buy"][1].model_copy(update={"selector": "#gone", "timeout": 0.3})
+    interface.actions["broken"] = [NLWebAction(action_type=ActionType.NAVIGATE, value="/broken")]
+    site.pages["/broken"] = Reply("no", 500)
+    file = tmp_path / "shop.yaml"
+    file.write_text(dump(interface.model_copy(update={"info": {}})))
+    settings = Settings(outbound=Outbound(allow_loopback=True), calls=Calls(retries=0, breaker_failures=1))
+    with hosted(tmp_path, settings=settings) as made:
+        made.run(add(made.server, str(file)))
+        missing = call(made, capability="buy", input={"product": "tea"})
+        assert isinstance(missing, Failed)
+        assert (missing.code, missing.retryable, missing.sent) == ("element_missing", False, False)
+        assert "'#gone' fits nothing on the page" in missing.message
+        assert made.rows("dead_letters") == [], "nothing is to be done again that cannot be done"
+        for wish in ({"capability": "broken", "input": {}}, {"capability": "account", "input": {}, "timeout": 0.01}):
+            outcome = call(made, **wish)
+            assert isinstance(outcome, Failed)
+            assert outcome.code in ("unavailable", "timeout"), outcome
+        assert isinstance(call(made, capability="account", input={}), Done)
+    down = interface.model_copy(update={"base_url": "http://127.0.0.1:9", "info": {}})
+    file.write_text(dump(down))
+    with hosted(tmp_path / "down", settings=settings) as made:
+        made.run(add(made.server, str(file)))
+        codes = [call(made, capability="account", input={}) for _ in range(2)]
+        assert [one.code for one in codes if isinstance(one, Failed)] == ["unavailable", "circuit_open"]
 
 
 @pytest.mark.browser

@@ -8,7 +8,7 @@ disk cannot follow, callers wait instead of rows being lost. Refusals are always
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from agent3 import failpoints
-from agent3.calls.outcomes import REFUSALS, failed_by
+from agent3.calls.outcomes import HEALS, REFUSALS, UNTRUSTED, failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
 from agent3.model import (
@@ -375,6 +375,8 @@ def _row(
     code = message = None
     if isinstance(outcome, Failed):
         code, message = live.denied or outcome.code, outcome.message[:500]
+    elif isinstance(outcome, Done) and (noted := _noted(outcome.meta)):
+        message = noted[:500]
     usage = _usage(outcome)
     cost = 0.0 if live.cached else usage.cost
     _count(metrics, (live.door, protocol, status, code or ""), seconds, call.agent, cost)
@@ -396,6 +398,18 @@ def _row(
         cost,
         *sizes,
     )
+
+
+def _noted(meta: Mapping[str, Any]) -> str:
+    """That a call went otherwise than its interface is written belongs to its record, also where it ended well."""
+    notes = [f"untrusted: the page's own tool {one}" for one in meta.get(UNTRUSTED) or ()]
+    if heals := meta.get(HEALS):
+        notes.append(f"healed: {_healed(heals)}")
+    return "; ".join(notes)
+
+
+def _healed(heals: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{one['selector']} -> {one['healed']} ({one['id']}, score {one['score']:.2f})" for one in heals)
 
 
 def _whose(

@@ -5,8 +5,15 @@ from __future__ import annotations
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
 from agent3.model import Failed, Outcome
 
-__all__ = ["REFUSALS", "at_once", "error_of", "failed_by", "failed_by_any", "is_refusal"]
+__all__ = ["HEALS", "NOTICES", "REFUSALS", "UNTRUSTED", "at_once", "error_of", "failed_by", "failed_by_any",
+           "is_refusal"]  # fmt: skip
 
+NOTICES = "io.agent3/notices"
+"""In the meta of a result: what was done or met on the way that the caller ought to know."""
+HEALS = "io.agent3/heals"
+"""In the meta of a result: which selectors of a website did not fit any more, and what was taken in their place."""
+UNTRUSTED = "io.agent3/untrusted"
+"""In the meta of a result: the tools of a page itself that it came by, whose words nobody vouches for."""
 REFUSALS = frozenset(
     {
         "invalid_input",

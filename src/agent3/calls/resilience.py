@@ -33,8 +33,9 @@ UNDELIVERED = frozenset(
 )
 """Failures after which the work is still to be done; a target that ran and failed has given its answer."""
 
-_HOPS = frozenset({"unavailable", "circuit_open", "malformed_response", "target_refused"})
+_HOPS = frozenset({"unavailable", "circuit_open", "malformed_response", "target_refused", "element_missing"})
 _BREAKS = frozenset({"unavailable", "timeout", "malformed_response"})
+"""Failures that are held against a route, if it was the target that was waited for."""
 
 
 def dead_letter(bury: Callable[[Call, Failed], Awaitable[None]], metrics: Metrics) -> Step:
@@ -238,14 +239,24 @@ class Breakers:
         if circuit is not None and circuit.probe == call:
             circuit.probe = None
 
-    def missed(self, key: str, call: Call) -> None:
-        """A call failed by what may be its target's silence: the target's failure, unless we were away meanwhile."""
+    def missed(self, key: str, call: Call, code: str = "timeout") -> None:
+        """A call failed by what may be its target's silence: the target's failure, unless it says nothing of it.
+
+        So it is where we were away meanwhile, where the call stood in a line of ours, and where the caller gave the
+        target less time than the target takes for itself: anybody could close a route for all others that way.
+        """
         whole = call.timeout if call.timeout is not None else self._settings.timeout
         began = self._env.monotonic() if call.live.expires is None else call.live.expires - whole
-        if self._awake.woke >= began:
+        hurried = code == "timeout" and whole < self._usual(call)
+        if self._awake.woke >= began or not call.live.asking or hurried:
             self.abandoned(key, call.id)
         else:
             self.failed(key)
+
+    def _usual(self, call: Call) -> float:
+        """The seconds that an attempt has where the caller is in no hurry."""
+        own = call.live.capability.timeout if call.live.capability is not None else None
+        return min(self._settings.timeout, own or self._settings.attempt_timeout)
 
     def is_late(self, call: Call) -> bool:
         """Whether the time of the whole call is over."""
@@ -269,8 +280,10 @@ def breaker(circuits: Breakers) -> Step:
     def step(inner: Handler) -> Handler:
         async def guarded(call: Call) -> Outcome:
             key = call.route.key if call.route is not None else ""
-            if call.live.first is None and (wait := circuits.refuse(key, call.id)) is not None:
-                return _open(call, wait)
+            if call.live.first is None:  # else it was made already, and is only judged here
+                if (wait := circuits.refuse(key, call.id)) is not None:
+                    return _open(call, wait)
+                call.live.asking = True
             try:
                 outcome = await inner(call)
             except asyncio.CancelledError:
@@ -278,7 +291,7 @@ def breaker(circuits: Breakers) -> Step:
                 circuits.missed(key, call) if circuits.is_late(call) else circuits.abandoned(key, call.id)
                 raise
             if isinstance(outcome, Failed) and outcome.code in _BREAKS:
-                circuits.missed(key, call)
+                circuits.missed(key, call, outcome.code)
             else:
                 circuits.succeeded(key)
             return outcome

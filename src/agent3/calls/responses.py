@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from agent3.calls.jobs import Job
+from agent3.calls.outcomes import HEALS, NOTICES, UNTRUSTED
 from agent3.errors import by_code
 from agent3.model import Done, Failed, Needs, Outcome, Working, text_of, value_of
 
@@ -30,6 +31,9 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
     if isinstance(outcome, Done):
         body["result"] = _result(outcome)
         metadata["sources"] = outcome.meta.get(SOURCES)
+        metadata["heals"] = outcome.meta.get(HEALS)
+        metadata["notices"] = outcome.meta.get(NOTICES)
+        metadata["untrusted"] = outcome.meta.get(UNTRUSTED)
     elif isinstance(outcome, Failed):
         body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
         if outcome.retry_after is not None:

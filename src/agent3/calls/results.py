@@ -127,14 +127,22 @@ def _size(part: Part) -> int:
     if part.raw is not None:
         return len(part.raw)
     if part.text is not None:
-        return len(part.text) if part.text.isascii() else len(part.text.encode())
+        return len(part.text) if part.text.isascii() else len(part.text.encode("utf-8", "replace"))
     return 0 if part.data is UNSET else _json_size(part.data)
 
 
 def _json_size(data: Any) -> int:
     if isinstance(data, (str, dict, list, tuple)) and data:
-        return len(msgspec.json.encode(data))
+        return len(_json(data))
     return 0
+
+
+def _json(data: Any) -> bytes:
+    """As JSON. A target in Python may give half a character, which no encoder takes; the next step removes it too."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(clean_value(data))
 
 
 def has_large(outcome: Done | Failed, limit: int) -> bool:
@@ -168,8 +176,8 @@ def _bytes_of(part: Part) -> tuple[bytes, str]:
     if part.raw is not None:
         return part.raw, part.media_type or "application/octet-stream"
     if part.text is not None:
-        return part.text.encode(), part.media_type or "text/plain"
-    return msgspec.json.encode(part.data), part.media_type or "application/json"
+        return part.text.encode("utf-8", "replace"), part.media_type or "text/plain"
+    return _json(part.data), part.media_type or "application/json"
 
 
 def sanitize(limit: int) -> Step:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from agent3.errors import Agent3Error, MalformedResponse, TargetError, TargetRefused, Unavailable
 from agent3.jsonrpc import SSEParser
+from agent3.nlweb.retrying import retry_after
 from agent3.security.network import Gate
 
 __all__ = ["VERSION", "Asker", "Dialect", "Reply", "Result", "Wish", "endpoint_of", "fold"]
@@ -27,6 +28,7 @@ OnPiece = Callable[["Reply"], None]
 
 _MOST_BYTES = 8 << 20
 _MOST_RESULTS = 1_000
+_MOST_PIECES = 10_000
 _MOST_TEXT = 200_000
 _NOT_UNDERSTOOD = frozenset({400, 405, 415, 422})
 """What a server answers to a form that it does not know."""
@@ -151,6 +153,8 @@ class Asker:
         async for chunk in answer:
             for frame in parser.feed(chunk):
                 if (piece := _object(frame.data)) is not None:
+                    if len(pieces) >= _MOST_PIECES:
+                        raise MalformedResponse(f"{self.endpoint} answers in more than {_MOST_PIECES} pieces.")
                     pieces.append(_marks(piece))
                     _take(reply, piece)
                     if on_piece is not None:
@@ -221,7 +225,7 @@ def _refuse(status: int, piece: dict[str, Any] | None, where: str, after: str | 
 
 
 def _by_status(status: int, where: str, after: str | None) -> Agent3Error:
-    wait = float(after) if after and after.isdecimal() else None
+    wait = retry_after(after)
     if status in (401, 403):
         return TargetRefused(f"{where} does not let us in (HTTP {status}).", data={"status": status})
     if status == 404:

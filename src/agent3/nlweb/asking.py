@@ -226,8 +226,14 @@ def _line(value: Any) -> str:
 
 
 def _telling(call: Call) -> Any:
+    """Tells how many were found whenever it is more than before: a site may stream any number of empty pieces."""
+    told = 0
+
     def tell(reply: Reply) -> None:
-        call.emit(Event("progress", text=f"{len(reply.results)} found", done=float(len(reply.results))))
+        nonlocal told
+        if len(reply.results) > told:
+            told = len(reply.results)
+            call.emit(Event("progress", text=f"{told} found", done=float(told)))
 
     return tell
 

@@ -1,7 +1,7 @@
 """Whether an interface still fits its website: every selector looked for on the page where its step would act.
 
 Nothing is sent or clicked. An action is followed as far as reading leads; what lies behind a click is told as not seen,
-unless its parameters are given and it only reads: then it is run.
+unless its parameters are given and it only reads: then it is run. What needs a parameter that nobody gave is not seen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def check(
         if reads and (given is not None or not used(steps)):
             findings.append(await _run(session, interface, name, given or {}))
         else:
-            findings += await _look(session, name, steps)
+            findings += await _look(session, name, steps, given or {})
     return findings
 
 
@@ -65,7 +65,7 @@ async def _run(session: Session, interface: NLWebInterface, name: str, given: Ma
     return Finding(name, "all", "ok", f"it ran, and gave {count}")
 
 
-async def _look(session: Session, name: str, steps: Sequence[NLWebAction]) -> list[Finding]:
+async def _look(session: Session, name: str, steps: Sequence[NLWebAction], given: Mapping[str, Any]) -> list[Finding]:
     findings: list[Finding] = []
     left = False
     for number, step in enumerate(steps, 1):
@@ -73,16 +73,17 @@ async def _look(session: Session, name: str, steps: Sequence[NLWebAction]) -> li
         if left:
             findings.append(Finding(name, called, "unseen", "it lies behind a step that is not done here"))
             continue
-        finding = await _one(session, name, step, called)
+        finding = await _one(session, name, step, called, given)
         findings.append(finding)
-        left = step.action_type in _LEAVING or bool(step.steps) or (finding.state == "failed")
+        opens = step.action_type is ActionType.NAVIGATE and finding.state != "ok"
+        left = step.action_type in _LEAVING or bool(step.steps) or opens or (finding.state == "failed")
     return findings
 
 
-async def _one(session: Session, name: str, step: NLWebAction, called: str) -> Finding:
+async def _one(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
     try:
         if step.action_type is ActionType.NAVIGATE:
-            return await _opened(session, name, step, called)
+            return await _opened(session, name, step, called, given)
         if step.action_type is ActionType.TOOL:
             offered = [one.name for one in await tools_of(session.page)]
             state: State = "ok" if step.value in offered else "missing"
@@ -91,24 +92,24 @@ async def _one(session: Session, name: str, step: NLWebAction, called: str) -> F
             )
         if not step.selector:
             return Finding(name, called, "ok", "it needs no element")
-        return await _sought(session, name, step, called)
+        return await _sought(session, name, step, called, given)
     except playwright().Error as wrong:
         return Finding(name, called, "failed", wrong.message.splitlines()[0])
 
 
-async def _opened(session: Session, name: str, step: NLWebAction, called: str) -> Finding:
-    if used([step]):
-        return Finding(name, called, "failed", "its address needs parameters: give them with --param")
+async def _opened(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
+    if missing := sorted(used([step]) - set(given)):
+        return Finding(name, called, "unseen", f"its address needs --param {name}.{missing[0]}=VALUE")
     try:
-        await session.perform(inject(step, {}), called)
+        await session.perform(inject(step, given), called)
     except Agent3Error as wrong:
         return Finding(name, called, "failed", wrong.message)
     return Finding(name, called, "ok", session.page.url)
 
 
-async def _sought(session: Session, name: str, step: NLWebAction, called: str) -> Finding:
+async def _sought(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
     try:
-        filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), {}, called)
+        filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), given, called)
     except ValidationError:
         return Finding(name, called, "unseen", "its selector needs parameters")
     place = await session.scene.place(filled, _APPEAR_MS)

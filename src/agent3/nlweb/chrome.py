@@ -9,25 +9,27 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import statistics
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent3.errors import MissingExtra, SetupError, Unavailable
-from agent3.nlweb import browsers
+from agent3.nlweb import browsers, memory
+from agent3.nlweb.leavings import ARTIFACTS, Leavings, removed, sweep_left
+from agent3.nlweb.memory import memory_of
 from agent3.nlweb.sdk import playwright
+from agent3.observe import logs
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Playwright
 
-__all__ = ["FLAGS", "Chrome", "Wear", "memory_of"]
+__all__ = ["FLAGS", "UNPROTECTED", "Chrome", "Wear", "is_root", "memory_of"]
 
 # Playwright sets most of these itself; they stand here because the sandbox depends on them and not on its taste.
 FLAGS = (
@@ -48,14 +50,23 @@ _BYPASS = "<-loopback>"
 _LAUNCH_SECONDS = 30.0
 _OPEN_SECONDS = 15.0
 _CLOSE_SECONDS = 10.0
-_SWEEPS = 100
 _MEASURE_SECONDS = 10.0
 _LATEST = 5
 """Openings of a context that count together when it is judged whether they have become slow."""
 _PROFILE = re.compile(r"--user-data-dir=(/.*?/playwright_\w+-\w+)")
-_PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
+_WATCH_SECONDS = 1.0
+_PAGE_BYTES = 800_000_000
+_PAGES_BYTES = 1_500_000_000
+_BLAME_SECONDS = 3.0
+"""For how long a page that died is taken for the one that was ended."""
 
-_PROC = Path("/proc")
+logger = logs.get("nlweb")
+
+UNPROTECTED = (
+    "The browser runs as root, and so without Chromium's own sandbox: a page that finds a fault in it has this machine."
+    " Run agent3 as another user."
+)
+"""What a pool says once, and the doctor."""
 
 Close = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -76,12 +87,24 @@ class Chrome:
     """A browser. It belongs to the event loop that started it.
 
     ``aclose`` ends it and everything it left behind, also after it was killed and if called twice. ``keys`` are digests
-    of public keys whose certificates it believes (see ``Overrides``).
+    of public keys whose certificates it believes (see ``Overrides``). A page that takes more than ``page_bytes`` is
+    ended while it runs, and the largest one where all together take more than ``pages_bytes``.
     """
 
-    def __init__(self, *, headless: bool = True, keys: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        *,
+        headless: bool = True,
+        keys: tuple[str, ...] = (),
+        page_bytes: int = _PAGE_BYTES,
+        pages_bytes: int = _PAGES_BYTES,
+    ):
         self._headless = headless
         self._keys = keys
+        self._pages_bytes = pages_bytes
+        self._ended = float("-inf")
+        self.page_bytes = page_bytes
+        """What one page may take."""
         self._stack = AsyncExitStack()
         self._browser: Browser | None = None
         self._closing = asyncio.Lock()
@@ -107,20 +130,23 @@ class Chrome:
         SetupError without a browser on this machine, MissingExtra without Playwright.
         """
         found = browsers.require()
+        await asyncio.to_thread(sweep_left)
         async with AsyncExitStack() as stack:
-            left = _Left(Path(tempfile.mkdtemp(prefix="agent3-browser-")))
+            left = Leavings(Path(tempfile.mkdtemp(prefix=ARTIFACTS)))
             stack.push_async_callback(left.sweep)
             driver = await _driver()
             stack.push_async_callback(_bounded, driver.stop)
             self._browser = await self._launch(driver, found, left.artifacts)
             stack.push_async_callback(_bounded, self._browser.close)
             # Made again when there is something to put in it; until then, not even our own kill -9 leaves it behind.
-            _removed(left.artifacts)
+            removed(left.artifacts)
             try:
                 left.found(await _profile(self._browser))
             except playwright().Error as error:  # killed in its first moment
                 raise _gone(error) from None
             self.started = self._measured = time.monotonic()
+            watching = asyncio.create_task(self._watch())
+            stack.push_async_callback(_ended, watching)
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
@@ -165,6 +191,11 @@ class Chrome:
             return "memory"
         return "slowdown" if wear.slowdown and self._is_slow(wear) else None
 
+    @property
+    def culled(self) -> bool:
+        """Whether a page was ended for its memory a moment ago."""
+        return time.monotonic() - self._ended < _BLAME_SECONDS
+
     async def check(self) -> bool:
         """Whether it answers; one that does not is not alive from then on."""
         if self.alive and not await self.processes():
@@ -173,6 +204,9 @@ class Chrome:
 
     async def processes(self) -> list[int]:
         """The ids of its processes, the browser's own first; none if it is gone."""
+        return [pid for pid, _ in await self._kinds()]
+
+    async def _kinds(self) -> list[tuple[int, str]]:
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 talk = await self._running().new_browser_cdp_session()
@@ -180,13 +214,30 @@ class Chrome:
                 await talk.detach()
         except (TimeoutError, Unavailable, playwright().Error):
             return []
-        return [int(one["id"]) for one in sorted(found, key=lambda one: one["type"] != "browser")]
+        kinds = [(int(one["id"]), str(one["type"])) for one in found]
+        return sorted(kinds, key=lambda one: one[1] != "browser")
 
     async def measure(self) -> int:
-        """Its memory in bytes, over all its processes; 0 where this system does not tell."""
+        """Its memory in bytes, over all its processes and the driver's; 0 where this system does not tell."""
         self._measured = time.monotonic()
-        self.bytes = await asyncio.to_thread(memory_of, await self.processes())
+        self.bytes = await asyncio.to_thread(memory_of, _with_driver(await self.processes()))
         return self.bytes
+
+    async def _watch(self) -> None:
+        """While pages are open: how much each takes. Between two visits it would be too late to look."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._browser is not None and self._browser.contexts:
+                renderers = [pid for pid, kind in await self._kinds() if kind == "renderer"]
+                await self._cull({pid: memory.own_bytes(pid) for pid in renderers})
+
+    async def _cull(self, sizes: dict[int, int]) -> None:
+        for pid in memory.too_heavy(sizes, self.page_bytes, self._pages_bytes):
+            before, self._ended = self._ended, time.monotonic()  # first: the page may be told before this returns
+            if memory.end_renderer(pid):
+                logger.warning("a page took %d MB of memory and was ended", sizes[pid] // 1_000_000)
+            else:
+                self._ended = before
 
     # Inside
 
@@ -212,9 +263,10 @@ class Chrome:
             return await driver.chromium.launch(
                 executable_path=str(found.path),
                 headless=self._headless,
-                chromium_sandbox=not _is_root(),
+                chromium_sandbox=not is_root(),
                 args=[*FLAGS, *pins],
                 artifacts_dir=str(artifacts),
+                handle_sigint=False,  # Ctrl-C is ours: the driver would take the browser away before we have closed it
                 proxy={"server": _NOWHERE, "bypass": _BYPASS},
                 timeout=_LAUNCH_SECONDS * 1000,
             )
@@ -225,16 +277,20 @@ class Chrome:
             ) from error
 
 
-def memory_of(processes: list[int]) -> int:
-    """The bytes that some processes take together, pages that they share counted once; 0 where nobody tells."""
-    total = 0
-    for pid in processes:
-        try:
-            found = _PSS.search((_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii"))
-        except OSError:
-            continue
-        total += int(found[1]) * 1024 if found else 0
-    return total
+def _with_driver(processes: list[int]) -> list[int]:
+    """Also what stands between the browser and us: the driver, which keeps what we say to each other."""
+    between: list[int] = []
+    above = memory.parent_of(processes[0]) if processes else None
+    while above is not None and above > 1 and above != os.getpid():
+        between.append(above)
+        above = memory.parent_of(above)
+    # Without us at its end it is the line of others: a driver that died has left its browser to them.
+    return [*processes, *between] if above == os.getpid() else processes
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _gone(error: Any) -> Unavailable:
@@ -261,67 +317,30 @@ async def _profile(browser: Browser) -> list[Path]:
     return [Path(found) for found in _PROFILE.findall(command)]
 
 
-class _Left:
-    """What a browser leaves on the disk: its profile, and the driver's own folder, which is ours to choose."""
-
-    def __init__(self, artifacts: Path):
-        self.artifacts = artifacts
-        self._before = _profiles()
-        self._profiles: set[Path] | None = None
-
-    def found(self, profiles: list[Path]) -> None:
-        """The browser told its profile."""
-        self._profiles = set(profiles)
-
-    async def sweep(self) -> None:
-        """Remove it, once the browser is dead: killed with its driver, it lives and writes for a moment yet."""
-        ours = self._new() if self._profiles is None else self._profiles
-        unused = _unused(ours)
-        for _ in range(_SWEEPS):
-            if unused == ours:
-                break
-            await asyncio.sleep(0.05)
-            unused = _unused(ours)
-        for folder in (self.artifacts, *(unused if self._profiles is None else ours)):
-            for _ in range(_SWEEPS):
-                if _removed(folder):
-                    break
-                await asyncio.sleep(0.05)
-
-    def _new(self) -> set[Path]:
-        """What may be ours of a browser that did not tell; nothing where it cannot be seen whether it is in use."""
-        return _profiles() - self._before if _PROC.is_dir() else set()
-
-
-def _profiles() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("playwright_chromiumdev_profile-*"))
-
-
-def _unused(folders: set[Path]) -> set[Path]:
-    """Those that no process names in its command; all of them where that cannot be seen."""
-    commands = []
-    for process in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            commands.append((process / "cmdline").read_bytes())
-    return {one for one in folders if not any(one.name.encode() in command for command in commands)}
-
-
-def _removed(folder: Path) -> bool:
-    # Here and not in a thread: at the exit of the interpreter there are no more threads to be had.
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
-
-
 async def _driver() -> Playwright:
     try:
-        driver: Playwright = await playwright().async_playwright().start()
+        manager = playwright().async_playwright()
+        driver: Playwright = await manager.start()
     except MissingExtra:
         raise
     except Exception as error:  # noqa: BLE001 - a driver that dies at its start is told by an error without a type
         raise _gone(error) from None
+    _hear_of_its_end(manager)
     return driver
 
 
-def _is_root() -> bool:
+def _hear_of_its_end(manager: Any) -> None:
+    """Playwright leaves the error of a driver that dies in a future that it never looks at again; asyncio complains.
+
+    The calls in flight fail by themselves, and those are heard. The future has no public name: where it is called
+    otherwise, the complaint is all that comes of it.
+    """
+    transport = getattr(getattr(manager, "_client", None), "_transport", None)
+    end = getattr(transport, "on_error_future", None)
+    if isinstance(end, asyncio.Future):
+        end.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+
+def is_root() -> bool:
     """Chromium's own sandbox cannot be set up by root; for everyone else it stays on."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -8,14 +8,15 @@ consequences is confirmed before it is done. How a visit goes is known in ``visi
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.outcomes import failed_by
+from agent3.calls.outcomes import HEALS, NOTICES, UNTRUSTED, failed_by
 from agent3.calls.responses import SOURCES
 from agent3.definitions import NLWebActionInfo, NLWebInterface
 from agent3.errors import (
@@ -25,6 +26,7 @@ from agent3.errors import (
     Interrupted,
     MalformedResponse,
     SetupError,
+    Unavailable,
     ValidationError,
 )
 from agent3.model import (
@@ -58,14 +60,20 @@ __all__ = ["COMMAND", "NLWebConnector", "agent_of", "interface_of"]
 
 COMMAND = "command"
 """The capability that takes a sentence and finds out which action it means."""
+PREVIOUS = "previous"
+"""What it may be given beside the sentence: those before it."""
 _SECONDS = 60.0
 """What one attempt at an action may take; the time of the whole call bounds it too."""
 _MOST_OFFERED = 50
-_ACTION, _CONFIRM = "action", "confirm"
+_ACTION, _CONFIRM = "agent3:action", "agent3:confirm"
+"""Questions of the house. No parameter is called so: a placeholder has no colon."""
+_OVERLOADED = frozenset({502, 503, 504})
+"""Statuses that speak of the whole site and not of one page."""
 _YES = {"type": "boolean", "title": "Go on?"}
 
 
-Resolve = Callable[[str, NLWebInterface], Awaitable[Resolution]]
+Resolve = Callable[[str, NLWebInterface, Sequence[str]], Awaitable[Resolution]]
+"""What a sentence means on a website, after the sentences that were said before it."""
 Find = Callable[[str], Awaitable[Agent]]
 """From an id to the agent; AgentNotFound if there is none."""
 May = Callable[[Principal, Agent, str], bool]
@@ -79,6 +87,8 @@ class _Wish(Struct, omit_defaults=True):
     action: str | None = None
     slots: dict[str, Any] = {}
     text: str | None = None
+    previous: list[str] = []
+    """What was said before the text."""
     options: dict[str, list[Any]] = {}
     """Parameters that the sentence gives in a way that can be read in several ways."""
     confirmed: bool = False
@@ -124,9 +134,11 @@ class NLWebConnector:
         assert call.route is not None
         if self._sites is not None and call.route.meta.get("speaks") == "ask":
             return await self._sites.call(call)
+        call.live.asking = False  # only while a page is on its way; else it is we who are slow, or the interface
         try:
             return await self._turn(call, call.route)
         except Agent3Error as wrong:
+            call.live.asking = _is_silent(wrong, call.live.asking)
             return failed_by(wrong)
 
     async def aclose(self) -> None:
@@ -150,6 +162,9 @@ class NLWebConnector:
             return needs
         compiled(input_schema(interface, wish.action)).check(wish.slots)
         read: list[Source] = []
+        healed: list[dict[str, Any]] = []
+        notices: list[str] = []
+        tools: list[str] = []
         result = await self.visits.run(
             interface,
             wish.action,
@@ -157,19 +172,29 @@ class NLWebConnector:
             principal=_owner(call.principal),
             on_step=_telling(call),
             on_read=read.extend,
+            on_heal=healed.extend,
+            on_notice=notices.extend,
+            on_asking=partial(setattr, call.live, "asking"),
+            on_tool=tools.extend,
         )
         _require_promised(result, interface, wish.action)
-        meta = {"action": wish.action, **({SOURCES: msgspec.to_builtins(read)} if read else {})}
+        meta: dict[str, Any] = {"action": wish.action}
+        meta |= {SOURCES: msgspec.to_builtins(read)} if read else {}
+        meta |= {HEALS: healed} if healed else {}
+        meta |= {NOTICES: notices} if notices else {}
+        meta |= {UNTRUSTED: tools} if tools else {}
         return Done(_parts(result, route.meta.get("output")), usage=_charged(route, interface, wish.action), meta=meta)
 
     async def _begun(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
         """The wish of a first turn: an action with its input, or what a sentence was understood to mean."""
         if route.target is not None and call.input is not None:
             return _Wish(route.target, _mapped(call.input, route))
-        text = text_of(call.parts) if call.input is None else str(call.input.get("text") or "")
+        given = call.input if isinstance(call.input, dict) else {}
+        text = text_of(call.parts) if call.input is None else str(given.get("text") or "")
         if route.target is not None:
             return await self._understood(text, _only(interface, {route.target}), route.target)
-        return await self._understood(text, self._narrowed(call, interface))
+        previous = [str(one) for one in given.get("previous") or ()]
+        return await self._understood(text, self._narrowed(call, interface), previous=previous)
 
     async def _heard(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
         """The wish with the answers of the caller in it; an action that was chosen is filled from the sentence."""
@@ -179,19 +204,22 @@ class NLWebConnector:
         allowed = self._narrowed(call, interface)
         if wish.action not in allowed.actions:
             raise ValidationError(f"{interface.name} has no action {wish.action!r} that you can call.")
-        return await self._understood(wish.text or "", _only(allowed, {wish.action}), wish.action)
+        only = _only(allowed, {wish.action})
+        return await self._understood(wish.text or "", only, wish.action, previous=wish.previous)
 
-    async def _understood(self, text: str, interface: NLWebInterface, action: str | None = None) -> _Wish:
-        found = await self._resolve(text, interface)
+    async def _understood(
+        self, text: str, interface: NLWebInterface, action: str | None = None, *, previous: Sequence[str] = ()
+    ) -> _Wish:
+        found = await self._resolve(text, interface, previous)
         known = found.action or action
         meant = next((one for one in found.candidates if one.action == known), None)
         given = found.slots or (meant.slots if meant is not None else {})
         wanted = set(input_schema(interface, known).get("properties", {})) if known else set(given)
         slots = {name: value for name, value in given.items() if name in wanted and value is not None}
-        return _Wish(known, slots, text, dict(meant.doubts) if meant is not None else {})
+        return _Wish(known, slots, text, list(previous), dict(meant.doubts) if meant is not None else {})
 
     async def _which(self, wish: _Wish, interface: NLWebInterface) -> Outcome:
-        found = await self._resolve(wish.text or "", interface)
+        found = await self._resolve(wish.text or "", interface, wish.previous)
         likely = [one.action for one in found.candidates if one.action in interface.actions]
         names = [*dict.fromkeys([*likely, *interface.actions])][:_MOST_OFFERED]
         if not names:
@@ -288,7 +316,15 @@ def _command(interface: NLWebInterface, offered: list[str]) -> Capability:
         description=f"Say in words what you want of {interface.name}. It asks back what it cannot tell.",
         input_schema={
             "type": "object",
-            "properties": {"text": {"type": "string", "minLength": 1, "description": "What you want"}},
+            "properties": {
+                "text": {"type": "string", "minLength": 1, "description": "What you want"},
+                PREVIOUS: {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "maxItems": 50,
+                    "description": "What you said before, the latest last",
+                },
+            },
             "required": ["text"],
             "additionalProperties": False,
         },
@@ -383,6 +419,13 @@ def _owner(principal: Principal) -> str:
     if principal.tenant is None and not principal.id.startswith("["):
         return principal.id
     return msgspec.json.encode([principal.tenant, principal.id]).decode()
+
+
+def _is_silent(wrong: Agent3Error, asking: bool) -> bool:
+    """Whether a failure is the website's silence, which everybody meets, and not what came of one page or action."""
+    if isinstance(wrong, Unavailable):
+        return asking or "unreached" in wrong.data or wrong.data.get("status") in _OVERLOADED
+    return asking and not isinstance(wrong, MalformedResponse)
 
 
 def _charged(route: Route, interface: NLWebInterface, name: str) -> Usage | None:

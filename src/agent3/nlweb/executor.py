@@ -85,6 +85,11 @@ class NLWebExecutor:
         return list(self._running().scene.sources)
 
     @property
+    def healed(self) -> list[dict[str, Any]]:
+        """Which selectors of the last action did not fit any more, and what was taken in their place, how surely."""
+        return self._running().scene.finder.told()
+
+    @property
     def snapshot(self) -> Snapshot | None:
         """The page at the latest failure: its picture, what was on it, and the steps before."""
         kept = self._running().scene.snapshots

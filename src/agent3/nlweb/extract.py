@@ -19,7 +19,8 @@ from agent3.nlweb.sdk import playwright
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["Schema", "amount", "extract_page", "extract_rows", "field_of", "price", "readable", "typed"]
+__all__ = ["Schema", "amount", "extract_page", "extract_rows", "field_of", "price", "raw_rows", "readable", "typed",
+           "typed_rows"]  # fmt: skip
 
 Schema = dict[str, str | ExtractField]
 T = TypeVar("T")
@@ -66,7 +67,8 @@ _SCRIPT = """
   return roots.slice(0, most).map(root => plan ? record(root, plan) : shown(root));
 }
 """
-_OF_ALL_MATCHES = f"(roots, task) => ({_SCRIPT.strip()})(roots, task)"
+_OF_ALL_MATCHES = f"""(roots, task) => ({{
+  rows: ({_SCRIPT.strip()})(roots, task), loading: document.readyState === 'loading'}})"""
 _OF_THE_PAGE = f"task => ({_SCRIPT.strip()})([document.documentElement], task)[0]"
 
 _AMOUNT = re.compile(r"[-\u2212]?\d+(?:[.,'\u2019\s]\d{3}(?!\d))*(?:[.,]\d+)?")
@@ -98,7 +100,18 @@ _CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?:\s*([ap])\.?m\b)?", re.I)
 
 async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
     """One dict per matching element, or its text without a schema. Fields are CSS selectors inside the element."""
-    rows = _believed(await _bounded(found.evaluate_all(_OF_ALL_MATCHES, _task(schema))), list)[:MOST_ROWS]
+    rows, _ = await raw_rows(found, schema)
+    return typed_rows(rows, schema)
+
+
+async def raw_rows(found: Locator, schema: Schema | None) -> tuple[list[Any], bool]:
+    """The texts of all matching elements, and whether the document is still coming in, so that more may follow."""
+    said = _believed(await _bounded(found.evaluate_all(_OF_ALL_MATCHES, _task(schema))), dict)
+    return _believed(said.get("rows"), list)[:MOST_ROWS], said.get("loading") is True
+
+
+def typed_rows(rows: list[Any], schema: Schema | None) -> list[Any]:
+    """The texts of rows as values of their types."""
     if not schema:
         return [_text(row) for row in rows]
     return [typed(_believed(row, dict), schema) for row in rows]

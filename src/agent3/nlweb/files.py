@@ -110,7 +110,10 @@ def _decoded(content: bytes | str, form: Form) -> Any:
     except ImportError:
         raise MissingExtra("Reading YAML", "browser") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
-        raise ValidationError(f"This is not {form.upper()}: {error}") from None
+        where = " ".join(
+            str(error).replace('in "<byte string>", ', "at ").replace('in "<unicode string>", ', "at ").split()
+        )
+        raise ValidationError(f"This is not {form.upper()}: {where}") from None
 
 
 def _weigh(value: Any, known: dict[int, int]) -> int:

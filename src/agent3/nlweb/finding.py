@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
     from agent3.definitions import NLWebAction
 
-__all__ = ["Finder", "Plain"]
+__all__ = ["Awaited", "Finder", "Plain", "Trust"]
+
+Trust = Literal["same", "unsure", "changed"]
+"""Whether a page is still the one on which a selector used to fit something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """An element that a step or a condition speaks of without acting on it. ``sure`` is whether it must come."""
+
+    selector: str
+    frame: str = ""
+    state: Literal["attached", "visible"] = "visible"
+    sure: bool = True
 
 
 class Finder(Protocol):
     """Finds the element of a step, on a page or in one of its frames."""
 
-    async def begin(self, action: str) -> None:
-        """Told that the steps of an action begin."""
+    async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
+        """Told that an action begins, with the steps it has, their placeholders not filled yet."""
         ...
 
     async def find(self, page: Page | Frame, action: NLWebAction, ms: float) -> Locator:
@@ -27,15 +42,31 @@ class Finder(Protocol):
         """Told after a step succeeded. The page may be another one by then."""
         ...
 
+    async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
+        """Wait up to that time until an element is there; Playwright's TimeoutError, or CallTimeout, if it is not."""
+        ...
+
+    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+        """What a condition's selector means, now. It neither waits nor looks for another: absence is an answer."""
+        ...
+
+    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
+        """Told whether the selectors of an extraction found something; how far to believe it where they did not."""
+        ...
+
     async def end(self, *, ok: bool) -> None:
         """Told that the action ended, well or not."""
+        ...
+
+    def told(self) -> list[dict[str, Any]]:
+        """Which selectors of the running action, or the last one, did not fit, and what was taken in their place."""
         ...
 
 
 class Plain:
     """The first match of the selector. It does not wait: what is done with the element waits for it."""
 
-    async def begin(self, action: str) -> None:
+    async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
         """Nothing is remembered."""
 
     async def find(self, page: Page | Frame, action: NLWebAction, ms: float) -> Locator:
@@ -45,5 +76,21 @@ class Plain:
     async def worked(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
         """Nothing is remembered."""
 
+    async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
+        """Until the first match is there."""
+        await page.locator(awaited.selector).first.wait_for(state=awaited.state, timeout=ms)
+
+    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+        """The matches of the selector."""
+        return page.locator(awaited.selector)
+
+    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
+        """Nothing is remembered, so nothing found is an answer."""
+        return "same"
+
     async def end(self, *, ok: bool) -> None:
         """Nothing is remembered."""
+
+    def told(self) -> list[dict[str, Any]]:
+        """Nothing is taken in a selector's place."""
+        return []

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
@@ -131,15 +131,20 @@ async def read(form: Locator, ms: float) -> list[FormField]:
     return convert(await form.evaluate(_READ, timeout=ms), list[FormField])
 
 
-async def fill(form: Locator, values: Mapping[str, str], ms: float) -> None:
+async def fill(
+    form: Locator, values: Mapping[str, str], ms: float, private: Callable[[str], None] = lambda _: None
+) -> None:
     """Fill fields by their names, labels, ids or placeholders; TargetError names one that is not there.
 
     A box is ticked by ``true`` or ``yes``, of a group of buttons the one with that label or value is chosen.
+    ``private`` hears of what goes into a field for passwords, before it does.
     """
     end = time.monotonic() + ms / 1000
     fields = await read(form, ms)
     chosen = [(_chosen(fields, name, value), value) for name, value in values.items()]
     for field, value in chosen:
+        if field.type == "password":
+            private(value)
         await _put(form.locator(_CONTROLS).nth(field.index), field, value, left(end))
 
 

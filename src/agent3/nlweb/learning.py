@@ -22,6 +22,7 @@ from agent3.definitions import (
     NLWebInterface,
 )
 from agent3.errors import MalformedResponse
+from agent3.nlweb.consequences import has_consequences
 from agent3.nlweb.selectors import NAMING, literal, slug, unique
 from agent3.nlweb.webmcp import Tool, tools_of
 from agent3.security.sanitize import clean_text
@@ -29,13 +30,9 @@ from agent3.security.sanitize import clean_text
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-__all__ = ["Draft", "learn"]
+__all__ = ["Draft", "learn", "read_page"]
 
 _MOST_LINKS = 12
-_CONSEQUENCES = frozenset(
-    "buy pay order book checkout purchase delete remove cancel send submit transfer subscribe register signup confirm "
-    "comprar pagar pedir reservar borrar eliminar cancelar enviar transferir suscribir confirmar".split()
-)
 
 _LOOK = (
     "() => {"
@@ -58,6 +55,7 @@ _LOOK = (
     return {
       name: words(form.getAttribute('aria-label') || form.getAttribute('name') || form.id),
       heading: words(form.querySelector('legend,h1,h2,h3')?.innerText), action: form.getAttribute('action') ?? '',
+      here: new URL(form.getAttribute('action') || '', location.href).pathname === location.pathname,
       method: form.method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search'),
       tool: form.getAttribute('toolname') ?? '', button: button ? words(button.innerText || button.value) : '',
       submit: button ? selectorOf(button) : '', selector: selectorOf(form), fields: fields.map(fieldOf),
@@ -78,6 +76,11 @@ _LOOK = (
     const key = mark + '|' + (one.parentElement ? one.parentElement.localName + one.parentElement.className : '');
     groups.set(key, [...(groups.get(key) ?? []), one]);
   }
+  const calledBy = one => {
+    if (/[€$£¥]/.test(one.textContent) && /\d/.test(one.textContent)) return 'price';
+    if (/^h[1-6]$/.test(one.localName)) return 'title';
+    return {b: 'name', strong: 'name', dt: 'name', time: 'time', dd: 'value'}[one.localName] ?? 'text';
+  };
   const several = [...groups.values()].filter(all => all.length >= 3 && shown(all[0])
     && words(all[0].innerText).length > 3);
   const lists = several.filter(all => !several.some(other => other !== all && other[0].contains(all[0])))
@@ -89,8 +92,9 @@ _LOOK = (
         const leaf = !one.children.length && words(one.textContent);
         if (!leaf && !link && one.localName !== 'img') continue;
         const kind = link ? 'link' : one.localName === 'img' ? 'image' : 'text';
-        const plain = /^h[1-6]$/.test(one.localName) ? 'title' : kind === 'text' ? one.localName : kind;
-        const name = one.classList[0] || one.getAttribute('itemprop') || plain;
+        const plain = kind !== 'text' ? kind : calledBy(one);
+        const own = one.getAttribute('itemprop') || one.classList[0] || plain;
+        const name = own in fields ? `${own}_${Object.keys(fields).length + 1}` : own;
         const inside = one.classList[0] ? '.' + CSS.escape(one.classList[0]) : one.localName;
         if (Object.keys(fields).length < 12 && first.querySelector(inside) === one)
           fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf)};
@@ -98,8 +102,14 @@ _LOOK = (
       const mark = first.localName + [...first.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('');
       return {name: first.classList[0], selector: mark, rows: all.length, fields};
     }).filter(one => Object.keys(one.fields).length);
-  const links = [...document.querySelectorAll('nav a[href], header a[href], [role=navigation] a[href]')]
-    .filter(one => shown(one) && words(one.innerText) && new URL(one.href).origin === location.origin
+  const repeated = new Set(several.flat());
+  const inside = one => { for (let up = one; up; up = up.parentElement) if (repeated.has(up)) return true; };
+  // The menu first; then the rest, without those of things that repeat themselves: they are read as a list.
+  const menu = [...document.querySelectorAll('nav a[href], header a[href], [role=navigation] a[href]')];
+  const others = [...document.querySelectorAll('body a[href]')]
+    .filter(one => !menu.includes(one) && !inside(one) && !one.closest('table,form') && !one.download);
+  const links = [...menu, ...others]
+    .filter(one => shown(one) && words(one.innerText) && one.origin === location.origin
       && !one.getAttribute('href').startsWith('#'))
     .slice(0, 40).map(one => ({name: words(one.innerText), path: one.pathname + one.search}));
   return {title: words(document.title), path: location.pathname + location.search,
@@ -127,6 +137,7 @@ class _Form(Struct):
     heading: str
     action: str
     method: str
+    here: bool
     search: bool
     tool: str
     button: str
@@ -183,7 +194,7 @@ async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
     offered = {one.name for one in await tools_of(page)}
     for form in seen.forms:
         if form.tool not in offered:
-            draft.form(seen.path, form)
+            draft.form(seen.path, form, max(seen.lists, key=lambda one: one.rows, default=None))
     for table in seen.tables:
         draft.table(seen.path, table)
     for cards in seen.lists:
@@ -200,7 +211,8 @@ class Draft:
         parts = urlsplit(url)
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._title = clean_text(title).strip()[:80] or (parts.hostname or "website")
-        self._id = slug(parts.hostname or "website", "site").replace("_", "-")
+        named = [slug(parts.hostname or "website", "site"), str(parts.port or ""), slug(parts.path, "")]
+        self._id = "-".join(filter(None, named)).replace("_", "-")[:64]
         self._actions: dict[str, list[NLWebAction]] = {}
         self._info: dict[str, NLWebActionInfo] = {}
         self._names: set[str] = set()
@@ -252,7 +264,7 @@ class Draft:
             action_type=ActionType.TOOL,
             value=tool.name,
             fields={name: f"{{{name}}}" for name in properties} or None,
-            steps=[_page_text()],
+            steps=read_page(),
         )
         info = NLWebActionInfo(
             description=tool.description or tool.name,
@@ -261,8 +273,11 @@ class Draft:
         )
         self._untrusted.append(self.add(tool.name, [_open(path), step], info))
 
-    def form(self, path: str, form: _Form) -> None:
-        """A form: each field a parameter, a password a secret, the rest as the form says."""
+    def form(self, path: str, form: _Form, cards: _List | None = None) -> None:
+        """A form: each field a parameter, a password a secret, the rest as the form says.
+
+        One that asks something of the very page that shows ``cards`` gives these.
+        """
         steps, properties, required = [_open(path)], {}, []
         taken: set[str] = set()
         groups: dict[str, list[_Field]] = {}
@@ -277,7 +292,8 @@ class Draft:
                 properties[name] = _schema(field, groups.get(field.group, []))
                 required += [name] if field.required or _is_needed(form, field) else []
                 steps += _filling(name, field, groups.get(field.group, []), optional=name not in required)
-        steps += [_sent(form), _page_text()]
+        answered = [_quiet(), _extract_cards(cards)] if cards and form.here and form.method == "get" else read_page()
+        steps += [_sent(form), *answered]
         self.add(_form_name(form), steps, _form_info(form, properties, required))
 
     def table(self, path: str, table: _Table) -> None:
@@ -294,25 +310,15 @@ class Draft:
 
     def cards(self, path: str, cards: _List) -> None:
         """What repeats itself: each part that has a text, a link or a picture."""
-        fields: dict[str, str | ExtractField] = {}
-        taken: set[str] = set()
-        for name, cell in cards.fields.items():
-            if cell.kind == "text" or (cell.kind == "link" and cell.leaf):
-                fields[unique(slug(name, "field"), taken)] = _cell_field(cell)
-            if cell.kind != "text":
-                how = ExtractField(
-                    selector=cell.selector, attribute="href" if cell.kind == "link" else "src", type="link"
-                )
-                fields[unique("url" if cell.kind == "link" else "image", taken)] = how
-        steps = [_open(path), _extract(cards.selector, fields)]
+        steps = [_open(path), _extract_cards(cards)]
         self.add(f"list {cards.name}", steps, _reading(f"List every {cards.name.replace('-', ' ')} of the page"))
 
     def link(self, path: str, link: _Link) -> None:
-        """A page that the site's own menu leads to."""
+        """A page that this one leads to."""
         if link.path == path or link.path in self._paths or len(self._paths) >= _MOST_LINKS:
             return
         self._paths.add(link.path)
-        self.add(f"open {link.name}", [_open(link.path), _page_text()], _reading(f"Open {link.name} and read it"))
+        self.add(f"open {link.name}", [_open(link.path), *read_page()], _reading(f"Open {link.name} and read it"))
 
 
 # Steps
@@ -326,8 +332,25 @@ def _extract(selector: str, fields: dict[str, str | ExtractField]) -> NLWebActio
     return NLWebAction(action_type=ActionType.EXTRACT, selector=literal(selector), extract_schema=fields)
 
 
-def _page_text() -> NLWebAction:
-    return NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})
+def _extract_cards(cards: _List) -> NLWebAction:
+    fields: dict[str, str | ExtractField] = {}
+    taken: set[str] = set()
+    for name, cell in cards.fields.items():
+        if cell.kind == "text" or (cell.kind == "link" and cell.leaf):
+            fields[unique(slug(name, "field"), taken)] = _cell_field(cell)
+        if cell.kind != "text":
+            how = ExtractField(selector=cell.selector, attribute="href" if cell.kind == "link" else "src", type="link")
+            fields[unique("url" if cell.kind == "link" else "image", taken)] = how
+    return _extract(cards.selector, fields)
+
+
+def _quiet() -> NLWebAction:
+    return NLWebAction(action_type=ActionType.WAIT, value="network", optional=True, timeout=3.0)
+
+
+def read_page() -> list[NLWebAction]:
+    """The text of whatever page is there, once nothing more is loaded; one that never rests is read as it is."""
+    return [_quiet(), NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})]
 
 
 def _type(field: _Field, value: str, when: Condition | None = None) -> NLWebAction:
@@ -439,8 +462,7 @@ def _form_name(form: _Form) -> str:
 
 def _form_info(form: _Form, properties: Mapping[str, Any], required: list[str]) -> NLWebActionInfo:
     title = form.heading or form.name or form.button or "the form"
-    said = {*slug(f"{form.button} {form.name} {form.heading}").split("_")}
-    reads = form.method == "get" and not said & (_CONSEQUENCES - {"send", "submit", "book", "enviar"})
+    reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
     words = " and ".join(one.replace("_", " ") for one in required)
     return NLWebActionInfo(
         description=clean_text(f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title)[:300],

@@ -11,13 +11,15 @@ import difflib
 import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 
-__all__ = ["check", "describe", "inject", "inject_condition", "label", "look_up", "nearest", "prove", "saved", "used"]
+__all__ = ["check", "describe", "given_in", "inject", "inject_condition", "label", "look_up", "nearest", "prove",
+           "refuse_clipboard", "saved", "templates", "used"]  # fmt: skip
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
@@ -28,6 +30,9 @@ _SECRET = "secret:"  # noqa: S105 - the word before a name
 # Selectors that are not CSS all through: another engine, a chain of engines, XPath, or Playwright's quoted text.
 _NOT_CSS = re.compile(r"""\s*(?!css=)[\w\-+:*]+=|\s*\(*//|\s*\.\.|\s*["']|.*>>""", re.DOTALL)
 _PLAIN_IN_STRING = frozenset(" -_")
+_COMMANDS = frozenset({"control", "meta", "controlormeta"})
+_CLIPBOARD = frozenset({"c", "x", "v", "insert", "numpad0"})
+_SHIFTED = frozenset({"insert", "delete", "numpad0", "numpaddecimal"})
 _OWN = frozenset({"item", "index", "dialog"})
 """Values that the run itself gives: of a loop, and the text of the last dialog."""
 
@@ -105,6 +110,18 @@ def saved(actions: Iterable[NLWebAction]) -> set[str]:
     return {action.save_as for action in _all(actions) if action.save_as}
 
 
+def templates(actions: Iterable[NLWebAction]) -> set[str]:
+    """The selectors of all steps as their author wrote them, those with placeholders and those without."""
+    return {text for action in _all(actions) for text in _selectors(action)}
+
+
+def given_in(template: str, filled: str) -> tuple[tuple[str, str], ...] | None:
+    """What stands in a filled selector for each placeholder of its template; None if it was not made of it."""
+    names = [found[0] for found in _TOKEN.finditer(template) if found[1]]
+    found = _shape(template).fullmatch(filled) if names else None
+    return None if found is None else tuple(zip(names, map(_from_css_string, found.groups()), strict=True))
+
+
 def look_up(values: Mapping[str, Any], name: str) -> Any:
     """The value of a name such as ``origin``, ``item.price.amount`` or ``rows.0``; None if there is none."""
     if name in values:
@@ -119,6 +136,20 @@ def look_up(values: Mapping[str, Any], name: str) -> Any:
         else:
             return None
     return value
+
+
+def refuse_clipboard(key: str) -> None:
+    """ValidationError for keys that copy, cut or paste.
+
+    All contexts of a browser have one clipboard, and a window has that of its person: what one caller copied another
+    would paste. Pages write to it at any click, so a paste can bring anything.
+    """
+    held = {one.lower().removeprefix("key").removesuffix("left").removesuffix("right") for one in key.split("+")}
+    if (held & _COMMANDS and held & _CLIPBOARD) or ("shift" in held and held & _SHIFTED):
+        raise ValidationError(
+            f"The key {key!r} is not pressed: it uses the clipboard, which all callers share. Read a value with an "
+            "extract step and save_as, and write it with a type step."
+        )
 
 
 def describe(action: NLWebAction) -> str:
@@ -148,6 +179,8 @@ class _Filler:
         self._step = step
         self._secrets = secrets
         self._later = later
+        self._guessed = False
+        """Whether something was left empty that is only known later."""
 
     def text(self, text: str) -> str:
         """Text that is typed or compared: as it is."""
@@ -169,7 +202,31 @@ class _Filler:
         text = action.value or ""
         alone = _TOKEN.fullmatch(text)
         inside_address = action.action_type is ActionType.NAVIGATE and not (alone and alone[1])
-        return self._fill(text, (lambda one: quote(one, safe="")) if inside_address else str)
+        if not inside_address:
+            plain = self._fill(text, str)
+            if action.action_type is ActionType.PRESS:
+                refuse_clipboard(plain)
+            return plain
+        address = self._fill(text, lambda one: quote(one, safe="", errors="replace"))
+        self._refuse_other_ways(text, address)
+        return address
+
+    def _refuse_other_ways(self, text: str, address: str) -> None:
+        """A value names a page below the path that its author wrote, and never another path or host.
+
+        Browsers resolve the segments ``.`` and ``..``, written plain or as %2e, and read a host after two slashes.
+        """
+        if self._guessed:
+            return
+        parts = zip(_path(text).split("/"), _path(address).split("/"), strict=True)
+        walks = any(_TOKEN.search(before) and unquote(after) in (".", "..") for before, after in parts)
+        if walks or (_path(address).startswith("//") and not _path(text).startswith("//")):
+            names = sorted({name for name in _TOKEN.findall(text) if name})
+            raise ValidationError(
+                f"In the step {self._step} the address {text!r} would lead elsewhere: {', '.join(names)} may not be "
+                "'.' or '..', nor empty at its beginning.",
+                errors=[{"path": f"/{name}", "expected": "the name of a page", "step": self._step} for name in names],
+            )
 
     def selector(self, text: str) -> str:
         """A selector. Only a quoted string of CSS may be filled.
@@ -221,6 +278,7 @@ class _Filler:
         if given is None:
             root = name.split(".")[0]
             if root in self._later and root not in self._parameters:
+                self._guessed = True
                 return ""
             raise ValidationError(
                 f"Missing required parameter: {name} (for the step {self._step})",
@@ -252,6 +310,11 @@ class _Filler:
                 )
 
 
+def _path(address: str) -> str:
+    """An address up to its query. What is put in is encoded, so that template and address have the same segments."""
+    return re.split(r"[?#]", address, maxsplit=1)[0].replace("\\", "/")
+
+
 def _in_string(before: str) -> bool:
     """Whether a CSS string is open after this text."""
     quoted, escaped = "", False
@@ -270,8 +333,29 @@ def _css_string(text: str) -> str:
     return "".join(one if one.isalnum() or one in _PLAIN_IN_STRING else f"\\{ord(one):x} " for one in text)
 
 
+def _from_css_string(text: str) -> str:
+    return re.sub(r"\\([0-9a-f]+) ", lambda found: chr(int(found[1], 16)), text)
+
+
+@lru_cache(maxsize=1_000)
+def _shape(template: str) -> re.Pattern[str]:
+    """What a filled selector of this template looks like, a group for each placeholder."""
+    parts, end = [], 0
+    for found in _TOKEN.finditer(template):
+        parts.append(re.escape(template[end : found.start()]))
+        parts.append(r"((?:[\w \-]|\\[0-9a-f]+ )*?)" if found[1] else re.escape(found[0][0]))
+        end = found.end()
+    return re.compile("".join([*parts, re.escape(template[end:])]))
+
+
 _SELECTORS = ("visible", "hidden", "present", "absent", "count")
 _COMPARED = ("text", "url", "equals", "contains")
+
+
+def _selectors(action: NLWebAction) -> Iterator[str]:
+    yield from (text for text in (action.selector, action.wait_for, action.frame, action.next) if text)
+    for condition in _conditions(action):
+        yield from (text for name in _SELECTORS if (text := getattr(condition, name)))
 
 
 def _texts(action: NLWebAction) -> Iterator[str]:

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from agent3.errors import SetupError, Unavailable
-from agent3.nlweb.chrome import Chrome, Wear
+from agent3.nlweb.chrome import UNPROTECTED, Chrome, Wear, is_root
+from agent3.nlweb.places import Places
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 
-__all__ = ["Places", "Pool", "places_here"]
+__all__ = ["Pool", "places_here"]
 
 log = logger("nlweb")
 
 _PER_CORE = 2
 """Contexts that keep one core busy; more only cost memory."""
 _CONTEXT_BYTES = 128 * 1024 * 1024
-_MOST_WAITING = 1_000
 _STARTS = 3
 
 
@@ -43,61 +42,6 @@ def _free_bytes() -> int:
         return int(found.split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
         return 2**62  # a system that does not tell is not asked to hold back
-
-
-class Places:
-    """A number of places for many owners. Each gets the next free one in its turn; its own line is first come, first.
-
-    It belongs to the event loop it is used in.
-    """
-
-    def __init__(self, count: int, most_waiting: int = _MOST_WAITING):
-        self.free = count
-        self.waiting = 0
-        self._most_waiting = most_waiting
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-
-    async def enter(self, owner: str) -> None:
-        """Take a place, waiting for it in turn; ``leave`` gives it back. Unavailable if too many wait already."""
-        if self.free and not self.waiting:
-            self.free -= 1
-            return
-        if self.waiting >= self._most_waiting:
-            full = Unavailable(f"{self.waiting} sequences wait for a browser already. Try again later.", retry_after=5)
-            full.sent = False
-            raise full
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(owner, deque()).append(turn)
-        self.waiting += 1
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave()  # it was given a place in the very moment when it went away
-            else:
-                self._step_out(owner, turn)
-            raise
-
-    def leave(self) -> None:
-        """Give the place to the first in the line of the next owner, or keep it free."""
-        while self._lines:
-            owner, line = self._lines.popitem(last=False)
-            turn = line.popleft()
-            self.waiting -= 1
-            if line:
-                self._lines[owner] = line  # behind all others
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self.free += 1
-
-    def _step_out(self, owner: str, turn: asyncio.Future[None]) -> None:
-        line = self._lines.get(owner)
-        if line is not None and turn in line:
-            line.remove(turn)
-            self.waiting -= 1
-            if not line:
-                del self._lines[owner]
 
 
 class _Holder:
@@ -133,6 +77,7 @@ class Pool:
         self._retired: set[_Holder] = set()
         self._changing = asyncio.Lock()
         self._closed = False
+        self._warned = False
 
     @asynccontextmanager
     async def lease(self, owner: str) -> AsyncIterator[Chrome]:
@@ -185,6 +130,9 @@ class Pool:
     async def _start(self) -> _Holder:
         chrome = self._make()
         await chrome.start()
+        if is_root() and not self._warned:
+            self._warned = True
+            log.warning("%s", UNPROTECTED)
         return _Holder(chrome)
 
     async def _retire(self, holder: _Holder, reason: str) -> None:

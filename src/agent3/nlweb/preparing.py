@@ -11,6 +11,7 @@ from typing import Any
 from agent3.definitions import NLWebAction, NLWebInterface
 from agent3.errors import CapabilityNotFound, ValidationError
 from agent3.nlweb.parameters import nearest, used
+from agent3.schema import compile as compiled
 
 __all__ = ["input_schema", "prepare"]
 
@@ -20,13 +21,17 @@ Prepared = tuple[list[NLWebAction], dict[str, Any]]
 def prepare(interface: NLWebInterface, name: str, parameters: Mapping[str, Any]) -> Prepared:
     """The steps of an action, and its parameters with the defaults of its schema.
 
-    CapabilityNotFound for an unknown action, ValidationError for a parameter that nothing speaks of.
+    CapabilityNotFound for an unknown action, ValidationError for a parameter that nothing speaks of, or that the schema
+    of its author does not allow: the same words as at a gateway.
     """
     steps = _steps(interface, name)
     properties = _properties(interface, name)
     defaults = {key: one["default"] for key, one in properties.items() if isinstance(one, dict) and "default" in one}
     given = {**defaults, **parameters}
     _refuse_strangers(name, used(steps) | set(properties), given)
+    info = interface.info.get(name)
+    if info is not None and info.input_schema is not None:
+        compiled(input_schema(interface, name)).check(given)
     return steps, given
 
 

@@ -29,6 +29,9 @@ _CHUNK = 65_536
 _REFUSALS_KEPT = 100
 # Headers between the browser and us, not for the site (RFC 9110, 7.6.1); Host is written anew from the target.
 _OURS = frozenset({b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"host"})
+_HOPS = frozenset({b"connection", b"proxy-connection", b"keep-alive"})
+_HEAD = re.compile(rb"HTTP/.*?\r?\n\r?\n", re.DOTALL)
+_INTERIM = re.compile(rb"HTTP/\S+ 1\d\d")
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:@/\\\s]+))(?::(?P<port>\d{1,5}))?")
 _ABSOLUTE = re.compile(r"http://(?P<netloc>[^/?#\\]+)(?P<path>[/?]?[^#]*)")
 
@@ -57,7 +60,11 @@ class Request:
 
 
 class GuardedProxy:
-    """A proxy for one browser. ``refused`` holds the last hosts that were turned away, newest last."""
+    """A proxy for one browser.
+
+    ``refused`` holds the last hosts that were turned away, newest last, and ``unreached`` those that could not be
+    reached, each with the reason in words.
+    """
 
     def __init__(self, admit: Admit):
         self._admit = admit
@@ -65,6 +72,8 @@ class GuardedProxy:
         self._connections: set[asyncio.Task[Any]] = set()
         self.refused: deque[str] = deque(maxlen=_REFUSALS_KEPT)
         self.refusals = 0
+        self.unreached: deque[tuple[str, str]] = deque(maxlen=_REFUSALS_KEPT)
+        self.failures = 0
 
     async def start(self) -> str:
         """Listen on a free port of loopback; the address for the browser."""
@@ -106,6 +115,8 @@ class GuardedProxy:
             self._note(request)
             return await _say(writer, 403, error.message)
         except (OSError, Agent3Error) as error:
+            self.failures += 1
+            self.unreached.append((f"{request.host}:{request.port}", _why(error)))
             return await _say(writer, 502, f"{request.host} could not be reached: {error}")
         await _carry(request, (reader, writer), upstream)
         return None
@@ -135,7 +146,7 @@ async def _carry(
     try:
         if request.head:
             site[1].write(request.head)
-            await _until_one_ends(_send_body(browser[0], site[1], request.length), _copy(site[0], browser[1]))
+            await _until_one_ends(_send_body(browser[0], site[1], request.length), _answer_back(site[0], browser[1]))
         else:
             browser[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await _until_one_ends(_copy(browser[0], site[1]), _copy(site[0], browser[1]))
@@ -162,7 +173,8 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 async def _send_body(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int) -> None:
     """Exactly the announced body, then only watch for the hang-up.
 
-    Anything more would be another request, perhaps for another host, and this connection was judged for one.
+    Anything more would be another request, perhaps for another host, and this connection was judged for one. The answer
+    says that the connection ends with it, so that a browser sends no other.
     """
     while length and (data := await source.read(min(length, _CHUNK))):
         length -= len(data)
@@ -170,6 +182,50 @@ async def _send_body(source: asyncio.StreamReader, sink: asyncio.StreamWriter, l
         await sink.drain()
     while await source.read(_CHUNK):
         pass
+
+
+async def _answer_back(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """The site's answer, which closes the connection whatever the site says: here, one takes one request.
+
+    A head that never ends is handed on as it is; the browser knows best what to make of it.
+    """
+    seen = b""
+    while len(seen) < _HEAD_LIMIT and (data := await source.read(_CHUNK)):
+        seen += data
+        while head := _HEAD.match(seen):
+            sink.write(_closing(head[0]))
+            seen = seen[head.end() :]
+            if not _INTERIM.match(head[0]):
+                sink.write(seen)
+                await sink.drain()
+                return await _copy(source, sink)
+        await sink.drain()
+    sink.write(seen)
+    await sink.drain()
+    return await _copy(source, sink)
+
+
+def _closing(head: bytes) -> bytes:
+    """The head of an answer with the one word on its connection that holds between the browser and us."""
+    if _INTERIM.match(head):
+        return head
+    end = b"\r\n" if b"\r\n" in head else b"\n"
+    first, *lines = head.rstrip(b"\r\n").split(end)
+    kept = [one for one in lines if one.partition(b":")[0].strip().lower() not in _HOPS]
+    return end.join([first, *kept, b"Connection: close", b"", b""])
+
+
+def _why(error: OSError | Agent3Error) -> str:
+    """Why a host could not be reached, in a person's words."""
+    match error:
+        case ConnectionRefusedError():
+            return "it refused the connection: nothing listens there"
+        case TimeoutError():
+            return "it does not answer"
+        case Agent3Error():
+            return error.message
+        case _:
+            return (error.strerror or str(error) or type(error).__name__).lower()
 
 
 async def _say(writer: asyncio.StreamWriter, status: int, text: str) -> None:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agent3.definitions import NLWebAction
-from agent3.errors import Agent3Error, MalformedResponse
+from agent3.errors import Agent3Error, ElementMissing, MalformedResponse
 from agent3.nlweb import asides
-from agent3.nlweb.extract import MOST_ROWS, Schema, extract_page, extract_rows, typed
+from agent3.nlweb.extract import MOST_ROWS, Schema, extract_page, extract_rows, raw_rows, typed, typed_rows
 from agent3.nlweb.scene import Place, Scene, Source
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.waiting import left
@@ -41,7 +41,8 @@ _CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !wa
 async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
     """Rows of dicts for a selector, one dict for a schema alone, texts without a schema.
 
-    It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer.
+    It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer, as long
+    as the page is the one where something was found before; ElementMissing if it plainly is another one by now.
     MalformedResponse if a required field is on no way to be had.
     """
     end = time.monotonic() + ms / 1000
@@ -57,19 +58,51 @@ async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
         found = other if other is not None else found
     if found is None and failure is not None:
         raise failure
+    await _believe(scene, place, action, how, found)
     scene.sources.append(Source(scene.label, how, len(found) if isinstance(found, list) else 1))
     return found
+
+
+async def _believe(scene: Scene, place: Place, action: NLWebAction, how: str, found: Any) -> None:
+    """Hold nothing found against what is known of the page: a site that was made anew has rows, and other selectors."""
+    nothing = _is_empty(found)
+    if how != "selectors" and not nothing:
+        return
+    trust = await scene.finder.gathered(place, action, some=not nothing)
+    if trust == "same":
+        return
+    what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
+    text = (
+        f"Step {scene.label}: {what} on {scene.page.url.split('?')[0]}, where it used to find something, and the page"
+    )
+    mend = "See whether the selectors in the interface's file still fit (agent3 web check FILE)."
+    if trust == "changed":
+        raise ElementMissing(f"{text} is another one by now. {mend}", data={"step": scene.label})
+    scene.notices.append(f"{text} has changed much. {mend}")
+    logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
 
 
 async def _by_selectors(scene: Scene, place: Place, action: NLWebAction, end: float) -> Any:
     if not action.selector:
         return await extract_page(place, action.extract_schema)
-    rows = place.locator(action.selector)
-    await _appears(rows, min(left(end), _FIRST_ROW) if action.next else left(end))
-    found = await extract_rows(rows, action.extract_schema)
+    found = await _first_rows(place, action, end)
     if action.next and found:
         await _turn_pages(scene, action, found, end)
     return found
+
+
+async def _first_rows(place: Place, action: NLWebAction, end: float) -> list[Any]:
+    """The rows of the page as it is: those that are there need no waiting for, unless more of them are coming in."""
+    rows, schema = place.locator(action.selector), action.extract_schema
+    found, loading = await raw_rows(rows, schema)
+    if not found:
+        await _appears(rows, min(left(end), _FIRST_ROW) if action.next else left(end))
+        found, loading = await raw_rows(rows, schema)
+    if found and loading:
+        with suppress(playwright().TimeoutError):
+            await place.wait_for_load_state("domcontentloaded", timeout=left(end))
+        found, _ = await raw_rows(rows, schema)
+    return typed_rows(found, schema)
 
 
 async def _appears(rows: Locator, ms: float) -> None:

@@ -1,8 +1,9 @@
 """A person clicks, we write: what is done on a page becomes the steps of an action.
 
-Only what the person does counts (the browser vouches for its events). What is typed becomes a parameter, with what was
-typed as its example; a password is never read and becomes a secret. What a page tells us is bounded, for its scripts
-could speak up too: a recording is a proposal for its author to read.
+Only what the person does counts (the browser vouches for its events). What is typed becomes a parameter, and is not
+written down: it may be an address, or the number of a card. A password is never read and becomes a secret. What posts
+something, or says so on its button, has consequences. What a page tells us is bounded, for its scripts could speak up
+too: a recording is a proposal for its author to read.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from urllib.parse import urlsplit
 
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import ValidationError
-from agent3.nlweb.learning import Draft
+from agent3.nlweb.consequences import has_consequences
+from agent3.nlweb.learning import Draft, read_page
 from agent3.nlweb.selectors import NAMING, literal, slug, unique
 from agent3.security.sanitize import clean_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Frame, Page
+    from playwright.async_api import BrowserContext, Frame, Page, Request
 
 __all__ = ["Heard", "Recorder"]
 
@@ -40,12 +42,16 @@ _KINDS = {
 _LAST_COUNTS = frozenset({ActionType.TYPE, ActionType.SELECT, ActionType.NAVIGATE})
 _READING = frozenset({ActionType.NAVIGATE, ActionType.EXTRACT, ActionType.SCROLL, ActionType.WAIT})
 
+_SENDING = frozenset({"document", "fetch", "xhr"})
+"""Not the beacons, by which pages count their visitors."""
+
 _LISTEN = (
     "(() => { const tell = globalThis['NAME']; if (!tell) return;"
     + NAMING
     + r"""
+  const shownOn = element => words(element.innerText) || labelOf(element) || words(element.value);
   const send = (kind, element, value) => tell({
-    kind, selector: selectorOf(element), label: labelOf(element) || words(element.innerText),
+    kind, selector: selectorOf(element), label: kind === 'click' ? shownOn(element) : labelOf(element),
     value: String(value ?? '').slice(0, 500),
   });
   const typed = element => /^(input|textarea)$/.test(element.localName)
@@ -98,6 +104,7 @@ class Recorder:
 
     on_step: Any = None
     _heard: list[Heard] = field(default_factory=list)
+    _posted: bool = False
     _latest: float = 0.0
     _url: str = ""
 
@@ -107,6 +114,7 @@ class Recorder:
         await context.expose_binding(name, self._note)
         await context.add_init_script(_LISTEN.replace("NAME", name))
         page.on("framenavigated", lambda frame: self._moved(page, frame))
+        context.on("request", self._asked)
 
     def interface(self, *, action: str = "recorded", title: str = "") -> NLWebInterface:
         """What was done, as one action; ValidationError if nothing was."""
@@ -123,9 +131,9 @@ class Recorder:
                 "required": list(properties),
                 "additionalProperties": False,
             },
-            hints=ActionHints(read_only=not acts),
+            hints=ActionHints(read_only=not acts, consequential=self._posted or any(map(_weighs, self._heard))),
         )
-        draft.add(action, [*steps, _reading()], info)
+        draft.add(action, [*steps, *read_page()], info)
         return draft.interface()
 
     # Inside
@@ -146,6 +154,12 @@ class Recorder:
         )
         self._latest = time.monotonic()
         self._add(heard)
+
+    def _asked(self, request: Request) -> None:
+        """A request that the page made; one that sends something soon after a deed is its consequence."""
+        sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
+        if sends and self._latest and time.monotonic() - self._latest < _AFTER:
+            self._posted = True
 
     def _moved(self, page: Page, frame: Frame) -> None:
         """A new address: the first, or one that the person gave by hand."""
@@ -180,13 +194,17 @@ def _steps(heard: list[Heard], draft: Draft) -> tuple[list[NLWebAction], dict[st
             value = draft.secret(one.label or "password")
         elif one.kind in (ActionType.TYPE, ActionType.SELECT):
             name = unique(slug(one.label, "field"), taken)
-            properties[name] = {"type": "string", "description": one.label, "examples": [one.value]}
+            properties[name] = {"type": "string", "description": one.label}
             value = f"{{{name}}}"
         elif one.kind is not ActionType.PRESS:
             value = None
         selector = literal(one.selector) or None
         steps.append(NLWebAction(action_type=one.kind, selector=selector, value=value, description=_described(one)))
     return steps, properties
+
+
+def _weighs(one: Heard) -> bool:
+    return one.kind is ActionType.CLICK and has_consequences(one.label)
 
 
 def _described(one: Heard) -> str:
@@ -196,7 +214,3 @@ def _described(one: Heard) -> str:
 def _path(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-
-
-def _reading() -> NLWebAction:
-    return NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})

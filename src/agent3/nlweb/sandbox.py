@@ -175,7 +175,7 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise Unavailable(f"{host} could not be resolved: {error}") from None
+        raise Unavailable(f"{host} could not be resolved: {(error.strerror or str(error)).lower()}") from None
     return list(dict.fromkeys((str(one[4][0]), port) for one in found))
 
 

@@ -19,6 +19,7 @@ from agent3.errors import TargetError
 from agent3.llm.port import LLM
 from agent3.nlweb.finding import Finder, Plain
 from agent3.nlweb.sdk import playwright
+from agent3.nlweb.wellformed import well_formed
 from agent3.security.sanitize import rewrite_value
 from agent3.security.secrets import Secret, redact
 
@@ -40,7 +41,7 @@ _MOST_DIALOGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an extraction had its data from: selectors, json-ld, microdata, structure, model, or nothing."""
+    """Where data came from: selectors, json-ld, microdata, structure, model, nothing; or webmcp, a tool of the page."""
 
     step: str
     how: str
@@ -65,11 +66,17 @@ class Scene:
     parameters: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    """What the running action did or met besides its steps, and its caller ought to know."""
     dialogs: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_DIALOGS))
+    tools: list[str] = field(default_factory=list)
+    """Tools of the page itself that the running action was done by."""
     submitted: set[str] = field(default_factory=set)
     """Forms, with what was in them, that this action has sent."""
     used_secrets: set[str] = field(default_factory=set)
     """What no record, message or result may show as long as the page is open: it may come back much later."""
+    passwords: set[str] = field(default_factory=set)
+    """What was typed into fields for passwords and the like, whoever gave it: no record may show it."""
     label: str = ""
     """The step that is running, for those who record."""
     confirmed: bool = False
@@ -114,12 +121,20 @@ class Scene:
         self.parameters = dict(parameters or {})
         self.memory.clear()
         self.sources.clear()
+        self.notices.clear()
+        self.tools.clear()
         self.dialogs.clear()
         self.submitted.clear()
         self.answer = "dismiss"
 
+    @property
+    def private(self) -> bool:
+        """Whether something was typed that no picture and no record of this page may show."""
+        return bool(self.used_secrets or self.passwords)
+
     def without_secrets(self, value: Any) -> Any:
-        """A text or any other JSON value, with every spelling of a secret that was used masked."""
+        """A text or any other JSON value as it may leave: well-formed, and no spelling of a used secret in it."""
+        value = well_formed(value)
         hidden = [Secret(one) for one in self.used_secrets]
         return rewrite_value(value, lambda text: redact(text, hidden)) if hidden else value
 
@@ -163,7 +178,7 @@ class Scene:
             self._soon((strangers or [page])[0].close())
 
     def _note_dialog(self, dialog: Dialog) -> None:
-        self.dialogs.append(dialog.message[:2000])
+        self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
         if dialog.type == "beforeunload" or self.answer == "accept":
             self._soon(dialog.accept())

@@ -23,6 +23,7 @@ from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
+    ElementMissing,
     MalformedResponse,
     SecurityError,
     SetupError,
@@ -33,15 +34,17 @@ from agent3.errors import (
 from agent3.llm.port import LLM
 from agent3.nlweb import workflow
 from agent3.nlweb.chrome import Chrome
-from agent3.nlweb.finding import Finder, Plain
+from agent3.nlweb.finding import Awaited, Finder, Plain
 from agent3.nlweb.parameters import describe
 from agent3.nlweb.proxy import GuardedProxy
+from agent3.nlweb.robots import Robots
 from agent3.nlweb.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
 from agent3.nlweb.scene import Scene, Secrets
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.snapshots import Snapshots
 from agent3.nlweb.steps import STEPS, go, inside
 from agent3.nlweb.throttle import Pace, Throttle, site_of
+from agent3.nlweb.wellformed import well_formed
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
 
@@ -69,6 +72,19 @@ _READING = frozenset(
 )
 """Steps that ask and look, and change nothing: a page that is asked for twice is the same page (RFC 9110, 9.2.1)."""
 
+_DEEDS = frozenset(
+    {
+        ActionType.CLICK,
+        ActionType.TYPE,
+        ActionType.SELECT,
+        ActionType.CHECK,
+        ActionType.UNCHECK,
+        ActionType.HOVER,
+        ActionType.PRESS,
+        ActionType.UPLOAD,
+    }
+)
+
 TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
 """RT-014's seconds for each step; every other kind has one."""
 
@@ -79,7 +95,6 @@ _MARGIN = 2.0
 _MODEL_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 15.0
-_LONGEST_ROBOTS = 500_000  # what a reader of a robots.txt has to take at the least (RFC 9309, 2.5)
 _LOST = re.compile(r"has been closed|[Cc]rashed|Connection closed|Browser closed")
 _MOVED = re.compile(r"Execution context was destroyed|because of a navigation")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
@@ -154,12 +169,17 @@ class Session:
         self._watch = watch
         self._on_step = on_step
         self._tools = tools or Tools()
+        self._robots = Robots(resolver=resolver, overrides=self._overrides)
         guard = Guard(sandbox, base_url=interface.base_url, resolver=resolver, overrides=self._overrides)
         self.proxy = GuardedProxy(guard.admit)
         self._stack = AsyncExitStack()
         self._scene: Scene | None = None
         self.crashed = False
         """Whether the page died, though the browser may live."""
+        self.heavy = False
+        """Whether it was ended for the memory it took: another try would end the same."""
+        self._awaits: str | None = None
+        """The selector that the running step waits for."""
         self.hung = False
         """Whether the page no longer answers. The next action that begins by navigating gets another one."""
         self.touched = False
@@ -218,7 +238,7 @@ class Session:
         """Cookies and local storage, for the session that follows this one; Unavailable if the browser is gone."""
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
-                return await self.page.context.storage_state()
+                return well_formed(await self.page.context.storage_state())
         except (TimeoutError, playwright().Error):
             raise Unavailable("The browser went away with what it knew of its session.") from None
 
@@ -254,7 +274,7 @@ class Session:
         status = "error"
         try:
             self.scene.label = label or describe(action)
-            result = await self._judged(action, self.scene.label, limit)
+            result = well_formed(await self._judged(action, self.scene.label, limit))
             status = "success"
         except Agent3Error as error:
             status = _status(error)
@@ -268,23 +288,26 @@ class Session:
 
     async def _judged(self, action: NLWebAction, label: str, limit: float) -> Any:
         seconds = min(self._timeouts.of(action), limit)
-        refusals = self.proxy.refusals
+        refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
         try:
             allowed = self._allowed(action)
             await self._in_turn(action)
             async with asyncio.timeout(seconds + self._margin(action)):
                 return await self._perform(allowed, seconds)
         except (TimeoutError, playwright().TimeoutError) as error:
-            failure: Agent3Error = error if isinstance(error, CallTimeout) else _too_slow(action, label, seconds)
+            late = error if isinstance(error, CallTimeout) else self._undone(action, error, label, seconds)
+            failure: Agent3Error = late
+            if isinstance(late, ElementMissing) and self._awaits == action.selector and _is_one_deed(action):
+                self.touched = touched  # what is not there was not touched
             self.hung = not await self._answers()
         except msgspec.ValidationError:  # our scripts run among the page's own, and it may change what they give
             failure = MalformedResponse(f"Step {label}: the page gave something else than was read from it.")
         except playwright().Error as error:
             if self._chrome is not None and _LOST.search(error.message):
                 await self._chrome.check()
-            failure = self._translated(error, label, refusals)
+            failure = self._translated(error, label, refusals, failures)
         except (SecurityError, TargetError) as error:
-            failure = self._shut_out(error, refusals)
+            failure = self._shut_out(error, refusals, failures)
         failure = self._outside() or failure
         if isinstance(failure, SecurityError | Unavailable):
             await self._retreat()
@@ -295,6 +318,7 @@ class Session:
     async def _perform(self, action: NLWebAction, seconds: float) -> Any:
         end = time.monotonic() + seconds
         self.touched |= action.action_type not in _READING
+        self._awaits = action.selector
         try:
             result = await STEPS[action.action_type](self.scene, action, _left(end))
         except playwright().Error as error:
@@ -304,7 +328,9 @@ class Session:
             result = await STEPS[action.action_type](self.scene, action, _left(end))
         if action.wait_for:
             place = await self.scene.place(action, _left(end))
-            await place.locator(action.wait_for).first.wait_for(state="visible", timeout=_left(end))
+            awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
+            self._awaits = action.wait_for
+            await self.scene.finder.appears(place, awaited, _left(end))
         if outside := self._outside():
             raise outside
         if action.action_type is ActionType.NAVIGATE:
@@ -336,25 +362,50 @@ class Session:
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url} blocked", data={"reason": reason}) if reason else None
 
-    def _shut_out(self, error: Agent3Error, refusals: int) -> Agent3Error:
-        """An allowed name that leads to a refused address gets the proxy's own 403, which is no word of the site."""
-        if not isinstance(error, TargetRefused) or self.proxy.refusals == refusals:
+    def _shut_out(self, error: Agent3Error, refusals: int, failures: int) -> Agent3Error:
+        """The proxy's own answers are no words of the site: 403 for a refused address, 502 where nobody answers."""
+        shut = isinstance(error, TargetRefused) and self.proxy.refusals > refusals
+        gone = isinstance(error, Unavailable) and self.proxy.failures > failures
+        if not shut and not gone:
             return error
         host, port = place(self.page.url)
-        if self.proxy.refused[-1] not in (f"{host}:{port}", f"[{host}]:{port}"):
-            return error
-        return SecurityError(f"Navigation to {self.page.url} blocked", data={"reason": "its address is not allowed"})
+        where = (f"{host}:{port}", f"[{host}]:{port}")
+        if shut and self.proxy.refused[-1] in where:
+            return SecurityError(
+                f"Navigation to {self.page.url} blocked: its name leads to an address that is not allowed. If the site "
+                "is yours, vouch for it with AGENT3_HOSTS=host=address.",
+                data={"reason": "its address is not allowed"},
+            )
+        if gone and self.proxy.unreached[-1][0] in where:
+            return self._unreached(f"{host}:{port}")
+        return error
+
+    def _unreached(self, where: str) -> Unavailable:
+        """Nobody answered there: said as it is, and before anything was done, as something that was not sent."""
+        failure = Unavailable(
+            f"{where} cannot be reached: {self.proxy.unreached[-1][1]}. See whether the address is right and the site "
+            "is up.",
+            data={"unreached": where},
+        )
+        failure.sent = self.touched
+        return failure
 
     async def _retreat(self) -> None:
         """Leave a page that is none: a refused address, or the browser's own notice of an error still on its way."""
         with suppress(TimeoutError, SetupError, playwright().Error):
             await go(self.page, "about:blank", _MARGIN * 1000)
 
-    def _translated(self, error: Any, label: str, refusals: int) -> Agent3Error:
+    def _translated(self, error: Any, label: str, refusals: int, failures: int) -> Agent3Error:
         text = str(error.message).splitlines()[0]
+        self.heavy |= "crashed" in text.lower() and self._chrome is not None and self._chrome.culled
+        if self.heavy:
+            return TargetError(f"Step {label}: the page took too much memory, and was ended before it took it all.")
         if self.proxy.refusals > refusals and _NET.search(text):
             where = self.proxy.refused[-1]
-            return SecurityError(f"Navigation to {where} blocked", data={"reason": "not allowed", "step": label})
+            text = f"Navigation to {where} blocked: it, or where its name leads, is not what this interface may reach"
+            return SecurityError(text, data={"reason": "not allowed", "step": label})
+        if "ERR_TUNNEL_CONNECTION_FAILED" in text and self.proxy.failures > failures:
+            return self._unreached(self.proxy.unreached[-1][0])
         if found := _NET.search(text):
             return Unavailable(f"Step {label}: {self._interface.base_url} could not be reached ({found[1]}).")
         if not self.alive or _LOST.search(text):
@@ -408,6 +459,16 @@ class Session:
             return True
         return True
 
+    def _undone(self, action: NLWebAction, error: Exception, label: str, seconds: float) -> CallTimeout:
+        """Why a step was not done in its time: what it waited for was never on the page, or it only took too long.
+
+        Playwright tells what a locator was resolved to. To look again now would not do: the page may be another one.
+        """
+        told = str(error) if isinstance(error, playwright().TimeoutError) else ""
+        if self._awaits and "waiting for locator(" in told and "resolved to" not in told:
+            return _missing(action, label, self._awaits, seconds)
+        return _too_slow(action, label, seconds)
+
     async def _replace_page(self) -> None:
         """A page that hangs in a script of its own would not even go elsewhere."""
         page = await self._new_page(self.page.context)
@@ -416,12 +477,15 @@ class Session:
 
     def _note_crash(self, _: Page) -> None:
         self.crashed = True
+        self.heavy |= self._chrome is not None and self._chrome.culled
 
     def _note_response(self, response: Response) -> None:
+        """The pace is the site's own: what another host answers, or a frame in a page, says nothing of the site."""
         if self._throttle is None or not response.request.is_navigation_request():
             return
-        if site_of(response.url) == self._site:
-            self._throttle.came(self._site, self._pace)
+        if site_of(response.url) != self._site or not _is_a_page(response):
+            return
+        self._throttle.came(self._site, self._pace)
         if response.status in (429, 503):
             self._throttle.told(self._site, response.status, response.headers.get("retry-after"))
 
@@ -430,17 +494,16 @@ class Session:
         if self._throttle is None or action.action_type is not ActionType.NAVIGATE:
             return
         if self._throttle.wants_robots(self._site, self._pace):
-            self._throttle.robots(self._site, await self._robots())
+            self._throttle.robots(self._site, await self._robots.text(self._interface))
         await self._throttle.turn(self._site, self._pace)
 
-    async def _robots(self) -> str:
-        """The site's robots.txt, asked for as a page of it would ask, through the same proxy; empty if it has none."""
-        try:
-            async with asyncio.timeout(_MARGIN):
-                answer = await self.page.context.request.get(f"{self._site}/robots.txt", max_redirects=0)
-                return (await answer.text())[:_LONGEST_ROBOTS] if answer.ok else ""
-        except (TimeoutError, playwright().Error):
-            return ""
+
+def _is_a_page(response: Response) -> bool:
+    """Whether it is the page itself and not a frame in it; a window that is only being opened has no frame yet."""
+    try:
+        return response.frame.parent_frame is None
+    except playwright().Error:
+        return True
 
 
 def _status(error: Agent3Error) -> str:
@@ -452,6 +515,19 @@ def _status(error: Agent3Error) -> str:
 def _left(end: float) -> float:
     """Milliseconds until then; never 0, which means without end to Playwright."""
     return max((end - time.monotonic()) * 1000, 1.0)
+
+
+def _is_one_deed(action: NLWebAction) -> bool:
+    """Whether nothing of a step is done before its one element is found."""
+    return action.action_type in _DEEDS and not action.popup
+
+
+def _missing(action: NLWebAction, label: str, selector: str, seconds: float) -> ElementMissing:
+    return ElementMissing(
+        f"Step {label} was not done within {seconds:g} s: {selector!r} fits nothing on the page. See whether the "
+        "selector is still right, or give the step a longer timeout.",
+        data={"step": label, "selector": selector, "action_type": action.action_type.value},
+    )
 
 
 def _too_slow(action: NLWebAction, label: str, seconds: float) -> CallTimeout:

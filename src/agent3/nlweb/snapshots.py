@@ -23,13 +23,14 @@ from msgspec import Struct, to_builtins
 
 from agent3.errors import Agent3Error
 from agent3.nlweb.sdk import playwright
+from agent3.nlweb.wellformed import well_formed
 from agent3.observe import logs
 from agent3.security.secrets import Secret
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import BrowserContext, Locator, Page
 
-__all__ = ["Done", "Snapshot", "Snapshots"]
+__all__ = ["Done", "Snapshot", "Snapshots", "covers"]
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ _SECONDS = 2.0
 _LONGEST = 1_000_000
 _CONTENT = "most => document.documentElement.outerHTML.slice(0, most)"
 _HIDDEN = "•••"
+_FIELDS = "input:not([type=submit], [type=button], [type=image]), textarea, select, [contenteditable]"
 _PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(one => one.value).filter(Boolean)"
 
 
@@ -89,62 +91,90 @@ class Snapshots:
             await context.tracing.start(screenshots=True, snapshots=True)
             self._tracing.add(context)
 
-    async def end(self, context: BrowserContext) -> None:
-        """After an action that succeeded: its trace is not kept."""
+    async def end(self, context: BrowserContext, *, private: bool = False) -> None:
+        """After an action that succeeded: its trace is not kept. ``private`` says that it could not be."""
         if context in self._tracing:
             self._tracing.discard(context)
             with suppress(playwright().Error):
                 await context.tracing.stop()
 
     async def take(
-        self, page: Page, error: Agent3Error, step: str, steps: tuple[Done, ...], secrets: set[str]
+        self,
+        page: Page,
+        error: Agent3Error,
+        step: str,
+        steps: tuple[Done, ...],
+        secrets: set[str],
+        *,
+        private: bool = False,
     ) -> Snapshot:
-        """Keep what there is to see, and name it in the error. Never fails, and takes a few seconds at the most."""
+        """Keep what there is to see, and name it in the error. Never fails, and takes a few seconds at the most.
+
+        ``secrets`` are taken out of all of it; where there are any, or it is ``private``, no trace is kept.
+        """
         now = datetime.now(UTC)
         passwords, screenshot, outline, content = await asyncio.gather(
             _soon(page.evaluate(_PASSWORDS), None),
-            _soon(_picture(page, bool(secrets)), b""),
+            _soon(_picture(page, secrets), b""),
             _soon(page.aria_snapshot(timeout=_SECONDS * 1000), ""),
             _soon(page.evaluate(_CONTENT, 2 * _LONGEST), ""),
         )
         if not _are_texts(passwords) or not isinstance(content, str):
             # Without knowing them they cannot be taken out; and a page may give what it likes.
-            passwords, outline, content = [], "", ""
+            passwords, outline, content, private = [], "", "", True
+        outline, content = well_formed((outline, content))
         hidden = _spellings(one for one in [*secrets, *passwords] if one)
         self.last = Snapshot(
             name=f"{now:%Y%m%dT%H%M%S%f}-{_slug(step)}",
             step=step,
-            error=_without(error.message, hidden),
+            error=_without(well_formed(error.message), hidden),
             url=_without(page.url, hidden),
             at=now.isoformat(),
             screenshot=screenshot,
             outline=_without(outline, hidden),
             html=_without(content, hidden)[:_LONGEST],
             steps=tuple(Done(one.step, one.outcome, one.ms, _without(one.url, hidden)) for one in steps),
-            trace=await self._traced(page.context, bool(hidden)),
+            trace=await self._traced(page.context, private or bool(hidden)),
         )
         error.data["snapshot"] = self.last.name
         if self._folder is not None:
             try:
                 await asyncio.to_thread(_write, self.last, self._folder, self._keep)
-            except OSError as wrong:
-                logger.warning("The snapshot of step %s could not be written: %s", step, wrong.strerror)
+            except (OSError, ValueError) as wrong:
+                logger.warning("The snapshot of step %s could not be written: %s", step, wrong)
         return self.last
 
     async def _traced(self, context: BrowserContext, private: bool) -> bytes:
         if context not in self._tracing:
             return b""
         self._tracing.discard(context)
+        if private:
+            logger.info("the trace is not kept: a secret or password was typed, or nobody knows whether one was")
         with tempfile.TemporaryDirectory(prefix="agent3-trace-") as folder:
             path = Path(folder) / "trace.zip"
             await _soon(context.tracing.stop(path=None if private else path), None)
             return path.read_bytes() if path.exists() else b""
 
 
-async def _picture(page: Page, cover_all: bool) -> bytes:
-    """What is seen. A secret that was typed may stand in any field, so then all of them are covered."""
-    fields = "input, textarea" if cover_all else "input[type=password]"
-    return await page.screenshot(timeout=_SECONDS * 1000, mask=[page.locator(fields)], animations="disabled")
+def covers(page: Page, secrets: Iterable[str]) -> list[Locator]:
+    """What is covered in a picture of the page: where a secret was typed, all fields and every text that shows it.
+
+    Without any secret these are the fields for passwords. The search for a text runs in Playwright's own world, where
+    no script of the page hears what is looked for.
+    """
+    hidden = [one for one in secrets if one.strip()]
+    fields = _FIELDS if hidden else "input[type=password]"
+    texts = _spellings(hidden)
+    places = page.frames
+    return [
+        *(one.locator(fields) for one in places),
+        *(one.get_by_text(text) for one in places for text in texts),
+    ]
+
+
+async def _picture(page: Page, secrets: Iterable[str]) -> bytes:
+    """What is seen, without what nobody may see."""
+    return await page.screenshot(timeout=_SECONDS * 1000, mask=covers(page, secrets), animations="disabled")
 
 
 async def _soon(work: Awaitable[T], instead: T) -> T:

@@ -6,6 +6,7 @@ is filled and allowed. ``if`` and ``repeat`` are not here; they are the business
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
 from agent3.nlweb import banners, forms, reading, waiting, webmcp
+from agent3.nlweb.parameters import refuse_clipboard
+from agent3.nlweb.retrying import retry_after
 from agent3.nlweb.scene import Scene
 from agent3.nlweb.sdk import playwright
+from agent3.nlweb.snapshots import covers
 from agent3.nlweb.waiting import left, number
 
 if TYPE_CHECKING:
@@ -31,6 +35,10 @@ Deed = Callable[["Locator", float], Awaitable[Any]]
 YIELDING = frozenset({ActionType.EXTRACT, ActionType.SCREENSHOT})
 """The kinds whose result is part of the action's result."""
 
+
+_IS_PRIVATE = """([one]) => one ? one.type === 'password'
+  || /password|one-time-code|cc-(number|csc|exp)/.test(one.getAttribute('autocomplete') ?? '') : null"""
+_SAID_SECONDS = 1.0
 _TRIES = 3
 _SETTLE = 500.0
 _SCREEN = 800.0
@@ -109,16 +117,36 @@ async def _navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
     if answer.status in (401, 403):
         raise TargetRefused(f"{text}: the site wants a login, or does not let automatons in.")
     if answer.status == 429 or answer.status >= 500:
-        raise Unavailable(f"{text}: try again later.", retry_after=_seconds(answer.headers.get("retry-after")))
+        pause = retry_after(answer.headers.get("retry-after"))
+        raise Unavailable(f"{text}: try again later.", retry_after=pause, data={"status": answer.status})
     raise TargetError(f"{text}: see whether the address in the interface is still right.")
 
 
-def _seconds(header: str | None) -> float | None:
-    return float(header) if header and header.isdecimal() else None
-
-
 async def _type(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.fill(action.value or "", timeout=time_))
+    value, known = action.value or "", (action.value or "") in scene.passwords
+
+    async def fill(found: Locator, time_: float) -> None:
+        # Private until the page has said that it is not. It is asked before the fill, and the answer not waited for.
+        scene.passwords.add(value)
+        asked = asyncio.ensure_future(found.evaluate_all(_IS_PRIVATE))
+        try:
+            await found.fill(value, timeout=time_)
+        finally:
+            if not await _is_private(found, asked) and not known:
+                scene.passwords.discard(value)
+
+    await _act(scene, action, ms, fill)
+
+
+async def _is_private(found: Locator, asked: asyncio.Future[Any]) -> bool:
+    """What the page said of a field, asked again if the field came late; what cannot be asked is private."""
+    try:
+        async with asyncio.timeout(_SAID_SECONDS):
+            said = await asked
+            said = await found.evaluate_all(_IS_PRIVATE) if said is None else said
+    except (TimeoutError, playwright().Error):
+        return True
+    return said is not False and said is not None
 
 
 async def _click(scene: Scene, action: NLWebAction, ms: float) -> None:
@@ -148,6 +176,7 @@ async def _upload(scene: Scene, action: NLWebAction, ms: float) -> None:
 async def _press(scene: Scene, action: NLWebAction, ms: float) -> None:
     """A key, on an element or where the focus is; Enter unless it says another."""
     key = action.value or "Enter"
+    refuse_clipboard(key)
     if action.selector:
         await _act(scene, action, ms, lambda found, time_: found.press(key, timeout=time_))
     else:
@@ -155,7 +184,9 @@ async def _press(scene: Scene, action: NLWebAction, ms: float) -> None:
 
 
 async def _fill(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: forms.fill(found, action.fields or {}, time_))
+    await _act(
+        scene, action, ms, lambda found, time_: forms.fill(found, action.fields or {}, time_, scene.passwords.add)
+    )
 
 
 async def _submit(scene: Scene, action: NLWebAction, ms: float) -> dict[str, Any]:
@@ -209,11 +240,12 @@ async def _scroll_to_the_end(place: Any, action: NLWebAction, end: float) -> int
 
 
 async def _screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
-    """PNG of an element, or of what is seen of the page."""
+    """PNG of an element, or of what is seen of the page. What was typed in confidence is covered in it."""
+    covered = covers(scene.page, scene.used_secrets | scene.passwords)
     if action.selector:
-        shot: bytes = await _act(scene, action, ms, lambda found, time_: found.screenshot(timeout=time_))
+        shot: bytes = await _act(scene, action, ms, lambda found, time_: found.screenshot(timeout=time_, mask=covered))
         return shot
-    return await scene.page.screenshot(timeout=ms)
+    return await scene.page.screenshot(timeout=ms, mask=covered)
 
 
 async def _extract(scene: Scene, action: NLWebAction, ms: float) -> Any:

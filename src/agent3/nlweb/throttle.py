@@ -8,10 +8,10 @@ This machine's own sites need no pace. It knows no browser.
 from __future__ import annotations
 
 import asyncio
-import email.utils
+import copy
 import ipaddress
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,8 @@ from urllib.robotparser import RobotFileParser
 from agent3.definitions import NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import SetupError, Unavailable
+from agent3.nlweb import retrying
+from agent3.nlweb.places import Places
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 
@@ -100,7 +102,7 @@ def crawl_delay(robots: str) -> float:
 
 @dataclass(slots=True)
 class _Site:
-    places: asyncio.Semaphore
+    places: Places
     at_once: int
     seconds: float
     next: float = 0.0
@@ -110,6 +112,10 @@ class _Site:
     inside: int = field(default=0)
 
 
+Asking = Callable[[bool], None]
+"""Hears whether a site is being waited for from now on: it was asked for a page, and none came yet."""
+
+
 class Throttle:
     """The pace of all sites. It belongs to the event loop it is used in."""
 
@@ -117,15 +123,28 @@ class Throttle:
         self._env = env
         self._metrics = metrics
         self._sites: OrderedDict[str, _Site] = OrderedDict()
+        self.asking: Asking | None = None
+
+    def told_to(self, asking: Asking) -> Throttle:
+        """The same throttle of the same sites, for one visit that wants to know whether it waits for its site."""
+        same = copy.copy(self)
+        same.asking = asking
+        return same
 
     @asynccontextmanager
-    async def visit(self, site: str, pace: Pace) -> AsyncIterator[None]:
-        """A place among those who work on a site at the same time; who came first is let in first."""
+    async def visit(self, site: str, pace: Pace, owner: str = "") -> AsyncIterator[None]:
+        """A place among those who work on a site at the same time. Owners take turns, as in ``Places``.
+
+        Unavailable if too many wait already.
+        """
         found = self._site(site, pace)
         found.inside += 1
         try:
-            async with found.places:
+            await found.places.enter(owner)
+            try:
                 yield
+            finally:
+                found.places.leave()
         finally:
             found.inside -= 1
 
@@ -135,6 +154,7 @@ class Throttle:
         Unavailable, with the seconds to wait, if that is longer than the pace's patience.
         """
         found = self._site(site, pace)
+        self._tell(False)
         now = self._env.monotonic()
         wait = max(0.0, found.next - now)
         if wait > pace.patience:
@@ -145,10 +165,12 @@ class Throttle:
         if wait:
             self._metrics.nlweb_throttled.inc(("pace",))
             await asyncio.sleep(wait)
+        self._tell(True)
         return wait
 
     def came(self, site: str, pace: Pace) -> None:
-        """A page came that a click or the page itself asked for: the next that we ask for keeps its distance."""
+        """A page came, by a click or by the page itself: the next that we ask for keeps its distance."""
+        self._tell(False)
         found = self._site(site, pace)
         found.next = max(found.next, self._env.monotonic() + max(pace.seconds, found.delay))
 
@@ -157,7 +179,7 @@ class Throttle:
         found = self._sites.get(site)
         if found is None or status not in (429, 503) or (status == 503 and retry_after is None):
             return
-        asked = _seconds(retry_after, self._env.now())
+        asked = retrying.retry_after(retry_after, self._env.now())
         seconds = min(_BAN * found.seconds if asked is None else asked, _LONGEST_BAN)
         found.next = max(found.next, self._env.monotonic() + seconds)
         self._metrics.nlweb_throttled.inc(("site",))
@@ -177,12 +199,15 @@ class Throttle:
         if (found := self._sites.get(site)) is not None:
             found.delay = crawl_delay(text)
 
+    def _tell(self, asking: bool) -> None:
+        if self.asking is not None:
+            self.asking(asking)
+
     def _site(self, site: str, pace: Pace) -> _Site:
         found = self._sites.get(site)
         if found is None or (found.at_once != pace.at_once and not found.inside):
-            kept = found or _Site(asyncio.Semaphore(1), 0, 0.0)
-            places = asyncio.Semaphore(pace.at_once)
-            found = _Site(places, pace.at_once, pace.seconds, kept.next, kept.delay, kept.asked)
+            kept = found or _Site(Places(1), 0, 0.0)
+            found = _Site(Places(pace.at_once), pace.at_once, pace.seconds, kept.next, kept.delay, kept.asked)
             self._sites[site] = found
         self._sites.move_to_end(site)
         if len(self._sites) > _MOST_SITES:
@@ -193,12 +218,3 @@ class Throttle:
         quiet = next((name for name, one in self._sites.items() if not one.inside), None)
         if quiet is not None:
             del self._sites[quiet]
-
-
-def _seconds(retry_after: str | None, now: float) -> float | None:
-    """Of a Retry-After: a number of seconds, or a date; None if it says neither."""
-    with suppress(TypeError, ValueError):
-        return max(0.0, float(retry_after or ""))
-    with suppress(TypeError, ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after or "").timestamp() - now)
-    return None

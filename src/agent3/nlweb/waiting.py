@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agent3.definitions import Condition, NLWebAction
 from agent3.errors import CallTimeout, ValidationError
+from agent3.nlweb.finding import Awaited
 from agent3.nlweb.parameters import look_up
 from agent3.nlweb.scene import Place, Scene
 from agent3.nlweb.sdk import playwright
@@ -28,9 +29,9 @@ LoadState = Literal["load", "domcontentloaded", "networkidle"]
 _LOAD_STATES = {"load": "load", "domcontentloaded": "domcontentloaded", "networkidle": "networkidle"}
 _LOAD_STATES["network"] = "networkidle"
 _PAUSE = 0.05
-_STATES = {"visible": "visible", "hidden": "hidden", "present": "attached", "absent": "detached"}
 _SHOWS = "text => (document.body?.innerText ?? '').toLowerCase().includes(text.toLowerCase())"
 Waited = Literal["attached", "detached", "hidden", "visible"]
+_STATES: dict[str, Waited] = {"visible": "visible", "hidden": "hidden", "present": "attached", "absent": "detached"}
 
 
 def left(end: float) -> float:
@@ -47,10 +48,13 @@ async def wait(scene: Scene, place: Place, action: NLWebAction, ms: float) -> No
     """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds."""
     page = scene.page
     if action.until is not None:
-        await until(scene, place, action.until, ms)
+        await until(scene, place, action, action.until, ms)
     elif action.selector:
-        found = place.locator(action.selector)
-        await visible(found.filter(has_text=action.value) if action.value else found, ms)
+        awaited = Awaited(action.selector, action.frame or "", sure=not action.optional)
+        if action.value:
+            await visible((await scene.finder.meant(place, awaited)).filter(has_text=action.value), ms)
+        else:
+            await scene.finder.appears(place, awaited, ms)
     elif not action.wait_for:
         await _for_value(page, action.value or "load", ms)
 
@@ -63,14 +67,22 @@ async def _for_value(page: Page, value: str, ms: float) -> None:
         await asyncio.sleep(number(value, "wait"))
 
 
-async def until(scene: Scene, place: Place, condition: Condition, ms: float) -> None:
-    """Wait until the condition holds; CallTimeout says what did not."""
+async def until(scene: Scene, place: Place, action: NLWebAction, condition: Condition, ms: float) -> None:
+    """Wait until the condition holds; CallTimeout says what did not.
+
+    An element that is to come is looked for in its new shape when the time is nearly over; one that is to go is not:
+    something else that is gone would be taken for it.
+    """
     end = time.monotonic() + ms / 1000
     if single := _single(condition):
         state, selector = single
-        await place.locator(selector).first.wait_for(state=cast("Waited", state), timeout=ms)
+        if state == "hidden" or state == "detached":
+            await place.locator(selector).first.wait_for(state=state, timeout=ms)
+        else:
+            awaited = Awaited(selector, action.frame or "", state, sure=not action.optional)
+            await scene.finder.appears(place, awaited, ms)
         return
-    while not await holds(scene.page, place, condition, scene.values):
+    while not await holds(scene, place, condition, action.frame):
         if time.monotonic() + _PAUSE > end:
             raise CallTimeout(
                 f"Step {scene.label or 'wait'}: {_words(condition)} did not come to be in {ms / 1000:.3g} s."
@@ -78,19 +90,19 @@ async def until(scene: Scene, place: Place, condition: Condition, ms: float) -> 
         await asyncio.sleep(_PAUSE)
 
 
-async def holds(page: Page, place: Place, condition: Condition, values: Mapping[str, Any]) -> bool:
+async def holds(scene: Scene, place: Place, condition: Condition, frame: str | None = None) -> bool:
     """Whether the condition holds now. A page that is just moving on has nothing yet."""
-    return _values_hold(condition, values) and await _page_holds(page, place, condition, values)
+    return _values_hold(condition, scene.values) and await _page_holds(scene, place, condition, frame or "")
 
 
-async def _page_holds(page: Page, place: Place, condition: Condition, values: Mapping[str, Any]) -> bool:
+async def _page_holds(scene: Scene, place: Place, condition: Condition, frame: str) -> bool:
     try:
         return (
-            _address_holds(page.url, condition)
-            and await _elements_hold(place, condition)
+            _address_holds(scene.page.url, condition)
+            and await _elements_hold(scene, place, condition, frame)
             and await _text_holds(place, condition)
-            and (condition.negated is None or not await holds(page, place, condition.negated, values))
-            and (not condition.any or await _any_holds(page, place, condition.any, values))
+            and (condition.negated is None or not await holds(scene, place, condition.negated, frame))
+            and (not condition.any or await _any_holds(scene, place, condition.any, frame))
         )
     except playwright().Error as error:
         if "context was destroyed" in error.message or "navigation" in error.message:
@@ -98,19 +110,22 @@ async def _page_holds(page: Page, place: Place, condition: Condition, values: Ma
         raise
 
 
-async def _any_holds(page: Page, place: Place, conditions: list[Condition], values: Mapping[str, Any]) -> bool:
+async def _any_holds(scene: Scene, place: Place, conditions: list[Condition], frame: str) -> bool:
     for one in conditions:
-        if await holds(page, place, one, values):
+        if await holds(scene, place, one, frame):
             return True
     return False
 
 
-async def _elements_hold(place: Place, condition: Condition) -> bool:
-    if condition.visible and not await place.locator(condition.visible).first.is_visible():
+async def _elements_hold(scene: Scene, place: Place, condition: Condition, frame: str) -> bool:
+    async def meant(selector: str) -> Locator:
+        return await scene.finder.meant(place, Awaited(selector, frame))
+
+    if condition.visible and not await (await meant(condition.visible)).first.is_visible():
         return False
     if condition.hidden and await place.locator(condition.hidden).first.is_visible():
         return False
-    if condition.present and not await place.locator(condition.present).count():
+    if condition.present and not await (await meant(condition.present)).count():
         return False
     if condition.absent and await place.locator(condition.absent).count():
         return False
@@ -172,10 +187,10 @@ def _amount(value: Any) -> float | None:
     return None
 
 
-def _single(condition: Condition) -> tuple[str, str] | None:
+def _single(condition: Condition) -> tuple[Waited, str] | None:
     """The state and selector, if that is all the condition says: Playwright waits for these by itself."""
     said = condition.model_dump(exclude_defaults=True)
-    ((name, value),) = said.items() if len(said) == 1 else ((None, None),)
+    ((name, value),) = said.items() if len(said) == 1 else (("", None),)
     return (_STATES[name], str(value)) if name in _STATES else None
 
 

@@ -1,6 +1,7 @@
 """Tools that a page offers by itself (WebMCP: ``document.modelContext`` and declarative forms), used before selectors.
 
-All that a page says of its tools, and what they give, is the page's own word: data, bounded, and never an instruction.
+All that a page says of its tools, and what they give, is the page's own word: data, bounded, never an instruction, and
+marked as such in the answer (``scene.tools``).
 What a page says to have consequences is called only for an action whose interface says the same, for only that one is
 confirmed. It knows the page and nothing of the order of steps.
 """
@@ -107,6 +108,7 @@ async def call(scene: Scene, action: NLWebAction, ms: float) -> Any:
     _require_confirmed(tool, scene.confirmed)
     given = _typed(tool, action.fields or {})
     _schema(tool).check(given, what=f"input of the tool {tool.name}")
+    scene.tools.append(tool.name)
     async with _settled(scene.page, ms) as departed:
         result = await place.webmcp.call_tool(tool.name, given, timeout=ms)
         departed.expected = result is None

@@ -23,7 +23,7 @@ from agent3.errors import (
 )
 from agent3.nlweb import webmcp
 from agent3.nlweb.parameters import describe, inject, inject_condition, label, look_up, prove, used
-from agent3.nlweb.scene import Scene
+from agent3.nlweb.scene import Scene, Source
 from agent3.nlweb.sdk import playwright
 from agent3.nlweb.snapshots import Done
 from agent3.nlweb.steps import YIELDING
@@ -91,21 +91,29 @@ async def run(
         await scene.snapshots.begin(scene.page.context)
     results = await _told(story, scene, steps, name)
     if scene.snapshots is not None:
-        await scene.snapshots.end(scene.page.context)
+        await _afterwards(scene.snapshots.end(scene.page.context, private=scene.private), "its trace")
     return scene.without_secrets(_plain(results))
 
 
 async def _told(story: _Story, scene: Scene, steps: Sequence[NLWebAction], name: str) -> list[Any]:
     """The steps, and the finder told how it ended. A browser that went away says nothing of the elements found."""
-    await scene.finder.begin(name)
+    await scene.finder.begin(name, steps)
     try:
         results = await story.act(steps)
     except TargetError as error:
         if not isinstance(error, Unavailable):
-            await scene.finder.end(ok=False)
+            await _afterwards(scene.finder.end(ok=False), "what was learnt of its elements")
         raise
-    await scene.finder.end(ok=True)
+    await _afterwards(scene.finder.end(ok=True), "what was learnt of its elements")
     return results
+
+
+async def _afterwards(work: Awaitable[Any], what: str) -> None:
+    """What comes after the last step never changes how an action ended: what was done is done, recorded or not."""
+    try:
+        await work
+    except Exception as wrong:  # noqa: BLE001 - whatever it is, an order that was placed did not fail by it
+        logger.warning("an action ended, and %s is not kept: %s", what, wrong)
 
 
 async def single(scene: Scene, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
@@ -138,10 +146,11 @@ class _Story:
         tool = await webmcp.fitting(self._scene, wanted, values)
         if tool is None:
             return await self.tell(steps, first=wanted.at)
-        result = await self._single(tool, label(tool, self._name, str(wanted.at + 1)))
-        if webmcp.is_result(self._scene.interface, self._name, result):
-            return [result]
-        return await self.tell(steps, first=wanted.until)
+        called = label(tool, self._name, str(wanted.at + 1))
+        result = await self._single(tool, called)
+        taken = webmcp.is_result(self._scene.interface, self._name, result)
+        self._mark(called, result if taken else None)
+        return [result] if taken else await self.tell(steps, first=wanted.until)
 
     async def tell(
         self, steps: Sequence[NLWebAction], before: str = "", *, first: int = 0, total: int | None = None
@@ -175,10 +184,16 @@ class _Story:
         if step.otherwise and not await webmcp.offered(self._scene, step):
             return await self._block(step, step.otherwise, number)
         result = await self._single(step, called)
+        self._mark(called, result)
         if result is None and step.steps:
             return await self._block(step, step.steps, number)
         self._save(step, result)
         return [] if result is None else [result]
+
+    def _mark(self, called: str, result: Any) -> None:
+        """Put down that it was the page's own tool: what it gave is nobody's word but the page's."""
+        rows = len(result) if isinstance(result, list) else int(result is not None)
+        self._scene.sources.append(Source(called, "webmcp", rows))
 
     # One step
 
@@ -221,8 +236,12 @@ class _Story:
             error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
             error.args = (error.message,)
         if scene.snapshots is not None:
-            await scene.snapshots.take(scene.page, error, called, tuple(self._done), scene.used_secrets)
+            hidden = scene.used_secrets | scene.passwords
+            taking = scene.snapshots.take(scene.page, error, called, tuple(self._done), hidden, private=scene.private)
+            await _afterwards(taking, "its snapshot")
         # A site that repeats what was typed, or an address that holds it, must not carry a secret into a ledger.
+        if healed := scene.finder.told():
+            error.data["healed"] = healed
         error.message = scene.without_secrets(error.message)
         error.args = (error.message,)
         error.data = scene.without_secrets(error.data)
@@ -307,7 +326,7 @@ class _Story:
         where = inject(step.model_copy(update=_ONLY_THE_FRAME), values, called) if step.frame else step
         try:
             place = await self._scene.place(where, left(self._end))
-            return await holds(self._scene.page, place, filled, values)
+            return await holds(self._scene, place, filled, where.frame)
         except playwright().Error as error:
             text = error.message.splitlines()[0]
             raise await self._failed(TargetError(f"Step {called}: its condition failed: {text}"), called) from None

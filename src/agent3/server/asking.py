@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from agent3 import jsonrpc
 from agent3.calls.outcomes import error_of
 from agent3.errors import (
     Agent3Error,
+    AgentNotFound,
     Canceled,
     JobNotFound,
     MethodNotAllowed,
@@ -30,8 +32,11 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.gateway import Caller, CallRequest
-from agent3.model import Answer, Done, Failed, Needs, Outcome, Working, text_of, value_of
+from agent3.model import Agent, Answer, Done, Failed, Needs, Outcome, Working, text_of, value_of
 from agent3.nlweb.ask import VERSION
+from agent3.nlweb.asking import ASK
+from agent3.nlweb.commands import joined
+from agent3.nlweb.connector import COMMAND
 from agent3.observe.logs import get as logger
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server
@@ -51,6 +56,11 @@ _CHECK_IN = 2.0
 _ESTIMATE = 2
 _WHO_VERSION = "0.1"
 _MOST = 50
+_MOST_PREVIOUS = 10
+_LONGEST = 2_000
+_DEEDS = ("checkin", "cancel")
+_READERS = {COMMAND: "text", ASK: "query"}
+"""Capabilities that take earlier questions, with where the question itself goes."""
 _LINE = re.compile(r"^\s*([\w.-]{1,128})\s*:\s*(.*)$")
 
 
@@ -81,10 +91,24 @@ class _Meta(Struct, frozen=True):
     start_num: int | None = None
 
 
+class _Context(Struct, frozen=True):
+    """What was said before. Only ``prev`` is looked at; the rest is for who asks a language model."""
+
+    prev: list[Any] | str | None = None
+
+    @property
+    def previous(self) -> list[str]:
+        """The questions before this one, the latest last: as many, and as much of each, as can matter."""
+        said = [self.prev] if isinstance(self.prev, str) else self.prev or []
+        texts = [one.strip()[:_LONGEST] for one in said if isinstance(one, str)]
+        return [one for one in texts if one][-_MOST_PREVIOUS:]
+
+
 class _Ask(Struct, frozen=True):
-    """The body of ``/ask``. ``context`` is understood by who asks a language model; a command needs none."""
+    """The body of ``/ask``. Of the ``context`` the earlier questions count: what leans on them is read with them."""
 
     query: _Query
+    context: _Context = _Context()
     prefer: _Prefer = _Prefer()
     meta: _Meta = _Meta()
     flat: bool = False
@@ -176,11 +200,28 @@ class AskDoor:
         session = asked.meta.session_context
         request = CallRequest(
             agent=asked.query.site,
-            message=_text(asked),
+            **await self._addressed(caller, asked),
             context=session.conversation_id if session is not None else None,
             detach=True,
         )
         return await self._waited(caller, await self._server.gateway.call(caller, request), _PATIENCE)
+
+    async def _addressed(self, caller: Caller, asked: _Ask) -> Body:
+        """The question as the agent takes it: with the earlier ones if it can read them, else in one sentence."""
+        previous = asked.context.previous
+        if previous and not asked.query.decontextualized_query:
+            with suppress(AgentNotFound):  # whether there is one, and for whom, is said by the call
+                reader = self._reader(caller, await self._server.directory.get(asked.query.site))
+                if reader is not None:
+                    given = {_READERS[reader]: asked.query.text, "previous": previous}
+                    return {"capability": reader, "input": given}
+        return {"message": _text(asked)}
+
+    def _reader(self, caller: Caller, agent: Agent) -> str | None:
+        """What of a website takes earlier questions too, if the caller may use it."""
+        may = self._server.house.access.narrow
+        found = (one for one in agent.capabilities if agent.card.get("protocol") == "nlweb" and one.name in _READERS)
+        return next((one.name for one in found if may(caller.principal, agent.id, one.name, one.routes)), None)
 
     async def _go_on(self, caller: Caller, token: str, text: str) -> Outcome:
         """The next turn of a job that asked, with what the person said."""
@@ -217,7 +258,10 @@ class AskDoor:
 
     async def _await(self, request: Request) -> Response:
         caller = self._caller(request)
-        wanted = _read(await self._body(request), _Await)
+        body = await self._body(request)
+        if body.get("action") not in _DEEDS or not isinstance(body.get("promise_token"), str):
+            raise ValidationError('Send {"promise_token": "…", "action": "checkin"}, or "cancel" as the action.')
+        wanted = _read(body, _Await)
         if wanted.action == "cancel":
             outcome = await self._server.house.runner.cancel(caller.principal, wanted.promise_token, "ask")
             if isinstance(outcome, Failed) and outcome.code == "canceled":
@@ -275,17 +319,28 @@ def _asked(body: Body) -> _Ask:
         streams = str(body.get("streaming", "true")).lower() not in ("false", "0", "no")
         flat = {"text": query, "decontextualized_query": body.get("decontextualized_query") or None}
         flat["site"] = str(body.get("site") or _ALL)
-        asked = _read({"query": flat, "prefer": {"streaming": streams}, "flat": True}, _Ask)
+        before = {"prev": _flat_list(body.get("prev"))}
+        asked = _read({"query": flat, "context": before, "prefer": {"streaming": streams}, "flat": True}, _Ask)
     elif query is None:
         raise ValidationError('"query" is missing. Send {"query": {"text": "…"}}.', errors=[{"path": "/query"}])
     else:
-        asked = _read({**body, "flat": False}, _Ask)
+        asked = _read({**body, "context": body.get("context") or {}, "flat": False}, _Ask)
     if not asked.query.text.strip():
         raise ValidationError("query.text is empty. Say what you want.")
     most, score, start = asked.query.max_results, asked.query.min_score, asked.meta.start_num or 0
     if not (1 <= most <= 100 and 0 <= score <= 100 and 1 <= asked.query.num_results <= 1000 and start >= 0):
         raise ValidationError("max_results is 1 to 100, num_results 1 to 1000, min_score 0 to 100, start_num from 0.")
     return asked
+
+
+def _flat_list(said: Any) -> Any:
+    """The earlier questions of the flat form: a list, or one written as JSON, or a single text."""
+    if not isinstance(said, str) or not said.lstrip().startswith("["):
+        return said
+    try:
+        return msgspec.json.decode(said, type=list[str])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return said
 
 
 def _require_intent(request: Request, caller: Caller, asked: _Ask) -> None:
@@ -296,6 +351,8 @@ def _require_intent(request: Request, caller: Caller, asked: _Ask) -> None:
 
 def _who_asked(body: Body) -> tuple[_WhoQuery, int]:
     query = body.get("query")
+    if query is None:
+        raise ValidationError('"query" is missing. GET /who?query=…, or POST {"query": {"text": "…"}}.')
     wanted = _WhoQuery(query) if isinstance(query, str) else _read(query if isinstance(query, dict) else {}, _WhoQuery)
     meta = body.get("meta")
     most = meta.get("max_results", 10) if isinstance(meta, dict) else 10
@@ -316,7 +373,8 @@ def _read(body: Any, kind: Any) -> Any:
 
 
 def _text(asked: _Ask) -> str:
-    return asked.query.decontextualized_query or asked.query.text
+    """The question in a sentence that stands by itself."""
+    return asked.query.decontextualized_query or joined(asked.query.text, asked.context.previous)
 
 
 def _said(text: str, names: list[str]) -> dict[str, Any]:

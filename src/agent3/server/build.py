@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from agent3.a2a.push import Pushes
 from agent3.a2a.signing import CardKey, HouseKeys
@@ -19,6 +20,8 @@ from agent3.env import REAL, Env
 from agent3.errors import SetupError
 from agent3.gateway import Gateway
 from agent3.model import Connector
+from agent3.nlweb.healing import StoredBook
+from agent3.nlweb.healing.review import of_agent
 from agent3.observe import traces
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
@@ -148,6 +151,7 @@ class _Works:
         self.house = self._house(connectors, outbox)
         self.gateway = Gateway(self.house, self.directory, Reputation(self.database, self.env))
         self.gateway.sign_in = self._vault.about
+        self.gateway.heals = partial(of_agent, StoredBook(self.database, self.env))
         self.renewals = self._renewals(connectors)
         return Server(
             settings=self.settings,
@@ -180,6 +184,7 @@ class _Works:
             self._seals,
             self._vault,
             self._policy,
+            self.settings.web,
             self.env,
             self.metrics,
             self._blobs and self._blobs.with_name("snapshots"),

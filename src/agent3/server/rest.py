@@ -31,6 +31,7 @@ __all__ = ["error_response", "json_response", "routes"]
 log = logger("rest")
 
 View = Callable[[Request], Awaitable[Response]]
+_LONGEST_WAIT = 86_400.0
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -42,8 +43,13 @@ def error_response(error: Agent3Error) -> Response:
     """The one form of an error, with its status and the headers that belong to it."""
     headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
     if error.retry_after is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        headers["Retry-After"] = _whole_seconds(error.retry_after)
     return json_response({"error": error.to_dict()}, error.http_status, headers)
+
+
+def _whole_seconds(wait: float) -> str:
+    """At least one second and at most a day, whatever number a target gave."""
+    return str(round(max(1.0, min(wait, _LONGEST_WAIT))))
 
 
 class Rest:
@@ -236,7 +242,7 @@ def _json_body(body: dict[str, Any]) -> Response:
     metadata = body.get("metadata", {})
     headers: dict[str, str] = {}
     if "retryAfter" in metadata:
-        headers["Retry-After"] = str(max(1, round(metadata["retryAfter"])))
+        headers["Retry-After"] = _whole_seconds(metadata["retryAfter"])
     if body.get("status") == "working":
         headers["Location"] = f"/v1/calls/{body['job']}"
     return json_response(body, metadata.get("statusCode", 200), headers)

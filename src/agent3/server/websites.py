@@ -5,7 +5,6 @@ No browser starts before the first visit, and without the extra ``browser`` only
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,15 @@ from pathlib import Path
 from agent3.definitions import NLWebInterface
 from agent3.directory import Directory
 from agent3.env import Env
+from agent3.errors import AgentNotFound
 from agent3.model import Agent, Principal
 from agent3.nlweb.asking import Sites
-from agent3.nlweb.commands import Resolution, embeddings, resolve, resolve_async
-from agent3.nlweb.connector import NLWebConnector
+from agent3.nlweb.commands import understand
+from agent3.nlweb.connector import NLWebConnector, interface_of
 from agent3.nlweb.files import load
+from agent3.nlweb.grants import Grants, scope_of
 from agent3.nlweb.healing import Healer, StoredBook
+from agent3.nlweb.robots import Robots
 from agent3.nlweb.sessions import Sessions
 from agent3.nlweb.snapshots import Snapshots
 from agent3.nlweb.visits import Visits
@@ -27,9 +29,10 @@ from agent3.security.access import Access
 from agent3.security.network import Policy
 from agent3.security.secrets import Vault
 from agent3.server.signins import Seals
+from agent3.settings import Web
 from agent3.storage import Database
 
-__all__ = ["websites"]
+__all__ = ["forget_website", "websites"]
 
 
 def websites(
@@ -39,6 +42,7 @@ def websites(
     seals: Seals,
     vault: Vault,
     policy: Policy,
+    web: Web,
     env: Env,
     metrics: Metrics,
     snapshots: Path | None = None,
@@ -63,17 +67,33 @@ def websites(
         return Healer(interface, book, metrics=metrics, env=env)
 
     recording = None if snapshots is None else partial(Snapshots, snapshots)
-    visits = Visits(sessions=sessions, vault=vault, finder=finder, snapshots=recording, metrics=metrics)
-    return NLWebConnector(visits, resolve=_understood, load=load, find=find, may=may, sites=Sites(policy))
+    visits = Visits(
+        sessions=sessions,
+        vault=vault,
+        grants=Grants.read(web.secrets),
+        robots=Robots(web.robots, env=env),
+        finder=finder,
+        snapshots=recording,
+        metrics=metrics,
+    )
+    return NLWebConnector(visits, resolve=understand, load=load, find=find, may=may, sites=Sites(policy))
 
 
-async def _understood(text: str, interface: NLWebInterface) -> Resolution:
-    """A sentence by its words, and where these leave it open by its meaning, if `agent3 semantic install` was run."""
-    found = await resolve_async(text, interface)
-    if found.action is not None or not embeddings.installed():
-        return found
-    return await asyncio.to_thread(_by_meaning, text, interface)
+async def forget_website(database: Database, directory: Directory, gone: Agent) -> None:
+    """Forget what was kept for a website that was removed, or that has become another one.
 
-
-def _by_meaning(text: str, interface: NLWebInterface) -> Resolution:
-    return resolve(text, interface, semantic=embeddings.load())
+    What a website of the directory has in common with it stays: sessions of the same scope, elements of the same id.
+    """
+    try:
+        interface = interface_of(gone)
+    except AgentNotFound:
+        return
+    rest = [
+        interface_of(one)
+        for one in await directory.everything()
+        if one.card.get("protocol") == "nlweb" and "interface" in one.card
+    ]
+    if scope_of(interface) not in {scope_of(one) for one in rest}:
+        await Sessions(database).forget(site=scope_of(interface))
+    if interface.interface_id not in {one.interface_id for one in rest}:
+        await StoredBook(database).forget(interface.interface_id)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent3.errors import ValidationError
 from agent3.nlweb.browsers import require
 from agent3.nlweb.commands import Driven, drive
 from agent3.nlweb.sdk import playwright
@@ -47,6 +48,19 @@ NESTED = """<iframe srcdoc="<button onclick='parent.document.title=&quot;framed&
 <my-box></my-box><script>customElements.define('my-box', class extends HTMLElement { connectedCallback() {
   this.attachShadow({mode: 'open'}).innerHTML = '<div><button>Deep</button></div>';
   this.shadowRoot.querySelector('button').onclick = () => document.title = 'shadowed'; } });</script>"""
+ORDER = """<form method="post" onsubmit="event.preventDefault(); document.title = 'sent ' + n.value + '/' + c.value">
+<label>Name <input id="n"></label><label>City <input id="c"></label><button>Order now</button></form>
+<p><a href="#us" onclick="document.title = 'us'">Contact us</a></p>"""
+SHELF = """<form onsubmit="event.preventDefault(); document.title = q.value">
+<label>Search plants <input id="q"></label><button>Search</button></form>
+<p><b>Plant 3</b> <a href="#3">Details</a></p>"""
+MANY = """<a href="#1" onclick="document.title='one'">Details</a>
+<a href="#2" onclick="document.title='two'">Details</a>
+<label>Date <input type=date id=d onchange="document.title=d.value"></label>
+<label>Name <input id=n oninput="document.title=n.value"></label>
+<label><input type=checkbox id=k onchange="document.title=k.checked">News</label>
+<label><input type=checkbox checked id=a onchange="document.title=a.checked">Adverts</label>
+<input type=range min=0 max=20 id=r oninput="document.title=r.value">"""
 TABLE = """<table><tr><td>Country</td><td>Peru</td></tr><tr><td>Language</td><td>Quechua</td></tr></table>
 <input id="t"><button onclick="document.title = t.value">Submit</button>"""
 
@@ -105,6 +119,81 @@ def test_what_is_not_on_the_page_is_left_undone_and_said(run: Any) -> None:
     assert (done.done, after) == ([], "")
     assert done.left == ["Click the Launch rocket button"]
     assert not done.complete
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "frobnicate the city and click Order now",
+        "enter Ann as name and Rome as shoe size and click Order now",
+        'enter "Ann" as name and Rome as city and click Order now',
+        'enter "Ann" as the shoe size and click Order now',
+        "click Launch and click Order now",
+    ],
+)
+def test_a_sentence_that_is_half_understood_does_nothing(run: Any, sentence: str) -> None:
+    done, after = run(ORDER, sentence)
+    assert (done.done, after) == ([], "")
+    assert len(done.left) == 2
+    assert done.left[0] in sentence.removesuffix(" and click Order now")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "title"),
+    [
+        ("put the name Ann in and click Order now", "sent Ann/"),
+        ("please use Ann as name, Rome as city and click Order now", "sent Ann/Rome"),
+        ("set the city to San Sebastian and the name to Ann and Bob, then click Order now", ""),
+        ("set the city to San Sebastian and the name to Ann, then click Order now", "sent Ann/San Sebastian"),
+        ("escribe Ana en el nombre y pulsa Order now", ""),
+        ("click Contact us", "us"),
+        ("Contact us", "us"),
+    ],
+)
+def test_values_without_quotes_are_written_if_all_of_them_have_a_field(run: Any, sentence: str, title: str) -> None:
+    assert run(ORDER, sentence)[1] == title
+
+
+@pytest.mark.parametrize(
+    ("sentence", "title"),
+    [
+        ("click on the second Details link", "two"),
+        ("haz clic en Details", "one"),
+        ('type "Ann" into Name', "Ann"),
+        ('escribe "Ana" en Name y marca News', "true"),
+        ("uncheck Adverts", "false"),
+        ("select 17 with the slider", "17"),
+        ("enter 12/24/2027 as the date", "2027-12-24"),
+    ],
+)
+def test_the_sentences_of_the_documentation_are_understood(run: Any, sentence: str, title: str) -> None:
+    done, after = run(MANY, sentence)
+    assert after == title
+    assert done.complete
+
+
+def test_a_press_with_consequences_is_told_before_it_is_done(run: Any) -> None:
+    asked: list[str] = []
+    assert run(ORDER, "use Ann as name and click Order now", confirm=asked.append)[1] == "sent Ann/"
+    assert asked == ["click button 'Order now' (Name: Ann, City: empty)"]
+    run(ORDER, "click Contact us", confirm=asked.append)
+    run(SHELF, "search for plant 3", confirm=asked.append)
+    assert len(asked) == 1
+
+    def refuse(what: str) -> None:
+        raise ValidationError(what)
+
+    with pytest.raises(ValidationError, match="Order now"):
+        run(ORDER, "click Order now", confirm=refuse)
+
+
+@pytest.mark.parametrize("sentence", ["search for plant 3", "busca plant 3", 'search "plant 3"'])
+def test_a_search_goes_to_the_search_box_and_not_to_the_words_on_the_page(run: Any, sentence: str) -> None:
+    assert run(SHELF, sentence)[1] == "plant 3"
+
+
+def test_what_cannot_be_pressed_is_not_what_a_find_means(run: Any) -> None:
+    assert run(SHELF, "find plant 3")[0].done == []
 
 
 def test_a_form_is_sent_only_if_the_sentence_or_the_caller_says_so(run: Any) -> None:

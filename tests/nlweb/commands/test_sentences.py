@@ -15,7 +15,7 @@ from agent3.nlweb.commands.driving.sentences import clauses, target_of
         ('Type "press Submit, then go" into the box and press Submit.', ["type", "click"]),
         ("Scroll to the bottom of the text hit submit", ["scroll", "click"]),
         ("Select Trinidad and Tobago from the list and click Submit.", ["select", "click"]),
-        ("Busca la oferta y pulsa Enviar", ["find", "click"]),
+        ("Busca la oferta y pulsa Enviar", ["search", "click"]),
     ],
 )
 def test_a_sentence_is_split_where_something_new_is_to_be_done(sentence: str, parts: list[str]) -> None:

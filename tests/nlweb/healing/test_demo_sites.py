@@ -97,7 +97,7 @@ def test_a_product_that_is_sold_out_is_not_bought_by_another_button() -> None:
             steps[5].model_copy(update={"timeout": 0.8}),
         ]
         with pytest.raises(CallTimeout, match="no other element was taken"):
-            shop.act("add_to_cart")
+            shop.act("add_to_cart", product="Honey spoon")
         assert shop.executor.page.evaluate("pressed") == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from agent3 import bridge
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, StorageError
 from agent3.nlweb.healing import Healer, Known, MemoryBook, Policy, Where
+from agent3.nlweb.healing import healer as healing
 from agent3.nlweb.healing import heals as life
+from agent3.nlweb.healing.ahead import Ahead
 from agent3.observe.metrics import Metrics
 from tests.support.acting import Stage, stage, step
 
@@ -35,6 +38,9 @@ customElements.define('my-box', class extends HTMLElement { connectedCallback() 
 this.attachShadow({mode: 'open'}).innerHTML = `<h2>Blue mug</h2><p>Stoneware of clay</p>
 <button INNER>Add to cart</button>`;
 this.shadowRoot.querySelector('button').onclick = () => document.title = 'added'; } });</script>"""
+LIST = """<!doctype html><title>Shop</title><main><h1>Mugs</h1><p>Stoneware of three hundred millilitres</p>
+<button id="more">Show more mugs</button><p hidden id="busy">Loading</p></main>"""
+NEW_LIST = LIST.replace('id="more"', 'class="wide"').replace(' hidden id="busy"', "")
 FRAME = "<!doctype html><title>Shop</title><iframe id='inner' src='/inside'></iframe>"
 LATE = """<!doctype html><title>Shop</title><main></main><script>setTimeout(() => {
 document.querySelector('main').innerHTML =
@@ -79,7 +85,10 @@ def test_a_redesigned_element_is_found_again_and_the_heal_is_proposed(
     play.act(*steps)
     assert play.page.title() == "added"
     assert play.page.input_value("[name=count]") == "3"
-    assert [one.selector for one in healer.used] == ['input[name="count"]', 'role=button[name="Add to basket"s]']
+    assert [one["healed"] for one in play.executor.healed] == [
+        'input[name="count"]',
+        'role=button[name="Add to basket"s]',
+    ]
     assert [(one.state, one.wins) for one in known(book).heals] == [("proposed", 1)]
 
 
@@ -199,3 +208,101 @@ def test_heals_are_counted(play: Stage, book: MemoryBook) -> None:
     play.act(*ADD)
     shown = {one.labels["result"]: one.value for one in next(iter(metrics.nlweb_heals.collect())).samples}
     assert {key: shown[key] for key in ("used", "proposed", "promoted")} == {"used": 1, "proposed": 1, "promoted": 1}
+
+
+# Waiting, and conditions
+
+
+WAIT = [step(A.NAVIGATE, value="/"), step(A.WAIT, "#more", timeout=0.6)]
+
+
+@pytest.mark.requirement("RF-013-54")
+def test_what_is_waited_for_is_healed_when_the_time_is_nearly_over(
+    play: Stage, healer: Healer, book: MemoryBook
+) -> None:
+    play.site.pages["/"] = LIST
+    play.act(*WAIT)
+    assert known(book, "#more").print is not None
+    play.site.pages["/"] = NEW_LIST
+    began = time.monotonic()
+    play.act(*WAIT, step(A.NAVIGATE, value="/", wait_for="#more", timeout=0.6))
+    assert time.monotonic() - began >= 0.4
+    assert {one["selector"]: one["healed"] for one in healer.told()} == {"#more": 'role=button[name="Show more mugs"s]'}
+    assert [(one.state, one.wins) for one in known(book, "#more").heals] == [("proposed", 1)]
+
+
+def test_a_wait_for_what_is_gone_ends_in_time_and_says_why(play: Stage, healer: Healer) -> None:
+    play.site.pages["/"] = LIST
+    play.act(*WAIT)
+    play.site.pages["/"] = LIST.replace('id="more">Show more mugs', ">Print")
+    with pytest.raises(CallTimeout, match="no other element was taken for it"):
+        play.act(*WAIT)
+    assert not healer.told()
+
+
+def test_a_wait_that_may_fail_and_a_wait_for_absence_are_not_healed(play: Stage, healer: Healer) -> None:
+    play.site.pages["/"] = LIST.replace(" hidden", "")
+    play.act(WAIT[0], step(A.WAIT, "#busy", timeout=0.6), WAIT[1])
+    play.site.pages["/"] = NEW_LIST
+    play.act(WAIT[0], step(A.WAIT, until={"absent": "#busy"}), step(A.WAIT, "#more", optional=True, timeout=0.3))
+    assert not healer.told()
+
+
+def test_a_condition_goes_by_a_heal_that_was_promoted_and_searches_for_none(
+    play: Stage, healer: Healer, book: MemoryBook
+) -> None:
+    asked = [ADD[0], step(A.EXTRACT, "h1", when={"visible": "#add"})]
+    play.act(*ADD)
+    play.site.pages["/"] = NEW
+    assert play.act(*asked) is None
+    for _ in range(3):
+        play.act(*ADD)
+    assert play.act(*asked) == ["Blue mug"]
+    play.site.pages["/"] = REMOVED
+    assert play.act(*asked) is None
+
+
+# Looking ahead
+
+
+def test_steps_on_one_document_are_looked_at_together(
+    play: Stage, healer: Healer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [ADD[0], step(A.TYPE, "#count", "3"), ADD[1]]
+    play.act(*steps)
+    singly: list[str] = []
+    read = healing._read
+
+    async def counted(page: Any, spoken: Any, *rest: Any) -> Any:
+        singly.append(spoken.selector)
+        return await read(page, spoken, *rest)
+
+    monkeypatch.setattr(healing, "_read", counted)
+    play.act(*steps)
+    assert play.page.title() == "added"
+    assert singly == []
+    play.site.pages["/"] = NEW
+    play.act(*steps)
+    assert [one["selector"] for one in healer.told()] == ["#count", "#add"]
+
+
+def test_what_was_seen_ahead_is_not_believed_of_another_document_or_after_a_click(play: Stage) -> None:
+    play.site.pages |= {"/": OLD, "/swapped": SWAPPED}
+    typing, clicking = step(A.TYPE, "#count", "3"), step(A.CLICK, "#add")
+    page = play.scene.page
+
+    async def story() -> list[str]:
+        ahead, roles = Ahead(), []
+        ahead.begin([typing, clicking])
+        for after in ("", "/swapped", "click"):
+            await page.goto(play.site.url)
+            assert (await ahead.look(page, typing)) is not None
+            if after == "/swapped":
+                await page.goto(play.site.url + after)
+            elif after == "click":
+                ahead.worked(clicking)
+            seen = await ahead.look(page, clicking)
+            roles.append(seen.role if seen else "nothing")
+        return roles
+
+    assert bridge.run(story()) == ["button", "nothing", "nothing"]

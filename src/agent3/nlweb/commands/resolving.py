@@ -24,7 +24,7 @@ from agent3.nlweb.commands.ranking import Words, spoken, texts_of
 from agent3.nlweb.commands.slots import Filled, fill
 from agent3.nlweb.parameters import used
 
-__all__ = ["Candidate", "Resolution", "resolve", "resolve_async", "schema_of"]
+__all__ = ["Candidate", "Resolution", "resolve", "resolve_async", "schema_of", "settled"]
 
 How = Literal["pattern", "words", "meaning", "model"]
 
@@ -38,6 +38,7 @@ _IDLE_VALUE = 0.1
 _SHOWN = 3
 _LEAST_SHOWN = 0.15
 _LONGEST = 2_000
+_SOME = re.compile(r"^(?:an?|some|any|un|una|unos|unas|alg[uú]n|alguna)\s+(?=[a-z])")
 _ASIDE = frozenset("date day tomorrow today hoy manana".split())
 
 
@@ -115,14 +116,14 @@ def schema_of(interface: NLWebInterface, action: str) -> dict[str, Any]:
 def _by_words(command: str, interface: NLWebInterface, semantic: Embedder | None, now: datetime) -> Resolution:
     command = command.strip()[:_LONGEST]
     if (exact := _by_pattern(command, interface, now)) is not None:
-        return _settled(command, interface, [exact], exact, "pattern")
+        return settled(command, interface, [exact], exact, "pattern")
     ranked = _ranked(command, interface, now)
     if (sure := _clear(ranked)) is not None:
-        return _settled(command, interface, ranked, sure, "words")
+        return settled(command, interface, ranked, sure, "words")
     if semantic is not None and ranked:
         ranked = _by_meaning(command, interface, semantic, ranked)
         if (sure := _clear(ranked)) is not None:
-            return _settled(command, interface, ranked, sure, "meaning")
+            return settled(command, interface, ranked, sure, "meaning")
     near = [one for one in ranked[:_SHOWN] if one.score >= _LEAST_SHOWN]
     shown = near or ranked[:_SHOWN]
     titles = [_title(interface, one.action) for one in shown]
@@ -144,9 +145,17 @@ def _by_pattern(command: str, interface: NLWebInterface, now: datetime) -> Candi
             slots = patterns.match(command, phrase)
             if slots is not None:
                 fixed = len(re.sub(r"\{\w+\}", "", phrase))
-                found.append((fixed, _filled_by_pattern(command, interface, action, slots, now)))
+                told = _without(interface, action, phrase) if info and not slots else interface
+                found.append((fixed, _filled_by_pattern(command, told, action, slots, now)))
     whole = [one for one in found if not one[1].missing] or found
     return max(whole, key=lambda one: one[0])[1] if whole else None
+
+
+def _without(interface: NLWebInterface, action: str, phrase: str) -> NLWebInterface:
+    """The interface without an example that has no slots: which of its words are values, only the others can tell."""
+    info = interface.info[action]
+    left = info.model_copy(update={"phrases": [one for one in info.phrases if one != phrase]})
+    return interface.model_copy(update={"info": {**interface.info, action: left}})
 
 
 def _filled_by_pattern(
@@ -173,8 +182,8 @@ def _dated(value: Any) -> bool:
 
 
 def _kept(value: Any, text: str) -> Any:
-    """A plain text is kept whole: the phrase says where it ends."""
-    return text if isinstance(value, str) and value in text else value
+    """A plain text is kept whole, but for an article before a common noun: the phrase says where it ends."""
+    return _SOME.sub("", text) if isinstance(value, str) and value in text else value
 
 
 def _ranked(command: str, interface: NLWebInterface, now: datetime) -> list[Candidate]:
@@ -229,9 +238,10 @@ def _clear(ranked: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-def _settled(
+def settled(
     command: str, interface: NLWebInterface, ranked: Sequence[Candidate], best: Candidate, how: How
 ) -> Resolution:
+    """What was decided for, with a question for what is missing or can be read in two ways."""
     slots = {name: value for name, value in best.slots.items() if name not in best.doubts}
     missing = [*best.missing, *(name for name in best.doubts if name not in best.missing)]
     question = None
@@ -260,7 +270,7 @@ async def _by_model(command: str, interface: NLWebInterface, llm: LLM, found: Re
     missing = [name for name in schema.get("required", ()) if name not in slots]
     best = Candidate(action, 0.9, slots, missing)
     others = [one for one in found.candidates if one.action != action]
-    return _settled(command, interface, [best, *others], best, "model")
+    return settled(command, interface, [best, *others], best, "model")
 
 
 def _tool(interface: NLWebInterface, action: str) -> Tool:

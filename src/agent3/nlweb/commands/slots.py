@@ -47,6 +47,7 @@ _STOPS = re.compile(
     r"\s+(?:from|to|in|at|on|for|with|by|under|below|over|above|and|then|returning|leaving|between|until|near|please"
     r"|desde|hasta|hacia|en|para|por|con|el|del|a|y|entre|saliendo|volviendo)\s+|[,;.!?](?:\s|$)"
 )
+_INTO = frozenset("into to in on onto from at al a en del de".split())
 _TELLING = ("date", "time", "money", "email", "url")
 _NO = re.compile(r"\b(?:without|no|not|don'?t|never|sin|non|excluding|excepto)\b")
 _SUITS: dict[Sort, tuple[Kind, ...]] = {
@@ -323,11 +324,19 @@ class _Filling:
             spoken.pop(0)
         while spoken and fold(spoken[-1]).strip(".,!?") in EMPTY | {"please"}:
             spoken.pop()
+        spoken = self._without_place(spoken)
         value = " ".join(spoken).strip(" ,;.!?¿¡")
         if value:
             self._filled.values[name] = value
             self._filled.loose = name
             self._take(0, len(self._text))
+
+    def _without_place(self, spoken: list[str]) -> list[str]:
+        """Without an end such as "into my cart" where the cart belongs to the action."""
+        for index in range(1, len(spoken)):
+            if fold(spoken[index]) in _INTO and all(map(self._is_verb, spoken[index + 1 :])) and spoken[index + 1 :]:
+                return spoken[:index]
+        return spoken
 
     def _is_verb(self, word: str) -> bool:
         meant = concepts(word)

@@ -100,6 +100,11 @@ class StoredBook:
         )
         return sorted((msgspec.json.decode(row["body"], type=Known) for row in found), key=lambda known: known.where)
 
+    async def forget(self, interface: str) -> int:
+        """Forget all of an interface that is gone; how many elements there were."""
+        gone = "DELETE FROM web_elements WHERE interface = ?"
+        return await self._database.write(lambda tx: tx.run(gone, interface))
+
 
 def _key(where: Where) -> tuple[str, str, str, str]:
     return where.interface, where.action, where.selector, where.frame

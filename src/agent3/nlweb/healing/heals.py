@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.nlweb.healing.prints import Print
 
-__all__ = ["Change", "Heal", "Known", "Note", "Policy", "State", "Where", "accepted", "learnt", "lost", "proposed",
-           "reverted", "won"]  # fmt: skip
+__all__ = ["Change", "Heal", "Known", "Note", "Policy", "Seen", "State", "Use", "Where", "accepted", "learnt", "lost",
+           "proposed", "read_on", "reverted", "won"]  # fmt: skip
 
 State = Literal["proposed", "promoted", "reverted"]
 ITSELF = "agent3"
@@ -77,12 +77,20 @@ class Heal(Struct, frozen=True, kw_only=True):
         return self.state == "promoted" and bool(self.notes) and self.notes[-1].by != ITSELF
 
 
+class Seen(Struct, frozen=True):
+    """Marks of a page on which something was read, outside of what was read, and when that was."""
+
+    at: float
+    marks: tuple[str, ...]
+
+
 class Known(Struct, frozen=True):
-    """All that is known of an element: its fingerprint, and its heals."""
+    """All that is known of an element: its fingerprint, its heals, and the page on which rows of it were read."""
 
     where: Where
     print: Print | None = None
     heals: tuple[Heal, ...] = ()
+    page: Seen | None = None
 
     @property
     def promoted(self) -> Heal | None:
@@ -92,6 +100,25 @@ class Known(Struct, frozen=True):
     def heal(self, name: str) -> Heal | None:
         """The heal of an id."""
         return next((one for one in self.heals if one.id == name), None)
+
+
+class Use(Struct, frozen=True):
+    """That a step went by a heal."""
+
+    where: Where
+    heal: Heal
+
+    def told(self) -> dict[str, Any]:
+        """For whoever called: which selector did not fit, and what was taken in its place, how surely."""
+        return {
+            "id": self.heal.id,
+            "action": self.where.action,
+            "selector": self.where.selector,
+            "healed": self.heal.selector,
+            "element": {"role": self.heal.print.role, "name": self.heal.print.name},
+            "score": self.heal.score,
+            "state": self.heal.state,
+        }
 
 
 Change = Callable[[Known], Known]
@@ -106,6 +133,11 @@ def name_of(where: Where, selector: str) -> str:
 def learnt(print_: Print) -> Change:
     """The step's own selector worked: this is what it means."""
     return lambda known: replace(known, print=print_)
+
+
+def read_on(marks: tuple[str, ...], at: float) -> Change:
+    """The selector of an extraction found something on a page with these marks."""
+    return lambda known: replace(known, page=Seen(at, marks))
 
 
 def proposed(heal: Heal, at: float) -> Change:

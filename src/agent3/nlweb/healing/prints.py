@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-__all__ = ["Print", "family", "of_page", "words"]
+from agent3.nlweb.wellformed import well_formed
+
+__all__ = ["Print", "digest", "family", "of_page", "words"]
 
 _SAME_ROLE = {"searchbox": "textbox"}
 """What ARIA calls a kind of the other."""
 _MOST_WORDS = 100
+_TEXTS = ("name", "test", "id", "field", "placeholder", "title", "href", "query", "near", "wide", "heading")
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -47,6 +51,8 @@ class Print(Struct, frozen=True, omit_defaults=True):
     landmark: str = ""
     box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     shown: bool = True
+    given: int = 0
+    """How the caller's words stand beside it, where its selector has some: 0 not at all, 1 among others, 2 alone."""
 
     @property
     def lasting(self) -> Print:
@@ -54,12 +60,18 @@ class Print(Struct, frozen=True, omit_defaults=True):
         return replace(self, box=(0.0, 0.0, 0.0, 0.0))
 
 
-def of_page(seen: dict[str, Any]) -> Print:
-    """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error."""
+def of_page(seen: dict[str, Any], given: Sequence[tuple[str, str]] = ()) -> Print:
+    """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error.
+
+    Of ``given``, placeholders and the caller's words for them, the fingerprint holds the placeholders.
+    """
+    if given:
+        seen = {**seen, **{key: _masked(str(seen.get(key) or ""), given) for key in _TEXTS}}
+    seen = well_formed(seen)
     around = {key: digests(str(seen.get(key) or "")) for key in ("near", "wide", "heading")}
     box = tuple(round(float(one), 3) for one in seen["box"])
     query = str(seen.get("query") or "").lstrip("?")
-    return convert({**seen, **around, "box": box, "query": _digest(query) if query else ""}, Print)
+    return convert({**seen, **around, "box": box, "query": digest(query) if query else ""}, Print)
 
 
 def family(role: str) -> str:
@@ -77,8 +89,22 @@ def words(text: str) -> list[str]:
 def digests(text: str) -> tuple[str, ...]:
     """The different words of a text, each as a short digest."""
     found = dict.fromkeys(words(text))
-    return tuple(_digest(one) for one in list(found)[:_MOST_WORDS])
+    return tuple(digest(one) for one in list(found)[:_MOST_WORDS])
 
 
-def _digest(text: str) -> str:
+def _masked(text: str, given: Sequence[tuple[str, str]]) -> str:
+    """A text with placeholders for the caller's words. Where these are written otherwise, none of it is kept."""
+    for name, value in given:
+        own = _WORD.findall(value)
+        if not own:
+            continue
+        apart = r"[\W_]+".join(re.escape(one) for one in own)
+        text = re.sub(rf"(?<![^\W_]){apart}(?![^\W_])", name, text, flags=re.IGNORECASE)
+        if f" {' '.join(words(value))} " in f" {' '.join(words(text.replace(name, ' | ')))} ":
+            return ""
+    return text
+
+
+def digest(text: str) -> str:
+    """A short digest, to be compared and not read."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from agent3.nlweb.healing.prints import Print, family, words
 
-__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "judge", "name_likeness", "score"]
+__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "contradicts", "judge", "name_likeness", "objection", "score"]
 
 THRESHOLD = 0.62
 MARGIN = 0.12
@@ -62,6 +62,16 @@ _DANGER = frozenset(
     "eliminar borrar cancelar cerrar donate upgrade premium advertisement sponsored".split()
 )
 """What nothing is ever taken for that did not say it before."""
+_GRAVE = frozenset(
+    "delete remove cancel destroy erase discard unsubscribe terminate refund eliminar borrar cancelar anular".split()
+)
+"""What a step never does by a selector that meant something else, whatever is at stake."""
+_PRESSED = frozenset({"button", "link", "menuitem", "tab", "summary", "generic"})
+"""Roles that a click treats alike."""
+_CALLED = frozenset(
+    "button link menuitem tab summary option checkbox radio switch textbox spinbutton date select file".split()
+)
+"""Roles whose name says what they are for; that of a form or a row is whatever stands in it."""
 _FILLERS = frozenset("the a an your my our now please here el la los las tu su mi ahora".split())
 _PAIRS = {("log", "in"): "login", ("sign", "in"): "signin", ("log", "out"): "logout", ("sign", "out"): "signout",
           ("sign", "up"): "signup", ("check", "out"): "checkout", ("e", "mail"): "email"}  # fmt: skip
@@ -91,10 +101,12 @@ def judge(
     """Which candidate is the remembered element, if that is beyond doubt."""
     ranked = sorted(
         (Scored(index, score(known, one), doubt(known, one)) for index, one in enumerate(candidates)
-         if family(one.role) == family(known.role)),
+         if family(one.role) == family(known.role) and one.given >= known.given),
         key=lambda one: -one.score,
     )  # fmt: skip
     best = tuple(ranked[:3])
+    if not best and known.given:
+        return Verdict(None, f"no {known.role} stands beside what was asked for", ())
     if not best:
         return Verdict(None, f"there is no other {known.role} on the page", ())
     first = best[0]
@@ -230,6 +242,41 @@ def doubt(known: Print, other: Print) -> str:
     return "" if around >= _CONTEXT else "it stands among other things"
 
 
+def contradicts(doubt_: str) -> bool:
+    """Whether a doubt is of the kind that nobody should be asked to overcome."""
+    return doubt_.startswith(_PLAINLY)
+
+
+def objection(known: Print, now: Print, *, named: bool, strict: bool) -> str:
+    """Why the element that a selector fits now is not the one that it meant; empty if it may be.
+
+    The author's selector fits, so only what is plain counts: another role, or a grave word. What it is called is looked
+    at where ``named``, and beyond such words only where much is at stake (``strict``). Numbers never count: a price or
+    an amount in a name is another one in every call.
+    """
+    before, after = _without_numbers(known.name), _without_numbers(now.name)
+    if family(known.role) != family(now.role):
+        alike = name_likeness(before, after) >= _NAMED or (not before and not after)
+        if not (alike and {known.role, now.role} <= _PRESSED):
+            return f"it was a {known.role} and is a {now.role}{f' {now.name[:60]!r}' if now.name else ''}"
+    if not named or family(known.role) not in _CALLED or not before or not after:
+        return ""
+    if _raw(after) & _GRAVE - _raw(before):
+        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
+    marked = any(getattr(known, each) and getattr(known, each) == getattr(now, each) for each in ("test", "field"))
+    other = name_likeness(before, after) < _CONTRADICTED and not marked
+    if strict and (_says_otherwise(before, after) or other):
+        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
+    return ""
+
+
+def _without_numbers(name: str) -> str:
+    return " ".join(word for word in words(name) if not word.isdigit())
+
+
+_PLAINLY = ("it says", "it has another number", "one of them is for a password")
+
+
 def _says_otherwise(one: str, other: str) -> str:
     first, second = _raw(one), _raw(other)
     if second & _DANGER - first:
@@ -274,6 +321,8 @@ def _context(known: Print, other: Print) -> float:
         (known.fields, _overlap(known.fields, other.fields), 1.0),
     ]
     known_parts = [(likeness, weight) for mine, likeness, weight in parts if mine]
+    if known.given:  # to stand beside the very words that were asked for says more than prices and remarks around it
+        known_parts.append((float(other.given >= known.given), 3.0))
     if not known_parts:
         return 0.5
     return sum(likeness * weight for likeness, weight in known_parts) / sum(weight for _, weight in known_parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LIST", "PRINTS", "QUICK", "READ", "SAME", "SELECTORS"]
+__all__ = ["LIST", "MANY", "MARKED", "PRINTS", "QUICK", "READ", "SAME", "SELECTORS"]
 
 _LIBRARY: Final = r"""
 const cut = (text, most = 120) => (text ?? '').replace(/\s+/g, ' ').trim().slice(0, most);
@@ -105,7 +105,48 @@ const place = one => {
   const whole = document.documentElement, wide = Math.max(whole.scrollWidth, 1), high = Math.max(whole.scrollHeight, 1);
   return [(box.x + scrollX) / wide, (box.y + scrollY) / high, box.width / wide, box.height / high];
 };
-const read = one => ({
+const plain = text => (text ?? '').normalize('NFKD').replace(/\p{M}+/gu, '').toLowerCase()
+  .match(/[\p{L}\p{N}]+/gu)?.join(' ') ?? '';
+const MARKS = ['id', 'name', 'href', 'formaction', 'title', 'alt', 'aria-label'];
+const CHOSEN = ['checkbox', 'radio', 'hidden', ...BUTTONS];
+const marks = one => [...one.attributes].filter(({name}) => MARKS.includes(name) || name.startsWith('data-')
+  || (name === 'value' && (one.tagName !== 'INPUT' || CHOSEN.includes(one.type)))).map(({value}) => cut(value, 300));
+const says = (text, value) => {
+  const all = plain(text);
+  return all === value ? 2 : ` ${all} `.includes(` ${value} `) ? 1 : 0;
+};
+const ROW = 'tr, li, article, option, [role=row], [role=listitem], [role=article], [role=option]';
+const CELL = 'td, th, [role=cell], [role=gridcell]';
+const PRESSED = 'button, input, select, textarea, label, [role=button]';
+const MONEY = ['eur', 'euro', 'euros', 'usd', 'gbp', 'chf', 'jpy', 'inr', 'sek', 'nok', 'dkk', 'pln', 'us'];
+const visible = one => one.checkVisibility?.({visibilityProperty: true}) ?? true;
+const held = (node, one, value) => {
+  const inside = [node, ...node.querySelectorAll('*')]
+    .filter(each => !one.contains(each) && !MUTE.includes(each.tagName));
+  if (inside.slice(0, 300).some(each => visible(each) && says(cut(each.textContent, 300), value) === 2)) return 2;
+  return says(gather(node, 900, [one]), value);
+};
+const otherwise = (node, one) => {
+  const passed = node.closest(ROW) ? PRESSED + ', a' : PRESSED;
+  return plain(gather(node, 900, [one, ...node.querySelectorAll(passed)])).split(' ')
+    .some(word => word && !/^\p{N}+$/u.test(word) && !MONEY.includes(word));
+};
+const stands = (one, wanted) => {
+  const value = plain(wanted);
+  let best = value ? Math.max(...[name(one), ...marks(one)].map(text => says(text, value))) : 0;
+  if (!value) return 0;
+  for (let node = above(one), level = 0; node && node !== document.body && level < 8; node = above(node), level++) {
+    if (best === 2) return best;
+    const found = held(node, one, value);
+    const twin = each => each !== one && role(each) === role(one) && name(each) === name(one);
+    if (found && [...node.querySelectorAll('*')].some(twin)) return best;
+    best = Math.max(best, found);
+    if (node.matches(ROW) || node.matches(PARTS) || (!node.matches(CELL) && otherwise(node, one))) return best;
+  }
+  return best;
+};
+const read = (one, given = []) => ({
+  given: given.length ? Math.min(...given.map(each => stands(one, each))) : 0,
   role: cut(role(one), 40), tag: one.tagName.toLowerCase(), kind: control(one) ? one.type : '', name: name(one),
   test: cut(TESTS.map(each => one.getAttribute(each)).find(Boolean), 80), id: cut(one.id, 80),
   field: cut(one.getAttribute('name'), 80), placeholder: cut(one.getAttribute('placeholder')),
@@ -119,13 +160,19 @@ const read = one => ({
 });
 """
 
-READ: Final = f"element => {{ {_LIBRARY} return read(element); }}"
-"""One element → what a fingerprint is made of."""
+READ: Final = f"(element, given) => {{ {_LIBRARY} return read(element, given); }}"
+"""One element, and the caller's words that it should stand beside → what a fingerprint is made of."""
 
-QUICK: Final = f"""selector => {{ {_LIBRARY}
-  try {{ const found = document.querySelector(selector); return found && read(found); }} catch {{ return null; }}
+QUICK: Final = f"""([selector, given]) => {{ {_LIBRARY}
+  try {{ const found = document.querySelector(selector); return found && read(found, given); }} catch {{ return null; }}
 }}"""
 """The same by a selector that the page itself understands, now: one message to the browser instead of several."""
+
+MANY: Final = f"""selectors => {{ {_LIBRARY}
+  const first = selector => {{ try {{ return document.querySelector(selector); }} catch {{ return null; }} }};
+  return selectors.map(first).map(found => found && read(found));
+}}"""
+"""The same for several selectors."""
 
 LIST: Final = f"""([roles, seen, most]) => {{ {_LIBRARY}
   const found = [];
@@ -140,8 +187,8 @@ LIST: Final = f"""([roles, seen, most]) => {{ {_LIBRARY}
 }}"""
 """Every element of some roles, kept in the page by a handle; ``whole`` says whether that is all of them."""
 
-PRINTS: Final = f"""([list, most]) => {{ {_LIBRARY}
-  return {{whole: list.whole, prints: list.found.slice(0, most).map(read)}};
+PRINTS: Final = f"""([list, most, given]) => {{ {_LIBRARY}
+  return {{whole: list.whole, prints: list.found.slice(0, most).map(one => read(one, given))}};
 }}"""
 
 SELECTORS: Final = f"""([list, index]) => {{ {_LIBRARY}
@@ -165,5 +212,21 @@ SELECTORS: Final = f"""([list, index]) => {{ {_LIBRARY}
   return {{stable: ways.filter(Boolean).filter(alone), path: steps.join(' > ')}};
 }}"""
 """Selectors that mean one element of the list and no other, the most lasting first, and its path."""
+
+MARKED: Final = r"""(rows, most) => {
+  const within = new Set(rows.slice(0, 500).flatMap(row => [row, ...row.querySelectorAll('*')]));
+  const made = text => /\d{3,}|[0-9a-f]{8,}|^:/i.test(text);
+  const found = new Set();
+  for (const one of [...document.querySelectorAll('[id], [class], [name], form, nav, header, main, aside, footer')]) {
+    if (within.has(one) || one.closest('head')) continue;
+    if (found.size >= most) break;
+    const said = [one.id && `#${one.id}`, ...[...one.classList].slice(0, 8).map(each => `.${each}`),
+      one.getAttribute('name') && `@${one.getAttribute('name')}`];
+    for (const each of said) if (each && !made(each)) found.add(each.slice(0, 80));
+    if (one.matches('form, nav, header, main, aside, footer')) found.add(one.localName);
+  }
+  return [...found];
+}"""
+"""The rows that were read → ids, classes, names and landmarks of the rest of the page."""
 
 SAME: Final = "(element, [list, index]) => list.found[index] === element"

@@ -10,7 +10,7 @@ from agent3.nlweb.commands.driving.seeing import Element, Sight
 from agent3.nlweb.commands.driving.sentences import Target, ordinal_of, target_of
 from agent3.nlweb.commands.driving.story import Story
 
-__all__ = ["by_place", "choose", "menu", "similar"]
+__all__ = ["by_place", "choose", "clear", "menu", "similar"]
 
 _FROM = re.compile(
     r"\s+(?:from|in|on|with)\s+(?:the\s+)?(?:scroll\s+|drop\s*down\s+)?(?:list|dropdown|drop-down|menu|options?|select|box)\b.*$",
@@ -50,6 +50,26 @@ async def choose(story: Story) -> bool:
     names = list(story.clause.quotes) or _split(wanted, sight)
     done = [await _one(story, name) for name in names]
     return any(done)
+
+
+async def clear(story: Story) -> bool:
+    """Take the mark off each box that is listed; all of them or none."""
+    if story.clause.verb != "uncheck":
+        return False
+    sight = await story.hand.look()
+    names = list(story.clause.quotes) or _split(_FROM.sub("", story.clause.rest).strip(" ."), sight)
+    boxes = [_box(sight, name) for name in names]
+    if not names or any(one is None for one in boxes):
+        return False
+    for one in boxes:
+        if one is not None:
+            await story.hand.check(one, on=False)
+    return True
+
+
+def _box(sight: Sight, name: str) -> Element | None:
+    boxes = sight.having(lambda one: one.role == "checkbox" and any(likeness(name, text) > 0.9 for text in one.names))
+    return boxes[0] if boxes else None
 
 
 def _split(wanted: str, sight: Sight) -> list[str]:

@@ -65,10 +65,16 @@ async def click(story: Story) -> bool:
     if not target.name and not target.role:
         return False
     found = await _seek(story, target)
-    if found is None:
+    if found is None or (clause.verb in ("find", "") and not await _opens(story, found)):
         return False
     await story.hand.click(found)
     return True
+
+
+async def _opens(story: Story, found: Element) -> bool:
+    """Whether it is there to be pressed: who does not say to click wants to see a text, and sees it."""
+    sight = await story.hand.look()
+    return any(one.pressable and f"{found.path} >".startswith(f"{one.path} >") for one in sight.shown)
 
 
 async def _result(story: Story, number: int) -> bool:
@@ -167,8 +173,10 @@ async def expand(story: Story) -> bool:
 
 
 async def find(story: Story) -> bool:
-    """A clause that only says to look: the next one acts on it."""
-    if story.clause.verb != "find" or not story.ahead:
+    """A clause that only says to look, or by what means: the next one acts on it."""
+    if story.clause.word == "using" and not story.clause.quotes:
+        return bool(story.ahead)
+    if not (story.clause.verb == "find" or story.clause.word == "busca") or not story.ahead:
         return False
     if not story.clause.rest or (not story.clause.quotes and story.ahead[0].quotes):
         return True

@@ -1,12 +1,13 @@
 """Doing on an unknown page what a sentence says, without an interface and without a language model.
 
-The sentence is split into clauses; each is given to the skills in order, and the first that can, does it. The result
-says what was done and what was not understood.
+The sentence is split into clauses; each is given to the skills in order, and the first that can, does it. What is only
+half understood is not done: the result says what was done and what was not understood.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,8 @@ from agent3.nlweb.commands.driving import (
     sliding,
     writing,
 )
-from agent3.nlweb.commands.driving.hand import Hand
-from agent3.nlweb.commands.driving.sentences import clauses
+from agent3.nlweb.commands.driving.hand import Confirm, Hand
+from agent3.nlweb.commands.driving.sentences import Clause, clauses
 from agent3.nlweb.commands.driving.story import Skill, Story
 from agent3.nlweb.commands.embeddings import Embedder
 from agent3.nlweb.sdk import playwright
@@ -53,6 +54,7 @@ SKILLS: tuple[Skill, ...] = (
     comparing.parity,
     comparing.in_order,
     forms.fill,
+    forms.search,
     comparing.cheapest,
     comparing.pick_extreme,
     writing.autocomplete,
@@ -68,6 +70,7 @@ SKILLS: tuple[Skill, ...] = (
     choosing.similar,
     choosing.by_place,
     pointing.focus,
+    choosing.clear,
     choosing.choose,
     clicking.submit,
     clicking.expand,
@@ -85,10 +88,14 @@ _SENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What became of a sentence: what was done, step by step, and the clauses that nothing was done for."""
+    """What became of a sentence: what was done, step by step, and the clauses that nothing was done for.
+
+    The first of ``left`` is the one that was not understood. ``question`` is what to ask, where that is known.
+    """
 
     done: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    question: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -96,15 +103,25 @@ class Driven:
         return bool(self.done) and not self.left
 
 
-async def drive(page: Page, sentence: str, *, semantic: Embedder | None = None, send: bool = False) -> Driven:
+async def drive(
+    page: Page,
+    sentence: str,
+    *,
+    semantic: Embedder | None = None,
+    send: bool = False,
+    confirm: Confirm | None = None,
+) -> Driven:
     """Do on the page what the sentence says.
 
-    Errors of a single clause, such as an element that went away, leave that clause undone and are no reason to stop; a
-    page that is closed is. A button that the sentence does not name is left alone, unless ``send`` says to press the
-    one that sends a form where the sentence fills one and names no button.
+    A sentence with a part that is no command at all is not begun, and the first clause that finds nothing on the page
+    ends it: what comes after would be done on a page that is not as its author thought. ``confirm`` hears of each press
+    that has consequences, with what the form holds, and may raise. A button that the sentence does not name is left
+    alone, unless ``send`` says to press the one that sends a form where the sentence fills one and names no button.
     """
-    hand = Hand(page, sentence)
+    hand = Hand(page, sentence, confirm)
     ahead = clauses(sentence)
+    if strange := _strange(ahead):
+        return Driven([], strange)
     await hand.settle()
     story: Story | None = None
     left: list[str] = []
@@ -114,11 +131,21 @@ async def drive(page: Page, sentence: str, *, semantic: Embedder | None = None, 
             story = Story(hand, clause, ahead, semantic=semantic)
         story.clause = clause
         if not await _one(story):
-            left.append(clause.text)
+            left = [clause.text, *(one.text for one in ahead)]
+            break
         story.begun = True
     if send and story is not None and not left and not _SENT.search(sentence):
         await _send(story)
     return Driven(hand.did, left)
+
+
+def _strange(ahead: Sequence[Clause]) -> list[str]:
+    """All clauses, those without a verb that is known first; none if there are no such ones.
+
+    The first clause may do without: "For Ana, click …", or a name only. If nothing can be made of it, nothing is done.
+    """
+    strange = [one.text for one in ahead[1:] if not one.verb]
+    return [*strange, *(one.text for one in ahead if one.text not in strange)] if strange else []
 
 
 async def _send(story: Story) -> None:

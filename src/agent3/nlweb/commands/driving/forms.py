@@ -11,13 +11,17 @@ from agent3.nlweb.commands.driving.dates import pick
 from agent3.nlweb.commands.driving.seeing import Element, Sight
 from agent3.nlweb.commands.driving.story import Story
 from agent3.nlweb.commands.driving.writing import propose
-from agent3.nlweb.commands.lexicon import EMPTY
+from agent3.nlweb.commands.lexicon import EMPTY, concepts
 from agent3.nlweb.commands.spans import spans
 
-__all__ = ["fill"]
+__all__ = ["fill", "search"]
 
 _VERBS = ("search", "buy", "find", "create")
 _LINK = r"(?:\s*[:=]\s*|\s+(?:by|of|is|in|from|named|called)\s+|\s+)"
+_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
+_IN = re.compile(r"\b(?:from|to|between|desde|entre|on)\b", re.IGNORECASE)
+"""What speaks of more than one field."""
+_SEARCH = frozenset(concepts("search find buscar"))
 _END = r"(?=\s+(?:from|to|by|on|in|directed|with|and|for|between|at)\b|[.;]|$)"
 
 
@@ -40,6 +44,33 @@ async def fill(story: Story) -> bool:
     if superlative:
         await take_extreme(story, superlative[0], superlative[0].lower() in ("cheapest", "shortest", "earliest"))
     return True
+
+
+async def search(story: Story) -> bool:
+    """Ask the page's search box, where it has one and a button for it."""
+    if story.clause.verb != "search":
+        return False
+    sight = await story.hand.look()
+    said = story.clause.quotes[0] if story.clause.quotes else _FOR.sub("", story.clause.rest)
+    boxes = [(one, button) for one in sight.fields() if (button := _asked_by(sight, one)) is not None]
+    if len(boxes) != 1 or not said or _IN.search(_FOR.sub("", story.clause.rest)):
+        return False
+    await story.hand.write(boxes[0][0], said)
+    await story.hand.click(boxes[0][1])
+    await story.hand.settle(150, 1500)
+    return True
+
+
+def _asked_by(sight: Sight, box: Element) -> Element | None:
+    """The button that asks a search box: the one of its form, which has no other field."""
+    form = next((one for one in sight.up(box) if one.role in ("form", "search")), None)
+    if form is None or [one for one in sight.inside(form) if one.writable and one.visible] != [box]:
+        return None
+    buttons = [one for one in sight.inside(form) if one.visible and one.role == "button" and not one.off]
+    spoken = concepts(
+        " ".join([_label(box), *box.words, *form.words, *(text for one in buttons for text in one.names)])
+    )
+    return buttons[0] if len(buttons) == 1 and (box.kind == "search" or _SEARCH & set(spoken)) else None
 
 
 def _label(one: Element) -> str:

@@ -5,24 +5,51 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent3.nlweb.commands.driving.seeing import Element, Sight, look
+from agent3.nlweb.consequences import has_consequences
 from agent3.nlweb.sdk import playwright
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page
 
-__all__ = ["Hand"]
+__all__ = ["Confirm", "Hand"]
 
+Confirm = Callable[[str], None]
+"""Hears, in words, of a press that has consequences before it is done, and may raise."""
 _MS = 800.0
 _SPOKEN = re.compile(r"\b(?:dialog|popup|pop-up|window|modal|cancel|close)\b", re.IGNORECASE)
 _WINDOWS = frozenset("popup modal overlay dialog".split())
 _AWAY = frozenset(
     {"cancel", "no", "close", "not now", "no thanks", "dismiss", "x", "\u00d7", "later", "cancelar", "cerrar"}
 )
+_PRESSED = r"""
+element => {
+  const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 80);
+  const own = element.closest("button,input,a,summary,[role=button],[role=link],[role=menuitem]");
+  const one = own ?? element.closest("label")?.control ?? element;
+  const form = one.form ?? one.closest("form");
+  const sends = Boolean(form) && ["submit", "image"].includes(one.type);
+  const method = sends ? one.getAttribute("formmethod") || form.getAttribute("method") || "get" : "";
+  const shown = ["submit", "button", "image", "reset"].includes(one.type) ? one.value : "";
+  const field = each => {
+    const label = each.labels?.[0]?.innerText || each.getAttribute("aria-label");
+    const name = squeeze(label || each.placeholder || each.name);
+    const box = ["checkbox", "radio"].includes(each.type);
+    if (!name || (box && !each.checked) || !(each.checkVisibility?.() ?? true)) return "";
+    const said = each.localName === "select" ? each.selectedOptions[0]?.text : each.value;
+    return `${name}: ${box ? "yes" : !said ? "empty" : each.type === "password" ? "***" : squeeze(said)}`;
+  };
+  const fields = sends ? [...form.elements].filter(each => /^(input|select|textarea)$/.test(each.localName)
+    && !["hidden", "submit", "button", "image", "reset"].includes(each.type)).map(field).filter(Boolean) : [];
+  const marked = ["aria-label", "title", "alt"].map(name => one.getAttribute(name) ?? "");
+  const words = [one.innerText, shown, ...marked].map(squeeze).join(" ");
+  return {words, method: method.toLowerCase(), link: one.localName === "a", fields: fields.slice(0, 20)};
+}
+"""
 _QUIET = """
 ([quiet, most]) => new Promise(done => {
   let timer = setTimeout(done, quiet);
@@ -35,11 +62,15 @@ _QUIET = """
 
 
 class Hand:
-    """Acts on one page. ``did`` is the story so far, for people: what was done, to what."""
+    """Acts on one page. ``did`` is the story so far, for people: what was done, to what.
 
-    def __init__(self, page: Page, sentence: str):
+    ``confirm`` hears of each press that has consequences: one that posts a form, or whose words say so.
+    """
+
+    def __init__(self, page: Page, sentence: str, confirm: Confirm | None = None):
         self.page = page
         self.sentence = sentence
+        self._confirm = confirm
         self.did: list[str] = []
         self.last = time.monotonic()
 
@@ -59,6 +90,7 @@ class Hand:
 
     async def click(self, element: Element) -> None:
         """Click it as a person would; what covers it is no reason to give up."""
+        await self._require_leave(f"click {_name(element)}", element)
         self.did.append(f"click {_name(element)}")
         try:
             await self.locator(element).click(timeout=_MS)
@@ -66,6 +98,23 @@ class Hand:
             await self.locator(element).dispatch_event("click", timeout=_MS)
         self.last = time.monotonic()
         await self.settle()
+
+    async def _require_leave(self, what: str, where: Element | tuple[float, float]) -> None:
+        """Ask before what has consequences. What went away meanwhile cannot be pressed, and has none."""
+        if self._confirm is None:
+            return
+        try:
+            if isinstance(where, Element):
+                pressed: Any = await self.locator(where).evaluate(_PRESSED, timeout=_MS)
+            else:
+                script = (
+                    f"([x, y]) => {{ const one = document.elementFromPoint(x, y); return one && ({_PRESSED})(one); }}"
+                )
+                pressed = await self.page.evaluate(script, list(where))
+        except playwright().Error:
+            return
+        if pressed and _weighs(pressed):
+            self._confirm(f"{what}{_filled(pressed['fields'])}")
 
     async def hover(self, element: Element) -> None:
         """Hold the mouse over it."""
@@ -76,6 +125,7 @@ class Hand:
 
     async def point(self, x: float, y: float) -> None:
         """Click at a place."""
+        await self._require_leave(f"click at {x:.0f},{y:.0f}", (x, y))
         self.did.append(f"click at {x:.0f},{y:.0f}")
         await self.page.mouse.click(x, y)
         await self.settle()
@@ -154,6 +204,15 @@ class Hand:
     async def pause(self, seconds: float) -> None:
         """Wait, because the sentence says so, from the last click on."""
         await asyncio.sleep(min(max(0.0, self.last + seconds - time.monotonic()), 30.0))
+
+
+def _weighs(pressed: Any) -> bool:
+    asks = pressed["method"] == "get"
+    return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
+
+
+def _filled(fields: Sequence[str]) -> str:
+    return f" ({', '.join(fields)})" if fields else ""
 
 
 def _name(element: Element) -> str:

@@ -74,11 +74,14 @@ _LOOK = r"""
     return clear ? "" : style.backgroundColor;
   };
   const field = node => ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || node.isContentEditable;
-  // Whether it repeats the command, perhaps with a picture in the place of a word.
+  // Whether it repeats the command, perhaps with a picture in the place of a word. What can be pressed is what the
+  // command speaks of.
+  const PRESSED = "a,button,input,select,textarea,label,summary,option,[role],[onclick],[tabindex]";
   const repeats = node => {
     const text = squeeze(node.textContent).toLowerCase();
     return goal.length > 8 && text.length > 0.6 * goal.length && text.length < goal.length + 8 &&
-      text.split(" ").every(word => goal.includes(word));
+      text.split(" ").every(word => goal.includes(word)) && !node.closest(PRESSED) && !node.querySelector(PRESSED) &&
+      getComputedStyle(node).cursor !== "pointer";
   };
   const add = (node, path, parent, shown) => {
     const style = getComputedStyle(node), box = node.getBoundingClientRect();

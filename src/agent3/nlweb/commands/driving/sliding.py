@@ -24,6 +24,7 @@ async def slide(story: Story) -> bool:
         return False
     for number, value in enumerate(wanted[:count]):
         await _one(story.hand, number, value)
+        story.hand.did.append(f"set the slider to {value:g}")
     return True
 
 

@@ -7,6 +7,7 @@ import re
 from agent3.nlweb.commands.driving.matching import likeness
 from agent3.nlweb.commands.driving.seeing import Element, Sight
 from agent3.nlweb.commands.driving.sentences import ordinal_of
+from agent3.nlweb.commands.driving.stating import stated
 from agent3.nlweb.commands.driving.story import Story
 from agent3.nlweb.commands.lexicon import concepts
 
@@ -14,9 +15,9 @@ __all__ = ["autocomplete", "copy", "field_for", "paste", "read", "solve", "table
 
 _WITH_NOUN = re.compile(r"(?:\b(?P<noun>[a-z][\w ]*?)\s*[:=]?\s*)?\"(?P<text>[^\"]*)\"", re.IGNORECASE)
 _WHERE = re.compile(
-    r"\b(?:into|in|on|to|using|as)\s+(?P<where>(?:the|both|all|each|your|that|a)\b[^,\"]*)$", re.IGNORECASE
+    r"\b(?:(?:into|in|on|to|using|as)\s+(?=(?:the|both|all|each|your|that|a)\b)|(?:into|en)\s+)(?P<where>[^,\"]+)$",
+    re.IGNORECASE,
 )
-_BARE = re.compile(r"^(?P<text>\S.*?)\s+(?:as|into|in|for)\s+(?:the\s+|your\s+)?(?P<where>.+)$", re.IGNORECASE)
 _HELD = re.compile(r"\b(?:it|that|them|this|the (?:answer|result|word|text)|your answer)\b", re.IGNORECASE)
 _NTH_WORD = re.compile(r"(?P<which>\S+)\s+(?P<unit>word|letter|character|sentence|line)s?\b", re.IGNORECASE)
 _VALUE_OF = re.compile(r"\bvalue (?:of|for)\s+\"?(?P<label>.+?)\"?\s+(?:into|in|to)\b", re.IGNORECASE)
@@ -25,31 +26,68 @@ _BEGINS = re.compile(r"(?:starts?|begins?|starting|beginning) with \"(?P<text>[^
 _ENDS = re.compile(r"(?:ends?|ending) with \"(?P<text>[^\"]*)\"", re.IGNORECASE)
 _SUM = re.compile(r"^[\s\d.+\-*/x\u00d7\u00f7()\u2212]+=?\s*\??$", re.IGNORECASE)
 _GENERIC = re.compile(r"\b(?:text|input|field|box|textbox|area|textarea|the|fields|inputs|boxes)\b", re.IGNORECASE)
+_ORDINAL_WORD = re.compile(r"\b\d+(?:st|nd|rd|th)\b", re.IGNORECASE)
 _TOTAL = re.compile(r"\bnumber of (?P<what>[a-z]+?)s?\b", re.IGNORECASE)
 _EQUATION = re.compile(r"^(?P<left>[^=]+)=(?P<right>[^=]+)$")
 
 
 async def write(story: Story) -> bool:
-    """Write what the clause quotes, states or refers to, into the field that it names."""
+    """Write what the clause quotes, states or refers to, into the field that it names; all of it or nothing."""
     clause = story.clause
-    if clause.verb not in ("type", "use", "paste") or (clause.verb == "use" and not clause.quotes):
+    if clause.verb not in ("type", "use", "paste"):
         return False
-    sight = await story.hand.look()
-    pairs = _pairs(story) or _from_page(sight, clause.rest)
-    if not pairs:
-        return False
-    used: set[int] = set()
-    written = False
-    for noun, text in pairs:
-        targets = _fields(sight, noun, clause.rest, used)
-        for one in targets:
-            await story.hand.write(
-                one, _cased(text, clause.rest), keys=one.kind in ("", "text") and one.role == "spinner"
-            )
-            used.add(one.index)
-            story.near = one
-            written = True
-    return written
+    aims = _aims(story, await story.hand.look())
+    for one, text in aims:
+        await story.hand.write(one, _cased(text, clause.rest), keys=one.kind in ("", "text") and one.role == "spinner")
+        story.near = one
+    return bool(aims)
+
+
+def _aims(story: Story, sight: Sight) -> list[tuple[Element, str]]:
+    """Each field with what goes into it; empty where a part of the clause has no place."""
+    clause = story.clause
+    if not clause.quotes and not _refers(story):
+        return stated(sight, clause.rest) or _pointed(sight, clause.rest)
+    if clause.verb == "use" and not clause.quotes:
+        return []
+    if plain := _quoted(sight, clause.rest):
+        return plain
+    found: list[tuple[Element, str]] = []
+    for noun, text in _pairs(story):
+        fields = _fields(sight, noun, clause.rest, {one.index for one, _ in found})
+        if not fields:
+            return []
+        found += [(one, text) for one in fields]
+    return found if _explained(sight, clause.rest) else []
+
+
+def _quoted(sight: Sight, rest: str) -> list[tuple[Element, str]]:
+    """Quoted texts that stand where others are stated; empty if one of them does not stand alone there."""
+    texts: list[str] = []
+
+    def held(match: re.Match[str]) -> str:
+        texts.append(match[1])
+        return f"\u27e6{len(texts) - 1}\u27e7"
+
+    found = stated(sight, re.sub(r"\"([^\"]*)\"", held, rest))
+    tokens = {f"\u27e6{number}\u27e7": text for number, text in enumerate(texts)}
+    alone = found and len(found) == len(tokens) and all(text in tokens for _, text in found)
+    return [(one, tokens[text]) for one, text in found] if alone else []
+
+
+def _refers(story: Story) -> bool:
+    return story.held is not None and bool(_HELD.search(story.clause.rest) or not story.clause.rest)
+
+
+def _pointed(sight: Sight, rest: str) -> list[tuple[Element, str]]:
+    return [(one, text) for _, text in _from_page(sight, rest) for one in _fields(sight, "", rest, set())]
+
+
+def _explained(sight: Sight, rest: str) -> bool:
+    """Whether no value stands beside the quoted ones: a name or a number that the page does not have."""
+    beside = re.findall(r"\b(?:[A-Z]|\d)\w*", _ORDINAL_WORD.sub(" ", re.sub(r"\"[^\"]*\"", " ", rest)))
+    shown = " ".join(text for one in sight.fields() for text in (one.label, one.hint, one.before, one.title, one.marks))
+    return all(word.lower() in shown.lower() for word in beside)
 
 
 def _pairs(story: Story) -> list[tuple[str, str]]:
@@ -58,12 +96,7 @@ def _pairs(story: Story) -> list[tuple[str, str]]:
     pairs = [(_noun(match["noun"] or ""), match["text"]) for match in _WITH_NOUN.finditer(rest)]
     if pairs:
         return pairs
-    if story.held is not None and (_HELD.search(rest) or not rest):
-        return [("", story.held)]
-    bare = _BARE.match(rest)
-    if bare and not re.match(r"(?:the|a|an|your|into|in)\b", bare["text"], re.IGNORECASE):
-        return [(bare["where"], bare["text"])]
-    return []
+    return [("", story.held)] if story.held is not None else []
 
 
 def _from_page(sight: Sight, rest: str) -> list[tuple[str, str]]:
@@ -111,8 +144,15 @@ def _fields(sight: Sight, noun: str, rest: str, used: set[int]) -> list[Element]
         usual = [one for one in fields if not one.fixed]
         index = number - 1 if number > 0 else number
         return [usual[index]] if -len(usual) <= index < len(usual) else []
-    found = field_for(sight, noun, fields) or field_for(sight, place, fields) or _likely(fields)
+    found = field_for(sight, noun, fields) or field_for(sight, place, fields)
+    if found is None and (len(fields) == 1 or not (_names(noun) or _names(place))):
+        found = _likely(fields)
     return [found] if found else []
+
+
+def _names(words: str) -> bool:
+    """Whether they name a field, rather than to say that there is one."""
+    return bool(concepts(_GENERIC.sub(" ", words)))
 
 
 def _likely(fields: list[Element]) -> Element | None:

@@ -1,0 +1,24 @@
+"""How long a site asks to be left alone: its ``Retry-After`` (RFC 9110, 10.2.3), as a number that can be trusted."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import time
+from contextlib import suppress
+
+__all__ = ["LONGEST", "retry_after"]
+
+LONGEST = 3_600.0
+"""Seconds; a site that names more, up to numbers that no clock has, is taken to mean an hour."""
+
+
+def retry_after(header: str | None, now: float | None = None) -> float | None:
+    """Seconds from a number of seconds or a date, from 0 to an hour; None if it says neither."""
+    with suppress(TypeError, ValueError):
+        seconds = float(header or "")
+        return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST)
+    with suppress(TypeError, ValueError, OverflowError):
+        then = email.utils.parsedate_to_datetime(header or "").timestamp()
+        return min(max(0.0, then - (time.time() if now is None else now)), LONGEST)
+    return None
