@@ -39,7 +39,7 @@ def test_the_commands_of_the_readme_do_what_it_says(served: Process, tmp_path: P
     assert spanish.stdout == "Hola, Ada!\n"
     assert (introduce.returncode, introduce.stdout) == (3, "What is your name?\n")
     again = shlex.split(introduce.stderr.partition(": ")[2].replace("ANSWER", "Ada"))
-    assert run_agent3(served.data, *again[1:]).stdout == "Which language do you speak?\n"
+    assert run_agent3(served.data, *again[1:]).stdout == "Which language do you speak? (english / spanish / german)\n"
     again[3] = "german"
     assert run_agent3(served.data, *again[1:]).stdout == "Hallo, Ada! Nice to meet you.\n"
 
