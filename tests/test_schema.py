@@ -857,6 +857,8 @@ def test_docstrings_of_three_styles_describe_function_and_parameters(text: str) 
         ({"type": "object", "properties": {"ok": {"type": "boolean"}}}, "yes", {"ok": True}),
         ({"type": "object", "properties": {"a": {}, "b": {}}}, "yes", "yes"),
         ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"type": "object", "properties": {"a": True}}, "x", {"a": "x"}),
+        ({"type": "object", "properties": 5, "required": 5}, "x", "x"),
         ({}, "as it is", "as it is"),
     ],
 )
@@ -870,4 +872,5 @@ def test_words_become_what_a_schema_asks_for_where_that_is_no_guess(
 def test_a_person_is_told_what_can_be_said() -> None:
     assert list(choices({"type": "boolean"})) == ["yes", "no"]
     assert list(choices({"type": "object", "properties": {"size": {"enum": ["s", "l"]}}})) == ["s", "l"]
+    assert list(choices({"type": "object", "properties": {"a": True}})) == []
     assert list(choices({"type": "string"})) == list(choices(None)) == []

@@ -35,6 +35,7 @@ was wrong and what to do next. Nothing here knows a protocol, and no message eve
     │   └── Rejected                rejected             the agent does not take this on
     ├── StorageError                storage_failed       (retryable)
     │   ├── StorageFull             storage_full
+    │   ├── StorageUnsure           storage_unsure
     │   └── Corrupt                 corrupt
     └── SetupError                  setup                this installation lacks or misconfigures something
         └── MissingExtra            missing_extra
@@ -72,6 +73,7 @@ __all__ = [
     "SetupError",
     "StorageError",
     "StorageFull",
+    "StorageUnsure",
     "TargetError",
     "TargetRefused",
     "TooLarge",
@@ -343,6 +345,13 @@ class StorageError(Agent3Error):
     retryable = True
     outcome: Any = None
     """What had come of the call, where only the record of it failed."""
+
+
+class StorageUnsure(StorageError):
+    """The connection was lost in the very moment of the commit: it may have happened or not."""
+
+    code = "storage_unsure"
+    retryable = False
 
 
 class StorageFull(StorageError):

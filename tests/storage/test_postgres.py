@@ -75,11 +75,39 @@ def test_a_connection_lost_during_a_statement_of_its_own_leaves_it_open_what_hap
         await cut(url)
         with pytest.raises(StorageError, match="may have happened or not") as caught:
             await statement
-        assert caught.value.retry_after is None
+        assert not caught.value.retryable, "whoever repeats it may do it twice"
         assert await database.statement(PUT, "b", 2) is None
         assert [row["name"] for row in await database.all("SELECT name FROM counters")] == ["b"]
 
     using(url, story)
+
+
+def test_statements_that_wait_for_a_lock_do_not_keep_others_from_theirs() -> None:
+    add = "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value"
+
+    async def story(database: Database) -> None:
+        await database.many(PUT, [("held", 0), ("free", 0)])
+        held, go = asyncio.Event(), asyncio.Event()
+
+        async def hold(tx: Transaction) -> None:
+            await tx.run(add, "held")
+            held.set()
+            await go.wait()
+
+        holding = asyncio.create_task(database.write(hold, calm=True))
+        await held.wait()
+        waiting = [asyncio.create_task(database.statement(add, "held")) for _ in range(3)]
+        while not await database.all("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' OFFSET 2"):
+            await asyncio.sleep(0.005)
+        row = await database.statement(add, "free")
+        assert row is not None
+        assert row["value"] == 1
+        assert not any(one.done() for one in waiting)
+        go.set()
+        await holding
+        assert sorted(row["value"] for row in await asyncio.gather(*waiting) if row is not None) == [2, 3, 4]
+
+    using(new_database_url(), story)
 
 
 def test_a_deadlock_is_resolved_by_running_one_work_again() -> None:

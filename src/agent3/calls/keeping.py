@@ -23,6 +23,8 @@ log = logger("keeping")
 
 _DAY = 86_400.0
 _AT_ONCE = 500
+_MOST_DROPPED = 5_000
+"""Dead letters that one call, which waits for it, drops at most."""
 """Rows removed in one transaction: others write in between."""
 _A_ROUND = 100_000
 """Rows of one kind removed in one round; what is left waits for the next."""
@@ -97,16 +99,19 @@ class DeadLetters:
         """Drop the oldest beyond the bound. Should it fail, the next one that is buried does it."""
         dropped = 0
         try:
-            while some := await self._database.write(
-                lambda tx: tx.run(_DROP_OLDEST, self._most, _AT_ONCE), frees=True, calm=True
-            ):
+            while dropped < _MOST_DROPPED and (some := await self._drop_some()):
                 dropped += some
+            if dropped >= _MOST_DROPPED:  # somebody waits for this call: the rest is for the next one
+                self._buried = self._most
         except StorageError as error:
             self._buried = self._most
             log.warning("the oldest dead letters could not be dropped: %s", error.message)
         if dropped:
             self._metrics.dead_letters_dropped.inc(("calls",), dropped)
             log.warning("%d dead letters of calls, the oldest, were dropped: %d are kept", dropped, self._most)
+
+    async def _drop_some(self) -> int:
+        return await self._database.write(lambda tx: tx.run(_DROP_OLDEST, self._most, _AT_ONCE), frees=True, calm=True)
 
     async def latest(
         self,

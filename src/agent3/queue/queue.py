@@ -65,6 +65,8 @@ class Queue:
         self._ear: asyncio.Task[None] | None = None
         self._untidied = 0
         self._died = self.rules.dead  # how many the processes before left is not known: the first one tells
+        self._died_elsewhere = False
+        self._dropping: asyncio.Task[None] | None = None
 
     async def put(
         self,
@@ -169,6 +171,8 @@ class Queue:
             await asyncio.wait([self._ear])
             self._ear = None
         await self._turns.aclose()
+        if self._dropping is not None:
+            await asyncio.wait([self._dropping])
 
     async def _whole(self, leases: list[Lease], tx: Transaction | None = None) -> list[Lease]:
         """Those that are still what was put; the others are buried."""
@@ -186,7 +190,7 @@ class Queue:
         await failpoints.reach("queue.committed")
         self._untidied = len(operations) + (0 if tidy else self._untidied)
         self._note(turn)
-        await self._bound_letters(turn.died)
+        self._bound_letters(turn.died)
         return [turn.answers[number] for number in range(len(operations))]
 
     async def _at_once(self, operations: Sequence[Operation]) -> Turn | None:
@@ -221,30 +225,33 @@ class Queue:
         if turn.rings:
             self._bells.ring()
 
-    async def _bound_letters(self, died: int) -> None:
-        """Drop the oldest dead letters beyond the bound, when a hundredth of it has died since the last look."""
+    def _bound_letters(self, died: int) -> None:
+        """Have the oldest dead letters beyond the bound dropped, once a hundredth of it has died since then."""
         self._died += died
-        if not died or not self.rules.dead or self._died * 100 < self.rules.dead:
+        busy = self._dropping is not None and not self._dropping.done()
+        if busy or not (died or self._died_elsewhere) or not self.rules.dead or self._died * 100 < self.rules.dead:
             return
-        self._died = 0
+        self._died, self._died_elsewhere = 0, False
+        self._dropping = asyncio.get_running_loop().create_task(self._drop_oldest(), name=f"letters of {self.name}")
+
+    async def _drop_oldest(self) -> None:
+        """A few at a time: others write in between."""
+        dropped, sql = 0, self._shelf.sql("drop_oldest")
         try:
-            dropped = await self._drop_oldest()
-        except StorageError as error:  # what was asked for is committed, and must not seem to have failed
-            self._died = self.rules.dead
+            row = await self.database.one(self._shelf.sql("too_old"), self.name, self.rules.dead)
+            values = (self.name, row["seq"] if row is not None else 0, DROPPED_AT_ONCE)
+            while row is not None and (
+                some := await self.database.write(lambda tx: tx.run(sql, *values), frees=True, calm=True)
+            ):
+                dropped += some
+        except StorageError as error:
+            self._died, self._died_elsewhere = self.rules.dead, True
             log.warning("queue %s: its oldest dead letters could not be dropped: %s", self.name, error.message)
-            return
         if dropped:
             self._metrics.dead_letters_dropped.inc((self.name,), dropped)
             log.warning(
                 "queue %s: %d dead letters, its oldest, were dropped: it keeps %d", self.name, dropped, self.rules.dead
             )
-
-    async def _drop_oldest(self) -> int:
-        sql, dropped = self._shelf.sql("drop_oldest"), 0
-        values = (self.name, self.name, self.rules.dead, DROPPED_AT_ONCE)
-        while some := await self.database.write(lambda tx: tx.run(sql, *values), frees=True, calm=True):
-            dropped += some
-        return dropped
 
     # Within a caller's transaction
 
@@ -253,6 +260,8 @@ class Queue:
 
     async def _joined(self, tx: Transaction, operation: Operation) -> object:
         turn = await self._shelf.turn(tx, [operation])
+        if turn.died:  # if the caller's transaction is undone, a look too many does no harm
+            self._died, self._died_elsewhere = self._died + turn.died, True
         if turn.rings:
             self._ring_early()
         return turn.answers[0].get()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from agent3.errors import Agent3Error, Conflict, StorageError, StorageFull
+from agent3.errors import Agent3Error, Conflict, StorageError, StorageFull, StorageUnsure
 from agent3.queue.operations import Answer, Claim, Operation, Put, Release
 
 __all__ = ["Turns"]
@@ -75,7 +75,7 @@ class Turns:
         try:
             self._settle(group, await self._run([operation for operation, _ in group]))
         except Agent3Error as error:
-            if error.retryable:
+            if error.retryable or isinstance(error, StorageUnsure):  # which must not be repeated, by nobody
                 _tell(group, error)
                 return
             for some in _apart(group, error):  # one of them is at fault: the others must not fail for it

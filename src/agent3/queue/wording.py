@@ -186,9 +186,10 @@ _STATEMENTS = {
         """,
     "drop_oldest": """
         DELETE FROM queue_messages WHERE seq IN (
-            SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' AND seq <= (
-                SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC LIMIT 1 OFFSET ?)
-            ORDER BY seq LIMIT ?)
+            SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' AND seq <= ? ORDER BY seq LIMIT ?)
+        """,
+    "too_old": """
+        SELECT seq FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC LIMIT 1 OFFSET ?
         """,
     "purge_keys": """
         DELETE FROM queue_keys WHERE queue = ? AND key IN (

@@ -39,7 +39,7 @@ def choices(definition: Mapping[str, Any] | None) -> Sequence[Any]:
         return ()
     if isinstance(listed := definition.get("enum"), list):
         return listed
-    if definition.get("type") == "object" and len(fields := definition.get("properties") or {}) == 1:
+    if definition.get("type") == "object" and len(fields := _fields(definition)) == 1:
         return choices(next(iter(fields.values())))
     return ("yes", "no") if definition.get("type") == "boolean" else ()
 
@@ -54,9 +54,17 @@ def _filled(definition: Mapping[str, Any], text: str) -> Any:
     """An object: from JSON, or with the words as the only thing that it asks for."""
     if isinstance(whole := _decoded(text), dict):
         return whole
-    properties = definition.get("properties") or {}
-    wanted = [one for one in definition.get("required") or properties if one in properties]
+    properties = _fields(definition)
+    needed = definition.get("required")
+    wanted = [one for one in (needed if isinstance(needed, list) and needed else properties) if one in properties]
     return {wanted[0]: from_words(properties[wanted[0]], text)} if len(wanted) == 1 else text
+
+
+def _fields(definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The parts of an object; a stranger's schema may say anything of them, and ``true`` means whatever you like."""
+    given = definition.get("properties")
+    known = given if isinstance(given, Mapping) else {}
+    return {name: one if isinstance(one, Mapping) else {} for name, one in known.items()}
 
 
 def _decoded(text: str) -> Any:

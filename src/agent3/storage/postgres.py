@@ -19,7 +19,16 @@ import asyncpg
 
 from agent3 import failpoints
 from agent3.env import Env
-from agent3.errors import Agent3Error, Conflict, Corrupt, RequestError, SetupError, StorageError, StorageFull
+from agent3.errors import (
+    Agent3Error,
+    Conflict,
+    Corrupt,
+    RequestError,
+    SetupError,
+    StorageError,
+    StorageFull,
+    StorageUnsure,
+)
 from agent3.storage.database import Dialect, Row, Work
 from agent3.storage.migration import apply_next, shipped
 from agent3.storage.placeholders import numbered
@@ -128,6 +137,11 @@ class _Connections:
         self._idle: list[Any] = []
         self._free = asyncio.Semaphore(size)
 
+    @property
+    def busy(self) -> bool:
+        """Whether all of them are lent."""
+        return self._free.locked()
+
     @asynccontextmanager
     async def lend(self, *, fresh: bool = False) -> AsyncIterator[Any]:
         """A connection without a transaction, a new one if ``fresh``. One that comes back in doubt is thrown away."""
@@ -205,7 +219,7 @@ class _Gathering:
         try:
             await self._send(self._sql, [row for rows, _ in group for row in rows])
         except Agent3Error as error:
-            if len(group) > 1 and not error.retryable:
+            if len(group) > 1 and not error.retryable and not isinstance(error, StorageUnsure):
                 for one in group:  # one of them is at fault: the others must not fail for it
                     await self._together([one])
                 return
@@ -321,7 +335,15 @@ class _Room:
             return result, None
 
     async def _single(self, sql: str, params: Sequence[object]) -> Row | None:
-        """One implicit transaction: sending the statement is the commit."""
+        """One implicit transaction: sending the statement is the commit.
+
+        Where others hold all connections for that, waiting for a lock perhaps, it goes the long way among the writers.
+        """
+        if self._singles.busy:
+            value, wrong = await self._attempt(lambda tx: tx.one(sql, *params), _BEGIN_CALM)
+            if wrong is not None:
+                raise wrong
+            return value
         async with self._singles.lend() as connection:
             await failpoints.reach("postgres.commit")
             try:
@@ -537,7 +559,7 @@ def _unsure(error: Exception) -> Exception:
         return _Again()
     if not _is_loss(error):
         return translated(error)
-    return StorageError(
+    return StorageUnsure(
         "The connection to the database was lost during the commit: it may have happened or not. Look before you"
         " repeat it."
     )
