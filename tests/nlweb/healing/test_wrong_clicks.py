@@ -190,3 +190,30 @@ def test_what_is_not_sure_enough_is_offered_to_a_person_and_serves_once_accepted
 def test_a_refusal_without_anything_to_offer_says_what_to_do(shop: Shop) -> None:
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
     assert "mend the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
+
+
+@pytest.mark.parametrize("consequential", [False, True])
+def test_each_action_looks_anew_however_soon_it_comes(play: Stage, consequential: bool) -> None:
+    shop = Shop(play, consequential)
+    for _ in range(2):
+        assert shop.click(button("order", "Order", "id=it"), "#it") == "order"
+    link = f"<a id=it href='#' data-what=gone onclick='{SAYS}'>Delete</a>"
+    play.page.evaluate(f"document.querySelector('#it').outerHTML = `{link}`")
+    with pytest.raises(ElementMissing):
+        play.act(step(A.CLICK, "#it", timeout=0.6))
+    assert play.page.title() == "order"
+
+
+def test_a_step_by_itself_is_looked_at_again_on_another_document(play: Stage) -> None:
+    shop = Shop(play, consequential=False)
+    assert shop.click(button("order", "Order", "id=it"), "#it") == "order"
+    single = play.executor._execute_single_action
+    for _ in range(3):
+        single(step(A.CLICK, "#it", timeout=0.6))
+    play.site.pages["/"] = (
+        f"<!doctype html><title>nothing</title><a id=it href='#' data-what=x onclick='{SAYS}'>Delete</a>"
+    )
+    single(step(A.NAVIGATE, value="/"))
+    with pytest.raises(ElementMissing):
+        single(step(A.CLICK, "#it", timeout=0.6))
+    assert play.page.title() == "nothing"

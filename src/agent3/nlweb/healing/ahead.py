@@ -48,16 +48,34 @@ class Ahead:
         self._seen: dict[str, Print] = {}
         self._where: Any = None
         self._until = 0.0
+        self._checked: dict[str, tuple[Any, Print, float]] = {}
         self._page: Page | None = None
 
     def begin(self, steps: Sequence[NLWebAction]) -> None:
         """These steps come, in this order."""
         self._steps = steps
-        self.forget()
+        self._left()
 
     def forget(self, *_: object) -> None:
-        """The page moved on, or may have changed."""
+        """The page may have changed."""
         self._seen = {}
+
+    def checked(self, place: Page | Frame, selector: str, seen: Print) -> None:
+        """An element was looked at and is the one that is meant."""
+        self._watch(place)
+        self._checked[selector] = place, seen, time.monotonic() + _SECONDS
+
+    def lately(self, place: Page | Frame, selector: str) -> Print | None:
+        """The element as it was looked at on this very document, if that is no longer ago than a moment.
+
+        A look costs a message, and often makes a click miss the frame that it would have come into.
+        """
+        where, seen, until = self._checked.get(selector, (None, None, 0.0))
+        return seen if where is place and time.monotonic() < until else None
+
+    def _left(self, *_: object) -> None:
+        """The page moved on."""
+        self._seen, self._checked = {}, {}
 
     def worked(self, action: NLWebAction) -> None:
         """A step was done: one that may lead elsewhere makes what was seen worthless."""
@@ -97,8 +115,8 @@ class Ahead:
         if page is self._page:
             return
         if self._page is not None:
-            self._page.remove_listener("framenavigated", self.forget)
-        page.on("framenavigated", self.forget)
+            self._page.remove_listener("framenavigated", self._left)
+        page.on("framenavigated", self._left)
         self._page = page
 
 

@@ -149,7 +149,7 @@ class Healer:
         own = page.locator(action.selector or "").first
         if known.print is None or action.optional:
             return await self._taken(page, own, known, ms)
-        if await self._foreseen(page, action, known):
+        if await self._foreseen(page, action, known) or self._lately_seen(page, known):
             return own
         try:
             return await self._by_selector(page, own, known, min(self._grace(known), ms * 0.4))
@@ -303,7 +303,17 @@ class Healer:
         if seen is not None and (reason := self._objection(known, seen)):
             raise _AnotherNow(reason, seen)
         self._note(known, seen)
+        if seen is not None:
+            self._ahead.checked(page, self._as_spoken(known).selector, seen)
         return own
+
+    def _lately_seen(self, page: Page | Frame, known: Known) -> bool:
+        """Whether the selector's own element was checked a moment ago; what has consequences is checked each time."""
+        seen = self._ahead.lately(page, self._as_spoken(known).selector)
+        if seen is None or self._consequential(known.where):
+            return False
+        self._note(known, seen)
+        return True
 
     def _objection(self, known: Known, seen: Print) -> str:
         """What speaks against the element that the selector fits now.
