@@ -137,3 +137,27 @@ def test_a_token_that_cannot_be_read_is_none(body: bytes) -> None:
     credential = Credential(card, Secret("me:hush"), None, gate, ADDRESS)
     with pytest.raises(MalformedResponse, match="JSON object"):
         asyncio.run(credential.carried(ADDRESS))
+
+
+def test_a_card_that_does_not_come_holds_no_end_up() -> None:
+    async def main() -> None:
+        asked, over = asyncio.Event(), asyncio.Event()
+
+        async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.set()
+            await over.wait()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = Peers()
+        getting = [asyncio.create_task(peers.get(address, None, {"registered": True})) for _ in range(2)]
+        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(peers.aclose(), 5)
+        for wrong in await asyncio.wait_for(asyncio.gather(*getting, return_exceptions=True), 5):
+            assert isinstance(wrong, Unavailable)
+        over.set()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from agent3.errors import SetupError
+from agent3.errors import SetupError, TargetRefused
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, value_of
 from agent3.server.adding import SigningIn, add
@@ -70,5 +70,41 @@ def test_what_cannot_be_signed_in_to_says_so(tmp_path: Path) -> None:
                 with pytest.raises(SetupError, match="CLIENT:SECRET"):
                     await add(server, house.url, signing_in=machine)
             assert json.dumps(await server.database.all("SELECT * FROM sign_ins")) == "[]"
+
+    run(story())
+
+
+def test_what_a_person_gets_at_one_place_goes_to_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with build(Settings(storage=Storage(url=":memory:"))) as server:
+            async with standing(AgentHouse()) as other, standing(AgentHouse(strays=other.root)) as house:
+                for issuer, words in ((None, "name it: --issuer"), (house.root, "Nothing was sent to either")):
+                    person = Person()
+                    with pytest.raises(TargetRefused, match=words):
+                        await add(server, house.url, signing_in=SigningIn("person", person, "known", None, issuer))
+                    assert (person.seen, house.forms, other.forms) == ("", [], [])
+            assert await server.database.all("SELECT * FROM sign_ins") == []
+
+    run(story())
+
+
+def test_the_secret_of_a_client_goes_to_the_issuer_that_the_operator_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_SECRET", "S3cret-of-ours")
+
+    async def story() -> None:
+        async with build(Settings(storage=Storage(url=":memory:"))) as server, standing(AgentHouse()) as house:
+
+            def wish(issuer: str | None) -> SigningIn:
+                return SigningIn("person", Person(), "known", "env:OUR_SECRET", issuer)
+
+            with pytest.raises(SetupError, match="--issuer"):
+                await add(server, house.url, signing_in=wish(None))
+            with pytest.raises(TargetRefused, match="does not say that it is the issuer"):
+                await add(server, house.url, signing_in=wish(f"{house.root}/other"))
+            assert house.forms == []
+            await add(server, house.url, signing_in=wish(f"{house.root}/"))
+            (form,) = house.forms
+            assert form["authorization"].startswith("Basic ")
+            assert form["resource"] == f"{house.root}/a2a"
 
     run(story())

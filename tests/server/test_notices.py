@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +15,26 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from a2a.server.agent_execution import RequestContext
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
-from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    TaskUpdater,
+)
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agent3 import Context, LocalAgent
 from agent3.a2a import listening
 from agent3.a2a.connector import A2AConnector
 from agent3.a2a.door import FEATURES
-from agent3.a2a.notices import Notices
+from agent3.a2a.notices import Hearing, Notices, Wait
 from agent3.a2a.push import TOKEN
 from agent3.calls.standalone import Standalone
 from agent3.server.adding import add
@@ -123,6 +133,16 @@ def notices(gateway: Hosted) -> Notices:
     return connector.notices
 
 
+def waits(gateway: Hosted) -> list[Wait]:
+    return list(notices(gateway)._waits.values())
+
+
+def hearing(gateway: Hosted, agent: str) -> Hearing:
+    """What the gateway knows of the pushes of an agent."""
+    found = gateway.run(gateway.server.directory.get(agent))
+    return notices(gateway).hearing(found.meta["route"]["address"])
+
+
 def added(gateway: Hosted, url: str) -> str:
     agent = gateway.run(add(gateway.server, url))
     return str(agent.id)
@@ -134,7 +154,7 @@ class Calling(threading.Thread):
     def __init__(self, gateway: Door, agent: str, what: str = "bread", capability: str = "bake", **more: Any):
         super().__init__()
         self._door = gateway
-        self._asked = {"agent": agent, "capability": capability, "input": {"what": what}, **more}
+        self._asked = {"agent": agent, "capability": capability, "input": {"what": what}} | more
         self.answer: Any = None
         self.start()
 
@@ -232,8 +252,19 @@ def test_agents_that_stream_or_do_not_push_are_followed_as_ever(tmp_path: Path) 
         assert not front.got
 
 
+class _Unhurried(_Executor):
+    """An agent of the SDK that goes on when the test says so."""
+
+    def __init__(self, ready: threading.Event):
+        self._ready = ready
+
+    async def _done(self, verb: str, rest: str, words: str, context: RequestContext, updater: TaskUpdater) -> None:
+        await asyncio.to_thread(self._ready.wait, SOON)
+        await super()._done(verb, rest, words, context, updater)
+
+
 @contextmanager
-def official(version: str) -> Iterator[str]:
+def official(version: str, ready: threading.Event) -> Iterator[str]:
     """An agent of the official SDK that pushes and does not stream."""
 
     def make(url: str) -> ASGIApp:
@@ -242,7 +273,7 @@ def official(version: str) -> Iterator[str]:
         store = InMemoryPushNotificationConfigStore()
         client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
         handler = DefaultRequestHandler(
-            agent_executor=_Executor(),
+            agent_executor=_Unhurried(ready),
             task_store=InMemoryTaskStore(),
             agent_card=card,
             push_config_store=store,
@@ -257,11 +288,176 @@ def official(version: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 def test_the_official_agent_is_waited_for_by_its_push(tmp_path: Path, version: str) -> None:
-    with official(version) as url, public(tmp_path) as (gateway, front):
+    ready = threading.Event()
+    with official(version, ready) as url, public(tmp_path) as (gateway, front):
         notices(gateway).net = 600.0
         agent = added(gateway, url)
-        assert gateway.call(agent, "story time").json["result"] == ["Once ", "upon ", "time"]
+        for _ in range(2):  # asked to push when its task is known, then with the message
+            ready.clear()
+            call = Calling(gateway, agent, capability="talk", input={"message": "story time"})
+            until(lambda: any(one.told for one in waits(gateway)))
+            ready.set()
+            assert call.answered()["result"] == ["Once ", "upon ", "time"]
+            until(lambda: hearing(gateway, agent).heard)
         assert front.wait(1)[0].headers[TOKEN.lower()]
+
+
+# Agents that push badly
+
+
+class Clerk:
+    """An agent of the second generation that says it pushes, and works for ever; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.push: dict[str, Any] = {}
+        self.wrong: dict[str, int] = {}
+        """Methods that it answers with an error, and its code."""
+
+    def count(self, method: str) -> int:
+        return self.asked.count(method)
+
+    def app(self, url: str) -> ASGIApp:
+        skill = {"id": "pay", "name": "pay", "description": "Pays", "tags": ["x"]}
+        card = {"protocolVersion": "0.3.0", "name": "clerk", "description": "Pays", "version": "1", "url": f"{url}/"}
+        modes = {"defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"]}
+        shown = {**card, **modes, "capabilities": {"pushNotifications": True}, "skills": [skill]}
+
+        async def show(_: Request) -> JSONResponse:
+            return JSONResponse(shown)
+
+        async def talk(request: Request) -> JSONResponse:
+            return JSONResponse(self.said(await request.json()))
+
+        return Starlette(
+            routes=[Route("/.well-known/agent-card.json", show), Route("/", talk, methods=["POST"])],
+        )
+
+    def said(self, asked: dict[str, Any]) -> dict[str, Any]:
+        method, params = asked["method"], asked["params"]
+        self.asked.append(method)
+        answer = {"jsonrpc": "2.0", "id": asked["id"]}
+        if method in self.wrong:
+            return {**answer, "error": {"code": self.wrong[method], "message": "paid, but I do not like it"}}
+        if method == "tasks/pushNotificationConfig/set":
+            self.push = params["pushNotificationConfig"]
+            return {**answer, "result": params}
+        return {**answer, "result": WORKING}
+
+
+WORKING = {"kind": "task", "id": "t1", "contextId": "c1", "status": {"state": "working"}}
+SEND, SET, READ = "message/send", "tasks/pushNotificationConfig/set", "tasks/get"
+
+
+@contextmanager
+def clerk(folder: Path) -> Iterator[tuple[Clerk, Hosted, str]]:
+    made = Clerk()
+    with _served(made.app) as peer, public(folder) as (gateway, _):
+        yield made, gateway, added(gateway, peer.url)
+
+
+def paid(gateway: Hosted, agent: str, **more: Any) -> Any:
+    return Calling(gateway, agent, capability="pay", input={"message": "ten"}, **more).answered()
+
+
+def test_a_message_that_may_have_been_taken_is_not_sent_again(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SEND] = -32602
+        assert paid(gateway, agent)["errorCode"] == "invalid_input"
+        assert made.count(SEND) == 1
+        hearing(gateway, agent).hear()
+        assert paid(gateway, agent)["errorCode"] == "invalid_input"
+        assert made.count(SEND) == 2
+        assert not hearing(gateway, agent).heard  # if it was about the configuration, the next goes without
+        assert len(notices(gateway)) == 0
+
+
+def test_a_message_that_was_refused_for_its_configuration_goes_without_it(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SEND] = -32003
+        hearing(gateway, agent).hear()
+        assert paid(gateway, agent)["errorCode"] == "target_failed"
+        assert made.count(SEND) == 2
+
+
+def test_an_agent_that_will_not_push_is_asked_again_only_after_a_while(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SET] = -32602
+        for _ in range(2):
+            assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        assert made.count(SET) == 1
+        assert not hearing(gateway, agent).pushes(time.monotonic())
+        assert hearing(gateway, agent).pushes(time.monotonic() + 601)
+
+
+def test_one_hiccup_does_not_end_the_pushes_of_an_agent(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SET] = -32053  # not now
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        assert hearing(gateway, agent).pushes(time.monotonic())
+        made.wrong.clear()
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        until(lambda: any(one.told for one in waits(gateway)))
+
+
+def test_an_agent_that_knocks_and_knocks_drives_nothing(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        until(lambda: bool(made.push))
+        path, token = urlsplit(made.push["url"]).path, made.push["token"]
+        before, rows, began, number = made.count(READ), len(gateway.rows("calls")), time.monotonic(), 0
+        while time.monotonic() < began + 2.0:
+            body = json.dumps({**WORKING, "metadata": {"number": number}}).encode()
+            assert gateway.ask("POST", path, body, **{TOKEN: token}).status == 200
+            number += 1
+        assert number > 20
+        reads, written = made.count(READ) - before, len(gateway.rows("calls")) - rows
+        lasted = time.monotonic() - began
+        assert reads <= 10 + lasted  # after 0.02 s, 0.04 s, ... 1 s
+        assert written <= 2 + lasted
+
+
+def test_a_job_whose_agent_turns_out_not_to_push_is_read_now_and_then(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        hearing(gateway, agent).refuse(time.monotonic())
+        until(lambda: len(notices(gateway)) == 0)
+        before, ends = made.count(READ), time.monotonic() + 1.0
+        until(lambda: time.monotonic() > ends)
+        assert made.count(READ) - before <= 3
+
+
+def test_an_agent_whose_pushes_never_come_is_asked_as_before(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        front.reply = lambda _: 204
+        notices(gateway).net = 600.0
+        agent = added(gateway, url)
+        for number in range(3):
+            made.begun.clear()
+            made.ready.clear()
+            call = Calling(gateway, agent, what=f"loaf {number}")
+            assert made.begun.wait(SOON)
+            until(lambda: any(one.told for one in waits(gateway)))
+            made.ready.set()
+            assert call.answered()["result"] == f"baked loaf {number}"
+        assert not hearing(gateway, agent).pushes(time.monotonic())
+
+
+def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        notices(gateway).net = 0.5
+        agent = added(gateway, url)
+        call = Calling(gateway, agent)
+        until(lambda: any(one.trusted for one in waits(gateway)))
+        front.reply = lambda _: 204  # from now on nothing gets there
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        assert not hearing(gateway, agent).heard
+        notices(gateway).net = 600.0
+        assert Calling(gateway, agent, what="cake").answered()["result"] == "baked cake"
+        front.reply = lambda hook: forwarded(gateway, hook)
+        assert Calling(gateway, agent, what="pie").answered()["result"] == "baked pie"
+        until(lambda: hearing(gateway, agent).heard)
 
 
 # Who else comes to the address

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.a2a.connector import A2AConnector
-from agent3.errors import SetupError, TargetRefused
+from agent3.errors import SetupError, TargetRefused, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, Failed, Outcome, Route, value_of
 from agent3.server.build import Server, build
 from agent3.server.landing import Landing
 from agent3.server.renewing import describe
-from agent3.server.signins import Plan
+from agent3.server.signins import Plan, references_of
 from agent3.settings import Settings, Storage
+from agent3.storage.leases import Leases
 from tests.support.oauth_agent import AgentHouse, Person
 from tests.support.oauth_house import House, standing
 
@@ -149,5 +152,128 @@ def test_a_card_without_a_way_for_a_person_has_none(tmp_path: Path) -> None:
             connector = server.house.connectors["a2a"]
             assert isinstance(connector, A2AConnector)
             assert (await connector.sign_in_of(house.url))[0] is None
+
+    run(story())
+
+
+async def reference_in(server: Server) -> str:
+    (reference,) = references_of(await server.directory.get("guarded-agent"))
+    return reference
+
+
+async def ends_in(server: Server, house: House, seconds: float) -> None:
+    """Have the stored token end so soon; another process then takes it up."""
+    connector = server.house.connectors["a2a"]
+    assert isinstance(connector, A2AConnector)
+    reference = await reference_in(server)
+    row = await server.sign_ins.row(reference)
+    assert row is not None
+    grant = replace(await server.sign_ins.grant(reference, row), until=time.time() + seconds)
+    flow, _ = await connector.sign_in_of(house.url)
+    plan = Plan(house.url, "person", redirect="http://127.0.0.1/callback", flow=flow)
+    await server.sign_ins.keep(reference, plan, grant, row["version"])
+
+
+async def carried(server: Server, house: House) -> Any:
+    connector = server.house.connectors["a2a"]
+    assert isinstance(connector, A2AConnector)
+    _, gate = await connector.sign_in_of(house.url)
+    secret: Any = await server.sign_ins.get(await reference_in(server))
+    return lambda: secret.authorization.headers(gate)
+
+
+def test_a_server_that_gives_no_tokens_for_a_moment_is_asked_once_and_costs_nobody_their_consent(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with standing(AgentHouse(rotates=True)) as house:
+            async with at(tmp_path) as server:
+                await signed_in(server, house)
+                await ends_in(server, house, 20)
+            async with at(tmp_path) as server:
+                headers = await carried(server, house)
+                house.down = True
+                sent = await asyncio.gather(*(headers() for _ in range(5)))
+                assert {one["Authorization"] for one in sent} == {"Bearer token-1"}
+                assert [one["grant_type"] for one in house.forms] == ["authorization_code", "refresh_token"]
+                duty = f"sign-in {await reference_in(server)}"
+                assert not await Leases(server.database, "another gateway").held(duty)  # nobody waits for us
+            house.down = False
+            async with at(tmp_path) as server:
+                headers = await carried(server, house)
+                sent = await asyncio.gather(*(headers() for _ in range(5)))
+                assert {one["Authorization"] for one in sent} == {"Bearer token-3"}
+                assert len(house.forms) == 3
+                row = await server.sign_ins.row(await reference_in(server))
+                assert row is not None
+                kept = await server.sign_ins.grant(await reference_in(server), row)
+                assert kept.tokens["refresh_token"] == house.good == "r-3"
+
+    run(story())
+
+
+def test_of_those_who_wait_for_a_token_that_is_over_one_asks_a_server_that_is_down(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with standing(AgentHouse()) as house:
+            async with at(tmp_path) as server:
+                await signed_in(server, house)
+                await ends_in(server, house, -1)
+            async with at(tmp_path) as server:
+                headers = await carried(server, house)
+                house.down = True
+                found = await asyncio.gather(*(headers() for _ in range(5)), return_exceptions=True)
+                assert {type(one) for one in found} == {Unavailable}
+                assert len(house.forms) == 2
+
+    run(story())
+
+
+def test_after_a_sign_in_is_over_nothing_goes_out_as_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with standing(AgentHouse()) as house:
+            async with at(tmp_path) as server:
+                await signed_in(server, house)
+                await ends_in(server, house, -1)
+            async with at(tmp_path) as server:
+                headers = await carried(server, house)
+                house.good = "another"
+                for _ in range(2):
+                    with pytest.raises(TargetRefused, match=r"is over\. Sign in again: agent3 add"):
+                        await headers()
+
+    run(story())
+
+
+def test_a_refresh_token_that_is_new_alone_is_stored_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with standing(AgentHouse(rotates=True, gives={"access_token": "same"})) as house:
+            async with at(tmp_path) as server:
+                await signed_in(server, house)
+                await ends_in(server, house, 20)
+            async with at(tmp_path) as server:
+                await (await carried(server, house))()
+                row = await server.sign_ins.row(await reference_in(server))
+                assert row is not None
+                kept = await server.sign_ins.grant(await reference_in(server), row)
+                assert kept.tokens["refresh_token"] == house.good == "r-2"
+
+    run(story())
+
+
+def test_a_card_that_moves_does_not_take_the_sign_in_along(tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = AgentHouse()
+        async with standing(agent) as house, standing(AgentHouse()) as other:
+            async with at(tmp_path) as server:
+                await signed_in(server, house)
+            agent.moved = other.root
+            async with at(tmp_path) as server:
+                route = Route("a2a", house.url, credential=await reference_in(server))
+                await server.directory.add(await describe(server.house.connectors, route, server.sign_ins))
+                outcome = await call(server)
+            assert isinstance(outcome, Failed)
+            assert f"was made for {house.root}" in outcome.message
+            assert other.root in outcome.message
+            assert other.seen == []
 
     run(story())

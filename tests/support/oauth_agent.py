@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.request import urlopen
 
@@ -35,6 +35,12 @@ class AgentHouse(House):
     registers: bool = True
     insecure: bool = False
     denies: bool = False
+    strays: str = ""
+    """Another place to which the card sends the code."""
+    moved: str = ""
+    """Another place at which the card says that the agent is."""
+    gives: dict[str, Any] = field(default_factory=dict)
+    """What answers with tokens hold instead of the usual."""
 
     @property
     def url(self) -> str:
@@ -59,7 +65,7 @@ class AgentHouse(House):
         return web.json_response({"issuer": self.root, **ends})
 
     async def card(self, _: web.Request) -> web.Response:
-        place = {"url": f"{self.root}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        place = {"url": f"{self.moved or self.root}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
         return web.json_response(
             {
                 "name": "Guarded Agent",
@@ -81,7 +87,7 @@ class AgentHouse(House):
             return {"apiKeySecurityScheme": {"location": "header", "name": "X-Key"}}
         flow = {
             "authorizationUrl": f"{self.root}/authorize",
-            "tokenUrl": "http://elsewhere.example/token" if self.insecure else f"{self.root}/token",
+            "tokenUrl": "http://elsewhere.example/token" if self.insecure else f"{self.strays or self.root}/token",
             "scopes": {"read": "Read", "write": "Write"},
         }
         scheme: dict[str, Any] = {"flows": {"authorizationCode": flow}}
@@ -96,6 +102,9 @@ class AgentHouse(House):
             return await super().authorize(request)
         back = f"{request.query['redirect_uri']}?error=access_denied&state={request.query['state']}"
         return web.Response(status=302, headers={"Location": back})
+
+    def given(self, token: str) -> dict[str, Any]:
+        return super().given(token) | self.gives
 
     async def talk(self, request: web.Request) -> web.Response:
         asked = await request.json()

@@ -94,8 +94,11 @@ class House:
         self.tokens[token] = form.get("scope", "")
         if self.rotates:
             self.good = f"r-{len(self.forms)}"
+        return web.json_response(self.given(token))
+
+    def given(self, token: str) -> dict[str, Any]:
         answer = {"access_token": token, "token_type": "Bearer", "expires_in": self.life}
-        return web.json_response(answer | ({"refresh_token": self.good} if self.refreshes else {}))
+        return answer | ({"refresh_token": self.good} if self.refreshes else {})
 
     def proven(self, form: dict[str, str]) -> bool:
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()

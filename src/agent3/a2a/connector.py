@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.a2a.extensions import TRACEABILITY
-from agent3.a2a.faults import TaskNotCancelable
+from agent3.a2a.faults import PushNotSupported, TaskNotCancelable
 from agent3.a2a.flows import Flow, flow_of
 from agent3.a2a.lines import How
 from agent3.a2a.notices import Notices, Wait
@@ -85,8 +85,8 @@ _PATIENCE: Final = 10.0
 """Seconds for which a caller that waits is spared to ask again, where an agent neither streams nor blocks."""
 _AT_ONCE: Final = 0.05
 """Seconds after which a job is entered again whose next turn waits by itself until somebody knocks."""
-_BREATH: Final = 0.02
-"""Seconds between two readings of a task whose agent knocks and knocks; twice as many each time, up to one."""
+_AGREED: Final = 5.0
+"""Seconds that an agent has to say whether it will push: its task is read meanwhile by nobody."""
 
 
 class A2AConnector:
@@ -113,8 +113,6 @@ class A2AConnector:
         self._env = env
         self.notices: Notices | None = None
         """Set by whoever opens a door to which agents can push."""
-        self._unheard: OrderedDict[str, None] = OrderedDict()
-        """Agents that say they push, and would not push to us."""
         self._lost: OrderedDict[str, str] = OrderedDict()
         self._later: set[asyncio.Task[None]] = set()
 
@@ -153,6 +151,7 @@ class A2AConnector:
     async def call(self, call: Call) -> Outcome:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
         assert call.route is not None
+        outcome: Outcome | None = None
         try:
             peer = await self._peer(call, call.route)
             with self._hiding(call, peer):
@@ -160,6 +159,9 @@ class A2AConnector:
             return redact_outcome(outcome, peer.credential.hidden())
         except Agent3Error as wrong:
             return failed_by(_told(wrong, call))
+        finally:
+            if not isinstance(outcome, Working):
+                self._done(call)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -242,26 +244,44 @@ class A2AConnector:
         except asyncio.CancelledError:
             self._left_alone(call, peer, _own_name(peer, message))
             raise
-        if isinstance(reply, Message) or reply.status.state in TERMINAL | INTERRUPTED:
+        if isinstance(reply, Message) or _is_over(reply):
             return self._ended(call, reply)
         return await self._awaited(call, peer, reply)
 
-    def _send(self, call: Call, peer: Peer, message: Message, wait: Wait | None = None) -> Send:
-        push = wait.push if wait is not None else None
-        how = Sending(accepted_output_modes=_modes(call), return_immediately=wait is not None, push=push)
+    def _send(self, call: Call, peer: Peer, message: Message, wait: Wait | None = None, push: bool = False) -> Send:
+        how = Sending(
+            accepted_output_modes=_modes(call),
+            return_immediately=wait is not None,
+            push=wait.push if wait is not None and push else None,
+        )
         return Send(message=message, configuration=how, metadata=self._metadata(call, peer), stream=peer.streams)
 
     async def _asked(self, call: Call, peer: Peer, message: Message) -> Task | Message:
-        """What a message is answered with. An agent that will not push to us is to answer as it does otherwise."""
+        """What a message is answered with. An agent that will not push to us is to answer as it does otherwise.
+
+        The push configuration goes with the message only where that cannot cost the message: to an agent that has
+        pushed to us before, or that tells repetitions. Any other is given it when its task is known.
+        """
         wait = self._wait(call, peer)
-        try:
+        if wait is None or not (wait.hearing.heard or peer.dedupes):
             reply = await peer.ask(self._send(call, peer, message, wait), self._how(call))
+        else:
+            reply = await self._asked_to_push(call, peer, message, wait)
+        assert isinstance(reply, (Task, Message))
+        return reply
+
+    async def _asked_to_push(self, call: Call, peer: Peer, message: Message, wait: Wait) -> Any:
+        """Likewise, with the push configuration. Sent again without it only where that does nothing a second time."""
+        try:
+            reply = await peer.ask(self._send(call, peer, message, wait, push=True), self._how(call))
         except (RequestError, TargetRefused) as wrong:
-            if wait is None:
+            if not _may_go_without(wrong, peer):
+                wait.hearing.doubt()  # if it was about the configuration, the next message goes without
                 raise
             reply = await peer.ask(self._send(call, peer, message), self._how(call))
-            self._unpushed(call, peer, wrong)
-        assert isinstance(reply, (Task, Message))
+            self._unpushed(call, wait, wrong)
+        else:
+            wait.told = True
         return reply
 
     async def _awaited(self, call: Call, peer: Peer, task: Task) -> Outcome:
@@ -276,12 +296,12 @@ class A2AConnector:
         """Where the agent of a call can tell us how it goes; None where it is followed in another way."""
         if self.notices is None or peer.streams or not peer.card.features.push_notifications:
             return None
-        if peer.found.url in self._unheard:
+        if not self.notices.hearing(peer.found.url).pushes(self._env.monotonic()):
             return None
-        return self.notices.expect(self.notices.key(message_id(call)))
+        return self.notices.expect(self.notices.key(message_id(call)), peer.found.url)
 
     def _done(self, call: Call) -> None:
-        if self.notices is not None:
+        if self.notices:  # and somebody waits
             self.notices.done(self.notices.key(message_id(call)))
 
     async def _attached(self, call: Call, peer: Peer, task: str) -> Outcome:
@@ -289,49 +309,88 @@ class A2AConnector:
 
         Who has not waited before may have missed a knock. Where none comes, the task is read all the same.
         """
-        notices = self.notices
-        waited = notices is not None and notices.find(notices.key(message_id(call))) is not None
         wait = self._wait(call, peer)
-        if notices is not None and wait is not None:
-            wait.task = task
-            if waited:
-                await wait.within(min(notices.net, 0.5 * self._left(call)))
-            else:
-                await self._have_told(call, peer, wait, task)
-            wait.heed()
+        if wait is None or self.notices is None:
+            self._done(call)  # it may have been waited for before its agent was found not to push
+            return self._ended(call, await self._read(call, peer, task))
+        if wait.task is not None:
+            return self._ended(call, await self._waited(call, peer, wait, task, self.notices.net))
+        wait.task, wait.between = task, 1.0
+        await self._have_told(call, peer, wait, task)
+        wait.heed()
         return self._ended(call, await self._read(call, peer, task))
 
+    async def _waited(self, call: Call, peer: Peer, wait: Wait, task: str, net: float) -> Task:
+        """A task when there is something to show of it, or when it was waited for long enough.
+
+        A job is written down each time it is entered, so an agent that has much to say is shown more and more seldom.
+        """
+        now, long = self._env.monotonic(), min(net, 0.5 * self._left(call))
+        ends, shown, wait.between = now + long, now + wait.gap, 1.0 - long
+        while True:
+            trusted = wait.trusted
+            knocked = await wait.next(net, ends - now)
+            wait.heed()
+            found = await self._read(call, peer, task)
+            now = self._env.monotonic()
+            if _is_over(found):
+                self._judge(call, wait, missed=trusted and not knocked)
+                return found
+            outcome = outcome_of(found, call)
+            stands = (found.status.state, outcome.text if isinstance(outcome, Working) else None)
+            if now >= ends:
+                wait.gap, wait.stood = 1.0, stands
+                return found
+            if stands != wait.stood and now >= shown:
+                wait.gap, wait.stood = min(net, 2 * wait.gap), stands
+                return found
+
     async def _have_told(self, call: Call, peer: Peer, wait: Wait, task: str) -> None:
-        """Have us told of a task that another process began, or this one before it was started anew."""
+        """Have us told of a task that goes on. Where that fails it is read now and then."""
+        how = self._how(call)
         try:
-            await peer.ask(CreatePush(task_id=task, config=wait.push), self._how(call))
+            await peer.ask(CreatePush(task_id=task, config=wait.push), how._replace(seconds=min(_AGREED, how.seconds)))
+        except JobNotFound:
+            log.debug("%s does not know its task any more", call.agent)  # as whoever reads it is told
         except (RequestError, TargetError) as wrong:
-            self._unpushed(call, peer, wrong)
+            if not wrong.retryable or (not wait.hearing.heard and wait.hearing.miss(self._env.monotonic())):
+                self._unpushed(call, wait, wrong)
+        else:
+            wait.told = True
 
-    def _unpushed(self, call: Call, peer: Peer, wrong: Agent3Error) -> None:
-        log.warning("%s does not push to this gateway, and is asked now and then: %s", call.agent, wrong)
+    def _unpushed(self, call: Call, wait: Wait, wrong: Agent3Error) -> None:
+        wait.hearing.refuse(self._env.monotonic())
         self._done(call)
-        self._unheard[peer.found.url] = None
-        while len(self._unheard) > _REMEMBERED:
-            self._unheard.popitem(last=False)
+        say = log.warning if wait.hearing.first_warning() else log.info
+        say("%s does not push to this gateway, and is asked now and then: %s", call.agent, wrong)
 
-    async def _by_push(
-        self, peer: Peer, task: str, how: How, wait: Wait, until: float, net: float
-    ) -> AsyncGenerator[Task, None]:
+    def _judge(self, call: Call, wait: Wait, *, missed: bool) -> None:
+        """Learn from the end of a task whether the pushes of its agent come: ``missed`` if one was relied on."""
+        if not missed and (wait.knocks or wait.hearing.heard or not wait.told):
+            return
+        if wait.hearing.miss(self._env.monotonic()):
+            say = log.warning if wait.hearing.first_warning() else log.info
+            say("%s takes our address, but its pushes do not come. It is asked now and then.", call.agent)
+        elif missed:
+            log.info("%s: a push did not come. Until the next one comes it is asked now and then.", call.agent)
+
+    async def _by_push(self, call: Call, peer: Peer, task: str, wait: Wait, until: float) -> AsyncGenerator[Task, None]:
         """Read a task whenever its agent knocks, and at least now and then, until it has ended, asks, or time is up."""
-        wait.task, pause = task, _BREATH
+        assert self.notices is not None
+        wait.task, missed = task, False
+        if not wait.told:
+            await self._have_told(call, peer, wait, task)
         while True:
             wait.heed()
-            found = await peer.ask(GetTask(id=task), how)
-            assert isinstance(found, Task)
+            found = await self._read(call, peer, task)
             yield found
             left = until - self._env.monotonic()
-            if found.status.state in TERMINAL | INTERRUPTED or left <= 0:
+            if _is_over(found):
+                self._judge(call, wait, missed=missed)
+            if _is_over(found) or left <= 0:
                 return
-            await asyncio.sleep(min(pause, left))
-            pause = min(1.0, 2 * pause)
-            if not await wait.within(min(net, left)):
-                pause = _BREATH
+            trusted = wait.trusted
+            missed = not await wait.next(self.notices.net, left) and trusted
 
     async def _heard(
         self,
@@ -370,8 +429,8 @@ class A2AConnector:
         how = self._how(call)
         if request is not None:
             return peer.follow(request, how)
-        if self.notices is not None and (wait := self._wait(call, peer)) is not None:
-            return self._by_push(peer, task, how, wait, until, self.notices.net)
+        if (wait := self._wait(call, peer)) is not None:
+            return self._by_push(call, peer, task, wait, until)
         return peer.poll(task, how, min(1.0, max(0.05, 0.2 * (until - self._env.monotonic()))))
 
     async def _read(self, call: Call, peer: Peer, task: str) -> Task:
@@ -392,13 +451,10 @@ class A2AConnector:
     def _ended(self, call: Call, result: Task | Message) -> Outcome:
         self._lost.pop(message_id(call), None)
         outcome = outcome_of(result, call)
-        if self.notices is None:
+        if self.notices is None or not isinstance(outcome, Working):
             return outcome
-        if not isinstance(outcome, Working):
-            self._done(call)
-            return outcome
-        waiting = self.notices.find(self.notices.key(message_id(call))) is not None
-        return replace(outcome, poll=_AT_ONCE) if waiting else outcome
+        wait = self.notices.find(self.notices.key(message_id(call)))
+        return outcome if wait is None else replace(outcome, poll=max(_AT_ONCE, wait.between))
 
     # What nobody waits for any more
 
@@ -477,6 +533,18 @@ class A2AConnector:
         finally:
             if live is not None:
                 live.filters = before
+
+
+def _is_over(task: Task) -> bool:
+    """Whether nothing more comes of a task by itself."""
+    return task.status.state in TERMINAL | INTERRUPTED
+
+
+def _may_go_without(wrong: Agent3Error, peer: Peer) -> bool:
+    """Whether a message may be sent again without its push configuration: nothing was done, or it is told apart."""
+    if wrong.data.get("http_status") == 401:  # about who we are, which stays the same
+        return False
+    return isinstance(wrong, PushNotSupported) or not wrong.sent or peer.dedupes
 
 
 def _own_name(peer: Peer, message: Message) -> str | None:

@@ -21,10 +21,11 @@ from agent3.errors import MalformedResponse, SecurityError, TargetRefused
 from agent3.security.network import Gate, Response
 from agent3.security.secrets import Secret
 
-__all__ = ["Carried", "Credential", "Refusal", "Renewal", "plain"]
+__all__ = ["Carried", "Credential", "Refusal", "Renewal", "origin", "plain"]
 
 _EARLY: Final = 30.0
 """Seconds before its end at which a token is renewed."""
+_PORTS: Final = {"https": 443, "http": 80}
 _USUAL: Final = 300.0
 """Seconds that a token is used whose server does not say for how long it is good."""
 
@@ -48,6 +49,11 @@ class Refusal(NamedTuple):
 class Renewal(Protocol):
     """Keeps a credential that changes. It may serve many requests at once."""
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Those that it was made for; none where only the place of the agent's card is."""
+        ...
+
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What the next request carries."""
         ...
@@ -64,13 +70,24 @@ class _Scheme(NamedTuple):
     scopes: tuple[str, ...]
 
 
+def origin(url: str) -> str:
+    """Scheme, host and port of an address, each always written the same way; a port that is none counts as none."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}" if port in (None, _PORTS.get(parts.scheme)) else f"{parts.scheme}://{host}:{port}"
+
+
 def plain(secret: Secret | None, header: str | None, refused: Response | None = None) -> Carried:
     """What goes to an agent whose card is not known yet: the header of the operator's choice, else a token.
 
     ``refused`` is an answer that asks for more: a server that wants HTTP Basic gets that.
     """
-    if secret is None:
-        return _NOTHING
+    if secret is None or getattr(secret, "authorization", None) is not None:
+        return _NOTHING  # a sign-in was made by a card for everybody, and is for the agent, not for who shows cards
     if header:
         return Carried({header: secret.reveal()})
     asked = (refused.headers.get("WWW-Authenticate") or "").lower() if refused is not None else ""
@@ -90,6 +107,7 @@ class Credential:
         self._scheme = next(_usable(card), None) if secret is not None and not header else None
         self._gate = gate
         self._home = urlsplit(home)
+        self._origins: tuple[str, ...] = getattr(self._renewal, "origins", ()) or (origin(home),)
         self._env = env
         self._token: Secret | None = None
         self._until = 0.0
@@ -97,12 +115,14 @@ class Credential:
     async def carried(self, url: str) -> Carried:
         """What a request to an address of the agent carries.
 
-        SecurityError where the secret would travel in the clear, TargetRefused where a token is not given to us.
+        SecurityError where the secret would travel in the clear, or what a person agreed to would go elsewhere than
+        they agreed; TargetRefused where a token is not given to us.
         """
         if self._secret is None:
             return _NOTHING
         self._trusted(url)
         if self._renewal is not None:
+            self._meant_for(url)
             return Carried(await self._renewal.headers(self._gate))
         if self._scheme is None:
             return plain(self._secret, self._header)
@@ -151,6 +171,14 @@ class Credential:
             f"The card of {self._home.hostname} sends its secret to {parts.hostname or 'nowhere'} without TLS, so it "
             "was not sent. Ask its provider for an https address, or give a token."
         )
+
+    def _meant_for(self, url: str) -> None:
+        """What a person agreed to is for one agent: a card that moves, or is changed, does not take it along."""
+        if origin(url) not in self._origins:
+            raise SecurityError(
+                f"The sign-in was made for {', '.join(self._origins)}, and the card of {self._home.hostname} now names "
+                f"{origin(url)}, so it was not sent. If that is right, sign in again: agent3 add ADDRESS --sign-in"
+            )
 
     async def _exchange(self, endpoint: str) -> tuple[Secret, float]:
         assert self._secret is not None

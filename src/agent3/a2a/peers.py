@@ -402,6 +402,7 @@ class Peers:
         self._env = env
         self._all: OrderedDict[tuple[Any, ...], Peer] = OrderedDict()
         self._opening: dict[tuple[Any, ...], asyncio.Lock] = {}
+        self._making: set[asyncio.Task[Peer]] = set()
         self._tongues: OrderedDict[str, Place] = OrderedDict()
         self._closed = False
 
@@ -432,15 +433,20 @@ class Peers:
             try:
                 peer = self._all.get(key)
                 if peer is None or fresh or not peer.knows(document):
-                    peer = await self._made(key, peer, how, document)
+                    peer = await self._made_unless_closed(key, peer, how, document)
             finally:
                 self._opening.pop(key, None)
         await self._let_go()
         return peer
 
     async def aclose(self) -> None:
-        """Close all connections, also those that are being opened; one that cannot be closed keeps no other open."""
+        """Close all connections, also those that are being opened; one that cannot be closed keeps no other open.
+
+        A card that is being asked for is not waited for: whoever asks is told that the gateway is stopping.
+        """
         self._closed = True
+        for making in list(self._making):
+            making.cancel()
         peers = list(self._all.values())
         self._all.clear()
         for wrong in await asyncio.gather(*(one.aclose() for one in peers), return_exceptions=True):
@@ -449,6 +455,18 @@ class Peers:
         for opening in list(self._opening.values()):
             async with opening:  # whoever holds it finds that all is closed, and leaves nothing open
                 pass
+
+    async def _made_unless_closed(self, *how: Any) -> Peer:
+        making = asyncio.get_running_loop().create_task(self._made(*how))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            return await making
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if own is None or not own.cancelling():
+                self._check_open()
+            raise
 
     async def _made(
         self, key: tuple[Any, ...], before: Peer | None, how: Mapping[str, Any], document: Mapping[str, Any] | None

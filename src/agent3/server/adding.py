@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from agent3.a2a import flows
 from agent3.a2a.cards import interfaces
 from agent3.a2a.connector import A2AConnector
 from agent3.definitions import AgentCard, NLWebInterface
@@ -413,6 +414,9 @@ async def _by_card(server: Server, route: Route, card: Mapping[str, Any] | None,
         raise SetupError(
             "A machine signs in to an A2A agent by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
         )
+    if wish.issuer:
+        flow = await flows.of_issuer(flow, gate, wish.issuer)
+    flows.check(flow, wish.issuer, wish.secret is not None)
     return _Entry(route, flow, gate)
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import string
 import sys
 import threading
 import time
 import webbrowser
 from typing import Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from agent3.errors import CallTimeout
 
@@ -47,8 +48,9 @@ class AtTerminal:
         self._last = -_OFTEN
 
     def go(self, url: str) -> None:
-        """Print the address, and open it."""
-        _say(f"Open this address to sign in:\n\n  {url}\n\n")
+        """Print who asks and for whom, and the address, and open it."""
+        url = quote(url, safe=string.punctuation)  # others wrote it, and a terminal obeys what cannot be seen
+        _say(f"Open this address to sign in{_parties(url)}:\n\n  {url}\n\n")
         if sys.platform in ("darwin", "win32") or any(os.environ.get(one) for one in _SIGNS):
             webbrowser.open(url)
 
@@ -60,6 +62,12 @@ class AtTerminal:
         elif left > 0 and time.monotonic() - self._last >= _OFTEN:
             self._last = time.monotonic()
             _say(f"{words}\n")
+
+
+def _parties(url: str) -> str:
+    """At whose page a person agrees, and for what (RFC 8707): they may know one and be surprised by the other."""
+    meant = quote(parse_qs(urlsplit(url).query).get("resource", [""])[0], safe=string.punctuation)
+    return f" at {urlsplit(url).netloc.rpartition('@')[2]}" + (f", for {meant}" if meant else "")
 
 
 def _say(words: str) -> None:

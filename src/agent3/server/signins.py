@@ -7,9 +7,9 @@ reference on. How a person is sent to a page and comes back is not known here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from shlex import quote
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +19,15 @@ from agent3.a2a import flows
 from agent3.a2a.credentials import Refusal
 from agent3.a2a.flows import Flow
 from agent3.env import REAL, Env
-from agent3.errors import CallTimeout, SetupError, StorageError, TargetRefused, Unavailable
+from agent3.errors import (
+    CallTimeout,
+    MalformedResponse,
+    SetupError,
+    StorageError,
+    TargetError,
+    TargetRefused,
+    Unavailable,
+)
 from agent3.mcp.channels import Changing
 from agent3.mcp.oauth import Grant, SignIn, authorization_code, client_credentials
 from agent3.mcp.upstream import place_of
@@ -36,6 +44,7 @@ __all__ = ["SCHEME", "Flow", "Plan", "Seals", "SignIns", "Way", "references_of"]
 
 log = logger("server")
 
+K = TypeVar("K")
 SCHEME = "oauth:"
 Way = Literal["person", "machine"]
 _RECENT = 3
@@ -44,6 +53,8 @@ _EARLY = 30.0
 """Seconds before its end at which a token is renewed, or a tenth of its life where that is less."""
 _DUTY = 15.0
 """Seconds for which one process of several renews a token, and the others wait for it."""
+_AGAIN = 5.0
+"""Seconds until a refresh that came to nothing is tried again."""
 _NEW = (
     "INSERT INTO sign_ins (until, renews, updated, sealed, id, address, way, version) VALUES (?, ?, ?, ?, ?, ?, ?, 1)"
 )
@@ -171,6 +182,13 @@ class SignIns:
         """Whether this process is the one of several that renews a token now."""
         return await self._leases.take(f"sign-in {reference}", _DUTY)
 
+    async def off_duty(self, reference: str) -> None:
+        """Let another process try to renew a token; only where nothing came of it, else it would use the old one."""
+        try:
+            await self._leases.give_up(f"sign-in {reference}")
+        except StorageError as wrong:
+            log.warning("the duty to renew a token is kept until it ends: %s", wrong)
+
 
 class _Access(Protocol):
     """The access token for one server, as ``_Token`` uses it."""
@@ -187,17 +205,23 @@ class _Access(Protocol):
 
 
 class _ByCard:
-    """A token that a person got us by the flow of an agent's card. ``_Token`` holds the lock around it."""
+    """A token that a person got us by the flow of an agent's card.
+
+    ``_Token`` holds the lock and the duty around all that asks for another one, and stores what came: a refresh token
+    that is used twice, or is not stored, is a person's consent lost.
+    """
 
     def __init__(self, plan: Plan, flow: Flow, secret: Secret | None, person: SignIn, env: Env = REAL):
         self._plan = plan
         self._flow = flow
         self._person = person
         self._env = env
-        own = secret.reveal() if secret is not None else ""
+        self._secret = secret
+        own = secret.reveal() if secret is not None else None
         self._client = flows.Client(plan.client_id, own) if plan.client_id else None
         self._tokens: flows.Tokens | None = None
         self._got = 0.0
+        self._again = 0.0
 
     @property
     def header(self) -> str | None:
@@ -208,9 +232,16 @@ class _ByCard:
         """Whether it is to be renewed before its next use: a little before its end, where that can be done."""
         if self._tokens is None or self._tokens.expires_in is None:
             return False
+        if self._over:
+            return True
         life = self._tokens.expires_in
         early = min(_EARLY, life / 10) if self._tokens.refresh_token else 0.0
-        return self._env.now() >= self._got + life - early
+        return self._env.now() >= max(self._again, self._got + life - early)
+
+    @property
+    def _over(self) -> bool:
+        life = None if self._tokens is None else self._tokens.expires_in
+        return life is not None and self._env.now() >= self._got + life
 
     def grant(self) -> Grant | None:
         if self._tokens is None:
@@ -225,7 +256,7 @@ class _ByCard:
     async def resume(self, grant: Grant) -> None:
         tokens = msgspec.convert(grant.tokens, flows.Tokens)
         self._got = self._env.now() if grant.until is None else grant.until - (tokens.expires_in or 0.0)
-        self._tokens = tokens
+        self._tokens, self._again = tokens, 0.0
         if grant.client is not None:
             self._client = msgspec.convert(grant.client, flows.Client)
 
@@ -241,21 +272,30 @@ class _ByCard:
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         if self.due:
-            try:
-                if not await self.refresh(gate):
-                    self._tokens = None
-            except (Unavailable, CallTimeout) as wrong:
-                assert self._tokens is not None
-                if self._env.now() >= self._got + (self._tokens.expires_in or 0.0):
-                    raise
-                log.warning("the token for %s could not be refreshed: %s", place_of(self._plan.address), wrong)
+            await self._ahead(gate)
         return {} if self.header is None else {"Authorization": self.header}
+
+    async def _ahead(self, gate: Gate) -> None:
+        """Refresh what is about to end. A token that still holds outlasts a server that is down."""
+        place = place_of(self._plan.address)
+        if self._env.now() < self._again:
+            # Those who wait for the lock would else ask a dead server one after the other.
+            raise _not_sent(Unavailable(f"The token for {place} is over, and could not be refreshed a moment ago."))
+        try:
+            if not await self.refresh(gate):
+                self._tokens = None
+        except (Unavailable, CallTimeout, MalformedResponse) as wrong:
+            self._again = self._env.now() + _AGAIN
+            if self._over:
+                raise
+            log.warning("the token for %s could not be refreshed: %s", place, wrong)
 
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Any) -> bool:
         if sent.get("Authorization") != self.header:
             return True
         if refused.status != 401:
             return False
+        flows.check(self._flow, self._plan.issuer, self._secret is not None)
         client = self._client
         if client is None:
             client = await flows.registered(self._flow, gate, self._plan.redirect)
@@ -266,7 +306,7 @@ class _ByCard:
         return True
 
     def _take(self, tokens: flows.Tokens) -> None:
-        self._tokens, self._got = tokens, self._env.now()
+        self._tokens, self._got, self._again = tokens, self._env.now(), 0.0
 
 
 class _Token:
@@ -282,7 +322,13 @@ class _Token:
         self._oauth = _oauth(plan, client_secret, self._send)
         self._client_secret = client_secret
         self._recent: list[Secret] = []
+        self._stored: dict[str, Any] | None = None
         self._lock = asyncio.Lock()
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Where the token may go; none where its card was not read for that."""
+        return () if self._plan.flow is None else self._plan.flow.origins
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What the next request carries, renewed where its time is nearly over."""
@@ -290,6 +336,10 @@ class _Token:
             async with self._lock:
                 if self._oauth.due:
                     await self._renewed_in_time(gate)
+        if self._oauth.header is not None:
+            return {"Authorization": self._oauth.header}
+        if self._plan.way == "person" and self.version:
+            _over(self._plan, "is over")  # else it would go as nobody
         return await self._oauth.headers(gate)
 
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream | Refusal) -> bool:
@@ -298,7 +348,7 @@ class _Token:
             if sent.get("Authorization") != self._oauth.header:
                 return True
             if refused.status == 401 and self._oauth.header is not None:
-                if not await self._my_turn() or await self._oauth.refresh(gate):
+                if not await self._my_turn() or await self._on_duty(self._oauth.refresh(gate)):
                     await self._keep()
                     return True
                 # A refresh token that was not taken is gone, and what it was for with it.
@@ -312,7 +362,7 @@ class _Token:
         if self._client_secret is not None and grant.client is not None:
             grant = replace(grant, client={**grant.client, "client_secret": self._client_secret.reveal()})
         await self._oauth.resume(grant)
-        self.version = version
+        self.version, self._stored = version, grant.tokens
         self._noticed()
 
     # Inside
@@ -327,11 +377,19 @@ class _Token:
         while self._oauth.due:
             if not await self._my_turn():
                 continue  # what another process got may have ended since
-            found = await self._oauth.headers(gate)
+            found = await self._on_duty(self._oauth.headers(gate))
             if not found and self._plan.way == "person":
                 _over(self._plan, "is over")
-            await self._keep()
+            if not await self._keep():
+                await self._house.off_duty(self._reference)
             return
+
+    async def _on_duty(self, work: Awaitable[K]) -> K:
+        try:
+            return await work
+        except TargetError:
+            await self._house.off_duty(self._reference)
+            raise
 
     async def _my_turn(self) -> bool:
         """True when it is ours to renew the token; False when another process has done so, and we have theirs."""
@@ -352,26 +410,30 @@ class _Token:
         except TimeoutError:
             raise Unavailable(f"Another gateway renews the sign-in to {place_of(self._plan.address)}.") from None
 
-    async def _keep(self) -> None:
-        """Store a token that is new. That it could not be stored is no reason not to use it."""
+    async def _keep(self) -> bool:
+        """Store tokens that are new, be it the refresh token alone, and say whether there are any.
+
+        That they could not be stored is no reason not to use them.
+        """
         grant = self._oauth.grant()
-        if grant is None or not self._noticed():
-            return
+        self._noticed()
+        if grant is None or grant.tokens == self._stored:
+            return False
         if self._plan.secret and grant.client is not None:
             grant = replace(grant, client={key: one for key, one in grant.client.items() if key != "client_secret"})
         try:
             self.version = await self._house.keep(self._reference, self._plan, grant, self.version)
+            self._stored = grant.tokens
         except StorageError as wrong:
             log.error("the new token for %s is not stored: %s", place_of(self._plan.address), wrong)
+        return True
 
-    def _noticed(self) -> bool:
-        """Whether there is another token than before; it must not come back from now on."""
+    def _noticed(self) -> None:
+        """A token that is another than before must not come back from now on."""
         header = self._oauth.header
         token = None if header is None else Secret(header.removeprefix("Bearer "))
-        if token is None or (self._recent and self._recent[-1] == token):
-            return False
-        self._recent = [*self._recent, token][-_RECENT:]
-        return True
+        if token is not None and self._recent[-1:] != [token]:
+            self._recent = [*self._recent, token][-_RECENT:]
 
 
 def references_of(agent: Agent) -> set[str]:
@@ -405,9 +467,12 @@ def _without(sent: Mapping[str, str]) -> dict[str, str]:
 def _over(plan: Plan, what: str) -> NoReturn:
     named = f" --name {quote(plan.name)}" if plan.name else ""
     again = f"agent3 add {quote(plan.address)}{named} --sign-in"
-    error = TargetRefused(f"The sign-in to {place_of(plan.address)} {what}. Sign in again: {again}")
-    error.sent = False
-    raise error
+    raise _not_sent(TargetRefused(f"The sign-in to {place_of(plan.address)} {what}. Sign in again: {again}"))
+
+
+def _not_sent(wrong: TargetError) -> TargetError:
+    wrong.sent = False
+    return wrong
 
 
 def _told(row: Row, now: float) -> dict[str, Any]:
