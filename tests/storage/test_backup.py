@@ -147,6 +147,13 @@ def test_without_a_database_or_a_backup_there_is_nothing_to_do(tmp_path: Path, f
     assert not file.exists()
 
 
+def test_a_backup_makes_no_folder(tmp_path: Path, file: Path, blobs: Path) -> None:
+    fill(file, blobs, "a")
+    with pytest.raises(NotFound, match="no folder"):
+        back_up(file, blobs, tmp_path / "mistyped" / "x.tar")
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_a_database_in_use_is_not_replaced(tmp_path: Path, file: Path, blobs: Path) -> None:
     fill(file, blobs, "a")
     archive = tmp_path / "backup.tar"

@@ -64,11 +64,13 @@ def back_up(database: Path, blobs: Path | None, target: Path, *, force: bool = F
     """Write an archive of the database and its blobs; compressed when its name ends with ``gz``. Blocks.
 
     Consistent at one moment, whoever writes meanwhile. The archive appears only when it is complete and its copy has
-    passed SQLite's own check. NotFound without a database, Conflict where the target exists and may not be replaced,
-    Corrupt when the database is damaged.
+    passed SQLite's own check. NotFound without a database or a folder for it, Conflict where the target exists and may
+    not be replaced, Corrupt when the database is damaged.
     """
     if not database.is_file():
         raise NotFound(f"There is no database {database}. Give its address with --db.")
+    if not target.parent.is_dir():
+        raise NotFound(f"There is no folder {target.parent} for the backup. Make it, or give another name.")
     if target.exists() and not force:
         raise Conflict(f"{target} exists already. Give another name, or --force to replace it.")
     with _workshop(target.parent) as folder:
