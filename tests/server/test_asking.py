@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent3.calls import LocalAgent
+from agent3.calls import Context, LocalAgent
+from agent3.model import Done, Needs, Outcome, Part, Question
 from agent3.nlweb.ask import Asker, Reply, Wish
 from agent3.security.network import Gate, Policy
 from agent3.server import demo
@@ -32,9 +33,22 @@ async def ponder(message: str) -> str:
     return f"thought about {message}"
 
 
+desk = LocalAgent("Desk", agent_id="desk", description="Takes a form")
+
+
+@desk.capability(replay=True)
+async def form(ctx: Context, message: str = "") -> Outcome:
+    """Fill in a form with two fields."""
+    said = {name: answer.data for name, answer in ctx._call.answers.items()}
+    if not said:
+        kinds = {"name": "string", "sure": "boolean"}
+        return Needs(tuple(Question(name, f"{name}?", {"type": kind}) for name, kind in kinds.items()))
+    return Done((Part(data=said),))
+
+
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
-    with hosted(tmp_path_factory.mktemp("asking"), [*demo.agents(), slow]) as running:
+    with hosted(tmp_path_factory.mktemp("asking"), [*demo.agents(), slow, desk]) as running:
         yield running
 
 
@@ -122,6 +136,15 @@ def test_what_an_agent_asks_back_is_an_elicitation_and_the_answer_goes_on(door: 
     again = door.post("/ask", asked("small", session=session))
     assert again.status == 409
     assert judge.FailureResponse.model_validate(again.json).field_meta.response_type == "Failure"
+
+
+def test_several_questions_can_be_answered_one_after_the_other(door: Door) -> None:
+    told = door.post("/ask", asked("fill in a form", site="desk")).json
+    for said in ("Ann", "perhaps", "yes, please"):
+        session = {"state_token": judge.ElicitationResponse.model_validate(told).field_meta.session_context.state_token}
+        told = door.post("/ask", asked(said, session=session)).json
+    row = judge.AnswerResponseConvSearch.model_validate(told).results[0]
+    assert (row.name, row.sure) == ("Ann", True)
 
 
 @pytest.mark.usefixtures("impatient")

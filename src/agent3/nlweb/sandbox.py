@@ -29,6 +29,8 @@ Resolver = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 _LONGEST_URL = 8_192
 _WEB_PORTS = frozenset({80, 443})
+_SHOWN = 200
+"""Characters of an address that an error shows."""
 _WEB = network.Policy(setting="sandbox")
 _VOUCHED = network.Policy(allow_loopback=True, allow_private=True)
 
@@ -114,7 +116,7 @@ class NLWebSandbox:
         """SecurityError unless a page may go there."""
         if reason := self.objection(url):
             METRICS.outbound_blocked.inc(("browser_navigation",))
-            raise SecurityError(f"Navigation to {url} blocked", data={"reason": reason})
+            raise SecurityError(f"Navigation to {url[:_SHOWN]} blocked", data={"reason": reason})
 
     def execute_with_sandbox(self, executor: Executor, action: NLWebAction) -> Any:
         """Run one step if this sandbox lets it; SecurityError if it would navigate elsewhere.

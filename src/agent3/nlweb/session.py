@@ -360,7 +360,7 @@ class Session:
         """A refused redirect over http ends on the proxy's own answer: the page is outside then, with nothing in it."""
         url = self._scene.page.url if self._scene else ""
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
-        return SecurityError(f"Navigation to {url} blocked", data={"reason": reason}) if reason else None
+        return SecurityError(f"Navigation to {url[:200]} blocked", data={"reason": reason}) if reason else None
 
     def _shut_out(self, error: Agent3Error, refusals: int, failures: int) -> Agent3Error:
         """The proxy's own answers are no words of the site: 403 for a refused address, 502 where nobody answers."""

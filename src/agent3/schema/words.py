@@ -6,6 +6,7 @@ done without guessing, and stay words where it cannot: then the schema says what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,8 +14,9 @@ import msgspec
 
 __all__ = ["choices", "from_words"]
 
+_POLITE: Final = re.compile(r",?\s*\b(?:please|thanks|thank you|por favor|gracias)\b", re.IGNORECASE)
 _SAID: Final = {
-    **dict.fromkeys(("yes", "y", "true", "sí", "si"), True),
+    **dict.fromkeys(("yes", "y", "true", "ok", "sí", "si"), True),
     **dict.fromkeys(("no", "n", "false"), False),
 }
 
@@ -28,7 +30,7 @@ def from_words(definition: Mapping[str, Any], text: str) -> Any:
         return _filled(definition, text)
     if kind in (None, "string") or (isinstance(kind, list) and "string" in kind):
         return text
-    if kind == "boolean" and (said := _SAID.get(text.strip().rstrip(".!").lower())) is not None:
+    if kind == "boolean" and (said := _SAID.get(_POLITE.sub("", text).strip(" .!,").lower())) is not None:
         return said
     return _decoded(text)
 

@@ -38,6 +38,7 @@ from agent3.nlweb.asking import ASK
 from agent3.nlweb.commands import joined
 from agent3.nlweb.connector import COMMAND
 from agent3.observe.logs import get as logger
+from agent3.schema.words import from_words
 from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server
 from agent3.server.rest import error_response, json_response
@@ -378,7 +379,7 @@ def _text(asked: _Ask) -> str:
 
 
 def _said(text: str, names: list[str]) -> dict[str, Any]:
-    """The answers in a text: a JSON object, a line ``id: value`` for each, or all of it for an only question."""
+    """The answers in a text: a JSON object, a line ``id: value`` for each, or all of it for the first open question."""
     if text.lstrip().startswith("{"):
         try:
             given = msgspec.json.decode(text, type=dict[str, Any])
@@ -389,23 +390,18 @@ def _said(text: str, names: list[str]) -> dict[str, Any]:
     lines = [found for line in text.splitlines() if (found := _LINE.match(line)) and found[1] in names]
     if lines:
         return {found[1]: found[2].strip() for found in lines}
-    return {names[0]: text.strip()} if len(names) == 1 else {}
+    return {names[0]: text.strip()} if names else {}
 
 
 def _typed(said: Any, questions: Any, name: str) -> Any:
     """What a person wrote, as the kind that the question wants: yes, a number, or a text."""
     schema = next((one.schema for one in questions if one.id == name), None) or {}
     kind = schema.get("type")
-    if not isinstance(said, str) or kind in (None, "string"):
+    if not isinstance(said, str):
         return said
-    if kind == "boolean":
-        return said.strip().lower() in ("yes", "y", "true", "ok", "si", "sí")
     if kind == "array":
         return [one.strip() for one in said.strip("[]").replace('"', "").split(",")]
-    try:
-        return msgspec.json.decode(said)
-    except msgspec.DecodeError:
-        return said
+    return from_words(schema, said)
 
 
 # What is told

@@ -139,6 +139,23 @@ def test_a_sentence_that_is_half_understood_does_nothing(run: Any, sentence: str
 
 
 @pytest.mark.parametrize(
+    "sentence",
+    [
+        "don't click Order now",
+        "Please do not click Contact us",
+        "never click Contact us",
+        "no hagas clic en Contact us",
+        "click Order now but not if the name is empty",
+        "click Order now unless the name is empty",
+    ],
+)
+def test_what_is_forbidden_or_has_conditions_is_not_done(run: Any, sentence: str) -> None:
+    done, after = run(ORDER, sentence)
+    assert (done.done, after) == ([], "")
+    assert done.left
+
+
+@pytest.mark.parametrize(
     ("sentence", "title"),
     [
         ("put the name Ann in and click Order now", "sent Ann/"),

@@ -128,6 +128,19 @@ def test_a_heal_with_which_actions_fail_is_taken_back(play: Stage, healer: Heale
     assert [one.state for one in known(book).heals] == ["reverted"]
 
 
+def test_a_heal_that_has_led_to_the_end_is_not_taken_back_for_the_fault_of_another_step(
+    play: Stage, healer: Healer, book: MemoryBook
+) -> None:
+    play.act(*ADD)
+    play.site.pages["/"] = NEW
+    play.act(*ADD)
+    for _ in range(3):
+        with pytest.raises(CallTimeout):
+            play.act(*ADD, step(A.WAIT, "#never", timeout=0.05))
+    assert [one.state for one in known(book).heals] == ["proposed"]
+    play.act(*ADD)
+
+
 def test_a_step_that_may_fail_is_not_healed(play: Stage, healer: Healer) -> None:
     play.act(*ADD)
     play.site.pages["/"] = NEW

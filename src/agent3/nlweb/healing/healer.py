@@ -509,9 +509,10 @@ class Healer:
 
     async def _kept(self, where: Where, one: _Found, ok: bool) -> None:
         if one.heal is not None:
-            good = ok and one.worked
-            if not good or one.heal.state == "proposed" or one.heal.losses:
-                await self._settle(where, one.heal, good)
+            if one.worked and not ok and (one.heal.wins or one.heal.state == "promoted"):
+                return  # it has led to the end before, and its own step was done: the fault is another step's
+            if not ok or one.heal.state == "proposed" or one.heal.losses:
+                await self._settle(where, one.heal, ok and one.worked)
         elif one.worked and one.print is not None and not _alike(one.known.print, one.print):
             await self.book.change(where, heals.learnt(one.print))
 

@@ -23,7 +23,7 @@ from agent3.nlweb.commands.driving import (
     writing,
 )
 from agent3.nlweb.commands.driving.hand import Confirm, Hand
-from agent3.nlweb.commands.driving.sentences import Clause, clauses
+from agent3.nlweb.commands.driving.sentences import Clause, bare, clauses
 from agent3.nlweb.commands.driving.story import Skill, Story
 from agent3.nlweb.commands.embeddings import Embedder
 from agent3.nlweb.sdk import playwright
@@ -86,6 +86,14 @@ _SENT = re.compile(
 )
 
 
+_BUT = re.compile(
+    r"^(?:please\s+)?(?:do\s+not|don.?t|never|avoid|no|nunca|jam[aá]s)\s"
+    r"|\b(?:but\s+(?:not|never|don.?t|do\s+not)|unless|only\s+if|pero\s+no|a\s+menos\s+que)\b",
+    re.IGNORECASE,
+)
+"""What forbids or makes conditions: nothing that can be done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Driven:
     """What became of a sentence: what was done, step by step, and the clauses that nothing was done for.
@@ -140,11 +148,11 @@ async def drive(
 
 
 def _strange(ahead: Sequence[Clause]) -> list[str]:
-    """All clauses, those without a verb that is known first; none if there are no such ones.
+    """All clauses, first those without a verb that is known and those that forbid; none if there are no such ones.
 
     The first clause may do without: "For Ana, click …", or a name only. If nothing can be made of it, nothing is done.
     """
-    strange = [one.text for one in ahead[1:] if not one.verb]
+    strange = [one.text for place, one in enumerate(ahead) if (place and not one.verb) or _BUT.search(bare(one.text))]
     return [*strange, *(one.text for one in ahead if one.text not in strange)] if strange else []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Clause", "Target", "clauses", "ordinal_of", "target_of"]
+__all__ = ["Clause", "Target", "bare", "clauses", "ordinal_of", "target_of"]
 
 _VERBS = {
     "click": "click press hit push tap clicking pulsa pulsar haz presiona presionar submit accept agree confirm login",
@@ -44,6 +44,7 @@ _VERBS = {
 _CANON = {word: verb for verb, line in _VERBS.items() for word in line.split()}
 _V = "|".join(sorted(_CANON, key=len, reverse=True))
 _QUOTE = re.compile(r"\"([^\"]*)\"|“([^”]*)”|(?<![\w])'([^']*)'(?!\w)")
+
 _HELD = re.compile(r"⟦(\d+)⟧")
 _SPLIT = re.compile(
     rf"(?:[.;]\s+|,?\s*\band then\b\s*|,?\s*\bthen\b,?\s*|,?\s+\band\b\s+(?=(?:{_V})\b)|,\s+(?=(?:to\s+)?(?:{_V})\b)"
@@ -107,6 +108,11 @@ _FILLER = re.compile(
     r"|your|it|and|for|el|la|los|las|un|una|en|con|de)\b|[,.:!?]+(?=\s|$)",
     re.IGNORECASE,
 )
+
+
+def bare(text: str) -> str:
+    """A text without what is quoted in it."""
+    return _QUOTE.sub(" ", text).strip()
 
 
 @dataclass(frozen=True, slots=True)
