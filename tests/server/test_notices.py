@@ -450,9 +450,11 @@ def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(tmp_pa
         call = Calling(gateway, agent)
         until(lambda: any(one.trusted for one in waits(gateway)))
         front.reply = lambda _: 204  # from now on nothing gets there
+        ends = time.monotonic() + 0.8
+        until(lambda: time.monotonic() > ends)  # whatever knocked before has been read
         made.ready.set()
         assert call.answered()["result"] == "baked bread"
-        assert not hearing(gateway, agent).heard
+        until(lambda: not hearing(gateway, agent).heard)
         notices(gateway).net = 600.0
         assert Calling(gateway, agent, what="cake").answered()["result"] == "baked cake"
         front.reply = lambda hook: forwarded(gateway, hook)
