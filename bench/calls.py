@@ -32,11 +32,13 @@ from typing import Any, Literal, cast
 
 import uvloop
 
-from agent3.calls import House, LocalAgent, LocalConnector, chain
+from agent3.calls import House
 from agent3.calls.ledger import Ledger, ledger
+from agent3.calls.order import chain
 from agent3.env import REAL
 from agent3.model import LOCAL, Agent, Call, Capability, Done, Live, Outcome, Part, Step
 from agent3.observe.metrics import METRICS
+from agent3.protocols.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings
 from agent3.storage import Database, open_database
 from bench.harness import Options, Result, Row, bench, ratio, say

@@ -121,8 +121,8 @@ async def examine_named(seeds: Sequence[int]) -> list[Finding]:
 
 @asynccontextmanager
 async def _opened() -> AsyncIterator[Any]:
-    from agent3.nlweb.browsers import require
-    from agent3.nlweb.sdk import playwright
+    from agent3.protocols.nlweb.browser.installation import require
+    from agent3.protocols.nlweb.browser.sdk import playwright
 
     async with playwright().async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=str(require().path))
@@ -166,7 +166,7 @@ class _Hall:
     async def _prepared(self, case: Case) -> tuple[Any, Any]:
         """A finder that remembers the element of the page as it was."""
         from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-        from agent3.nlweb.healing import Healer, Policy
+        from agent3.protocols.nlweb.healing import Healer, Policy
 
         interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
         step = NLWebAction(action_type=ActionType.CLICK, selector=f"#{case.target.replace('~', '-')}")
@@ -200,8 +200,8 @@ class _Counter(_Hall):
 
     async def ask(self, asked: named.Lists) -> Finding:
         from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-        from agent3.nlweb.healing import Healer, Policy
-        from agent3.nlweb.parameters import inject
+        from agent3.protocols.nlweb.healing import Healer, Policy
+        from agent3.protocols.nlweb.steps.parameters import inject
 
         interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
         healer = Healer(interface, policy=Policy(grace=_GRACE))

@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from agent3.definitions import ToolDefinition
-from agent3.mcp.library import MCPServer
+from agent3.protocols.mcp.library.server import MCPServer
 from bench import ours
 from bench.apps import catalogue
 from bench.harness import (

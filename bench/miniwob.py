@@ -81,8 +81,8 @@ async def examine(
     tasks: Sequence[str], seeds: Sequence[int], agent: Agent, *, at_once: int = 2
 ) -> list[dict[str, Any]]:
     """Run every task with every seed; one dict per episode with task, seed, sentence, reward and seconds."""
-    from agent3.nlweb.browsers import require
-    from agent3.nlweb.sdk import playwright
+    from agent3.protocols.nlweb.browser.installation import require
+    from agent3.protocols.nlweb.browser.sdk import playwright
 
     waiting = list(tasks)
     results: list[dict[str, Any]] = []
@@ -131,8 +131,8 @@ async def _reward(page: Any) -> float:
 
 
 async def _ours(page: Any, sentence: str) -> object:
-    from agent3.nlweb.commands import drive
-    from agent3.nlweb.commands.embeddings import load
+    from agent3.protocols.nlweb.commands import drive
+    from agent3.protocols.nlweb.commands.embeddings import load
 
     return await drive(page, sentence, semantic=load(), send=True)
 

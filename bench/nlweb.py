@@ -112,8 +112,8 @@ def _round(url: str, laps: dict[str, list[float]]) -> None:
     from playwright.sync_api import sync_playwright
 
     from agent3.nlweb import NLWebExecutor
-    from agent3.nlweb.finding import Plain
-    from agent3.nlweb.session import Tools
+    from agent3.protocols.nlweb.steps.locator import Plain
+    from agent3.protocols.nlweb.visit.page_session import Tools
 
     for _ in range(TIMES["launch"]):
         _timed(laps, "ours_launch", lambda: _launched(url))
@@ -216,7 +216,7 @@ def _launched(url: str) -> Deed:
 
 
 def _browser() -> str:
-    from agent3.nlweb import browsers
+    from agent3.protocols.nlweb.browser import installation as browsers
 
     return str(browsers.require().path)
 
@@ -257,7 +257,7 @@ def _by_locators(page: Page) -> list[dict[str, str]]:
 
 async def _pool(url: str) -> Row:
     """Twenty people at once, each of whom must get the answer to the own question."""
-    from agent3.nlweb.visits import Visits
+    from agent3.protocols.nlweb.visit.visits import Visits
 
     visits, air = Visits(), interface(url)
     try:

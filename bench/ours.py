@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from agent3.security.signing import sign
+from agent3.identity.signed_requests import sign
 from bench.harness import ROOT
 from bench.load import HOST, Request
 

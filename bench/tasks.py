@@ -60,8 +60,8 @@ def written(rounds: int) -> list[Row]:
 
 
 def _our_writer() -> Callable[[int], object]:
-    from agent3.a2a import shapes
-    from agent3.a2a.wire import CODECS
+    from agent3.protocols.a2a.wire import CODECS
+    from agent3.protocols.a2a.wire import types as shapes
 
     said = tuple(
         shapes.Message(

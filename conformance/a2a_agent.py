@@ -21,17 +21,17 @@ import uvicorn
 from starlette.types import Scope
 
 from agent3 import LocalAgent, SyncContext
-from agent3.a2a import grpc
-from agent3.a2a.authoring import card_of
-from agent3.a2a.door import A2AEndpoint
-from agent3.a2a.engine import Engine
-from agent3.a2a.extensions import Extensions
-from agent3.a2a.faults import Profile as Table
-from agent3.a2a.serving import AgentHost
-from agent3.a2a.shapes import Generation
 from agent3.definitions import AgentCard, AgentExtension, AgentFeatures, AgentInterface
 from agent3.errors import Rejected, Unauthenticated
 from agent3.model import LOCAL, Done, Needs, Part, Principal, Question
+from agent3.protocols.a2a import grpc
+from agent3.protocols.a2a.agents.authoring import card_of
+from agent3.protocols.a2a.agents.serving import AgentHost
+from agent3.protocols.a2a.cards.extensions import Extensions
+from agent3.protocols.a2a.door.endpoint import A2AEndpoint
+from agent3.protocols.a2a.door.tasks import Engine
+from agent3.protocols.a2a.wire.errors import Profile as Table
+from agent3.protocols.a2a.wire.types import Generation
 from agent3.server.build import Server, build
 from agent3.settings import Callbacks, Settings, Storage
 

@@ -17,12 +17,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error
-from agent3.mcp.channels import Authorization
-from agent3.mcp.connector import MCPConnector
-from agent3.mcp.oauth import authorization_code, client_credentials, identity_assertion, private_key, token_exchange
+from agent3.identity.secrets import Secret
 from agent3.model import LOCAL, Agent, Answer, Call, Live, Needs, Outcome, Question, Route
-from agent3.security.network import Gate, Policy
-from agent3.security.secrets import Secret
+from agent3.protocols.mcp.client.channels import Authorization
+from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp.client.oauth import (
+    authorization_code,
+    client_credentials,
+    identity_assertion,
+    private_key,
+    token_exchange,
+)
+from agent3.security.outbound import Gate, Policy
 
 __all__ = ["main"]
 

@@ -20,14 +20,17 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agent3.calls.functions import Context, LocalAgent, LocalConnector
-from agent3.calls.house import House
+from agent3.calls.core import House
 from agent3.calls.runner import Runner, Target
 from agent3.env import REAL
 from agent3.errors import CapabilityNotFound, NotFound, ValidationError
-from agent3.mcp.fastlane import FastLane
-from agent3.mcp.jobs import JobTasks
-from agent3.mcp.offers import (
+from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
+from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
+from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.fast_lane import FastLane
+from agent3.protocols.mcp.door.job_tasks import JobTasks
+from agent3.protocols.mcp.door.questions import roots, sampling
+from agent3.protocols.mcp.door.toolset import (
     URI,
     Caller,
     Completion,
@@ -40,9 +43,6 @@ from agent3.mcp.offers import (
     Template,
     Tool,
 )
-from agent3.mcp.protocol import MCPDoor
-from agent3.mcp.questions import roots, sampling
-from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
 from agent3.settings import Calls, Settings
 from agent3.storage import open_database
 

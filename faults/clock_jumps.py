@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent3.calls import LocalAgent
 from agent3.env import Env
 from agent3.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, Outcome, Working, value_of
 from agent3.observe.metrics import Metrics
+from agent3.protocols.functions import LocalAgent
 from agent3.queue import Lease, Queue, Rules
 from agent3.server.build import build
 from agent3.settings import Settings, Storage

@@ -23,8 +23,8 @@ from aiohttp import web
 from agent3 import failpoints
 from agent3.calls.outbox import Delivery, Outbox
 from agent3.env import REAL
+from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
-from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Callbacks, Settings
 from agent3.storage import Transaction, open_database
 from faults import kill_queue

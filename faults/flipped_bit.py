@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent3.calls.jobs import Job, Jobs
+from agent3.calls.jobs.jobs import Job, Jobs
 from agent3.calls.responses import shown
 from agent3.directory import Directory
 from agent3.env import REAL

@@ -22,11 +22,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent3.calls import Context, House, Job, LocalAgent, LocalConnector, SyncContext
+from agent3.calls import House, Job
 from agent3.calls.runner import Target
 from agent3.env import REAL
 from agent3.errors import JobNotFound
 from agent3.model import LOCAL, Answer, Call, Done, Event, Failed, Needs, Outcome, Working, value_of
+from agent3.protocols.functions import Context, LocalAgent, LocalConnector, SyncContext
 from agent3.settings import Limits, Server, Settings
 from agent3.storage import open_database
 from faults.registry import Result, fault

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agent3 import MCPClient, MCPServer
-from agent3.calls.standalone import Standalone
+from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Server, Settings, Storage
 from faults.registry import Result, fault
 

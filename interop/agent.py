@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from agent3.calls import LocalAgent
+from agent3.protocols.functions import LocalAgent
 
 agent = LocalAgent("Talker", agent_id="talk", description="Echoes, and tells stories in pieces.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from agent3.storage import room
+from agent3.storage import disk_space as room
 
 # A suite that a script starts in the background inherits an ignored SIGINT, and so would every process it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

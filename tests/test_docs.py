@@ -24,14 +24,14 @@ from starlette.routing import Route
 
 import agent3
 from agent3 import errors, settings
-from agent3.calls.chain import ORDER
-from agent3.cli import app as cli
+from agent3.calls.order import ORDER
+from agent3.cli.main import app as cli
+from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe.metrics import Metrics
+from agent3.protocols.mcp.door.tool_texts import TOOLS
 from agent3.server.app import app
-from agent3.server.auth import Doorkeeper
 from agent3.server.build import build
 from agent3.server.openapi import document
-from agent3.server.texts import TOOLS
 from tests.support.forks import run_forked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,7 +235,7 @@ def test_the_promises_are_the_ones_that_are_kept() -> None:
         return [re.sub(r"[^a-z ]", "", one.lower()) for one in re.findall(r"^ ?\d+\. (.+)$", text, re.MULTILINE)]
 
     page = (DOCS / "architecture.md").read_text("utf-8")
-    assert said(sections(page, "##")["The order of the steps"]) == said(sys.modules["agent3.calls.chain"].__doc__ or "")
+    assert said(sections(page, "##")["The order of the steps"]) == said(sys.modules["agent3.calls.order"].__doc__ or "")
     assert len(said(page)) == 14
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from agent3 import failpoints
-from agent3.calls import LocalAgent
 from agent3.errors import SetupError, StorageError, Unavailable
 from agent3.model import Done, Failed
+from agent3.protocols.functions import LocalAgent
 from agent3.storage import open_database
 from tests.support.home import home, run
 from tests.support.storage import PUT, put

@@ -31,7 +31,7 @@ def test_importing_agent3_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_the_help_of_the_command_loads_no_sdk(option: str) -> None:
     code = (
-        "import sys\nsys.argv[0] = 'agent3'\nfrom agent3.cli import main\n"
+        "import sys\nsys.argv[0] = 'agent3'\nfrom agent3.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
     )
     assert not loaded_by(code, option) & set(SDKS)

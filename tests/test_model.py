@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from agent3.identity.secrets import Secret
 from agent3.model import (
     LOCAL,
     Agent,
@@ -35,7 +36,6 @@ from agent3.model import (
     text_of,
     value_of,
 )
-from agent3.security.secrets import Secret
 
 
 def a_call(**more: Any) -> Call:

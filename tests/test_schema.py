@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from agent3 import schema
 from agent3.errors import Agent3Error, SetupError, TooLarge, ValidationError
 from agent3.schema import Limits, arguments, check_shape, from_function, nearest
-from agent3.schema.faults import explain
-from agent3.schema.words import choices, from_words
+from agent3.schema.coercion import choices, from_words
+from agent3.schema.explain import explain
 
 TRIP = {
     "type": "object",

@@ -266,7 +266,7 @@ def test_start_gets_a_browser_beside_serving_and_only_where_one_is_of_use(staged
     assert run(start)[0] == 0
     assert sorted(noted(staged)[1:]) == [
         "agent3 serve --demo",
-        "python -m agent3.nlweb.browsers ensure --background",
+        "python -m agent3.protocols.nlweb.browser.installation ensure --background",
     ]
 
     log.unlink()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent3 import testing
-from agent3.calls import Context, LocalAgent, SyncContext
 from agent3.errors import CapabilityNotFound
 from agent3.model import Answer, Done, Failed, Needs, value_of
+from agent3.protocols.functions import Context, LocalAgent, SyncContext
 from tests.support.home import run
 
 agent = LocalAgent("shop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent3.calls import Context, LocalAgent, SyncContext
+from agent3.protocols.functions import Context, LocalAgent, SyncContext
 
 agent = LocalAgent("Desk", agent_id="desk", description="Has the tasks that a benchmark needs.")
 words: asyncio.Queue[str] = asyncio.Queue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent3.calls import LocalAgent
+from agent3.protocols.functions import LocalAgent
 
 TOOLS = 50
 agent = LocalAgent("Shop", agent_id="shop", description="Sells what a benchmark needs.")

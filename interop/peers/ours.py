@@ -8,8 +8,8 @@ import sys
 from typing import Any
 from urllib.request import urlopen
 
-from agent3.a2a.client import A2AClient
-from agent3.a2a.shapes import Artifact, ArtifactUpdate, Message, Task
+from agent3.protocols.a2a.peer.client import A2AClient
+from agent3.protocols.a2a.wire.types import Artifact, ArtifactUpdate, Message, Task
 
 
 async def main(url: str, binding: str, version: str) -> dict[str, Any]:

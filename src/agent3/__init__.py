@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING, Any
 from agent3._version import __version__
 
 if TYPE_CHECKING:
-    from agent3.a2a.client import A2AClient, SyncA2AClient
-    from agent3.a2a.coordination import Coordinator
-    from agent3.a2a.encryption import A2AEncryption, A2AKeyring
-    from agent3.a2a.executor import AgentExecutor
-    from agent3.a2a.health import HealthMonitor
-    from agent3.a2a.identity import A2AIdentityVerifier, AgentIdentity
-    from agent3.a2a.queue import A2AMessageQueue
-    from agent3.a2a.registry import AgentRegistry
-    from agent3.calls.functions import Context, LocalAgent, SyncContext
     from agent3.definitions import (
         A2AMessage,
         ActionType,
@@ -32,12 +23,21 @@ if TYPE_CHECKING:
         ToolParameter,
     )
     from agent3.errors import Agent3Error, SecurityError, ValidationError
-    from agent3.mcp.client import MCPClient
-    from agent3.mcp.library import MCPServer
-    from agent3.mcp.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
-    from agent3.nlweb.executor import NLWebExecutor
-    from agent3.nlweb.sandbox import NLWebSandbox
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
+    from agent3.protocols.a2a.agents.coordination import Coordinator
+    from agent3.protocols.a2a.agents.encryption import A2AEncryption, A2AKeyring
+    from agent3.protocols.a2a.agents.executor import AgentExecutor
+    from agent3.protocols.a2a.agents.health import HealthMonitor
+    from agent3.protocols.a2a.agents.identity import A2AIdentityVerifier, AgentIdentity
+    from agent3.protocols.a2a.agents.message_queue import A2AMessageQueue
+    from agent3.protocols.a2a.agents.registry import AgentRegistry
+    from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
+    from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
+    from agent3.protocols.mcp.library.client import MCPClient
+    from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
+    from agent3.protocols.mcp.library.server import MCPServer
+    from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
+    from agent3.protocols.nlweb.executor import NLWebExecutor
 
 __all__ = [
     "A2AClient",
@@ -79,15 +79,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agent3.a2a.client": ("A2AClient", "SyncA2AClient"),
-    "agent3.a2a.coordination": ("Coordinator",),
-    "agent3.a2a.encryption": ("A2AEncryption", "A2AKeyring"),
-    "agent3.a2a.executor": ("AgentExecutor",),
-    "agent3.a2a.health": ("HealthMonitor",),
-    "agent3.a2a.identity": ("A2AIdentityVerifier", "AgentIdentity"),
-    "agent3.a2a.queue": ("A2AMessageQueue",),
-    "agent3.a2a.registry": ("AgentRegistry",),
-    "agent3.calls.functions": ("Context", "LocalAgent", "SyncContext"),
+    "agent3.protocols.a2a.peer.client": ("A2AClient", "SyncA2AClient"),
+    "agent3.protocols.a2a.agents.coordination": ("Coordinator",),
+    "agent3.protocols.a2a.agents.encryption": ("A2AEncryption", "A2AKeyring"),
+    "agent3.protocols.a2a.agents.executor": ("AgentExecutor",),
+    "agent3.protocols.a2a.agents.health": ("HealthMonitor",),
+    "agent3.protocols.a2a.agents.identity": ("A2AIdentityVerifier", "AgentIdentity"),
+    "agent3.protocols.a2a.agents.message_queue": ("A2AMessageQueue",),
+    "agent3.protocols.a2a.agents.registry": ("AgentRegistry",),
+    "agent3.protocols.functions.functions": ("Context", "LocalAgent", "SyncContext"),
     "agent3.definitions": (
         "A2AMessage",
         "ActionType",
@@ -100,11 +100,11 @@ _HOMES = {
         "ToolParameter",
     ),
     "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
-    "agent3.mcp.client": ("MCPClient",),
-    "agent3.mcp.library": ("MCPServer",),
-    "agent3.mcp.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
-    "agent3.nlweb.executor": ("NLWebExecutor",),
-    "agent3.nlweb.sandbox": ("NLWebSandbox",),
+    "agent3.protocols.mcp.library.client": ("MCPClient",),
+    "agent3.protocols.mcp.library.server": ("MCPServer",),
+    "agent3.protocols.mcp.library.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
+    "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
+    "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
     "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

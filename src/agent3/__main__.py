@@ -1,5 +1,5 @@
 """``python -m agent3``."""
 
-from agent3.cli import main
+from agent3.cli.main import main
 
 main()

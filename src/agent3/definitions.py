@@ -2,7 +2,7 @@
 
 Tools, messages, agent cards and website interfaces, as pydantic models because their users call ``model_dump_json``
 and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (that is the codecs' business, and for
-cards that of ``agent3.cardwire``).
+cards that of ``agent3.card_formats``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 from pydantic import ValidationError as ModelError
 
-from agent3 import cardwire
+from agent3 import card_formats as cardwire
 from agent3.errors import ValidationError
 
 __all__ = [

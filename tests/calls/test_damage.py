@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls.jobs import Jobs
+from agent3.calls.jobs.jobs import Jobs
 from agent3.calls.keeping import ArtifactStore, DeadLetters
 from agent3.calls.outbox import Delivery, Outbox
 from agent3.directory import Directory, Rating, Reputation
 from agent3.env import REAL
 from agent3.errors import Corrupt
+from agent3.identity.secrets import EnvironmentVault
 from agent3.model import Agent, Call, Done, Event, Failed, Live, Part, Principal
 from agent3.observe.metrics import Metrics
-from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
 from agent3.storage.checksums import summed

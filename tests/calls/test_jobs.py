@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent3.calls.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs.jobs import LEASE, Job, Jobs
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
 from agent3.model import (

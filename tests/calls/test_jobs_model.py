@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from agent3.calls.jobs import Job, Jobs
+from agent3.calls.jobs.jobs import Job, Jobs
 from agent3.env import SeededEnv
 from agent3.errors import Conflict, JobNotFound, TurnTaken
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question

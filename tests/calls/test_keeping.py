@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls.jobs import Jobs
+from agent3.calls.jobs.jobs import Jobs
 from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
 from agent3.env import REAL, SeededEnv
 from agent3.errors import NotFound

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agent3.calls import nodes
+from agent3.calls.jobs import nodes
 from agent3.env import REAL
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent3.calls import LocalAgent
-from agent3.calls.functions import Context
 from agent3.env import SeededEnv
 from agent3.errors import Canceled, Unavailable
 from agent3.model import Done, Event, Failed, Needs, value_of
+from agent3.protocols.functions import LocalAgent
+from agent3.protocols.functions.functions import Context
 from agent3.settings import Calls, Settings
 from tests.support.home import CLIENT, QUIET, home, job_of, run, said, until
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls import Context, LocalAgent
 from agent3.calls.prepared import Prepared, prepare
 from agent3.env import REAL
 from agent3.errors import Agent3Error, Unavailable
@@ -33,6 +32,7 @@ from agent3.model import (
     Working,
 )
 from agent3.observe import logs
+from agent3.protocols.functions import Context, LocalAgent
 from agent3.settings import Calls, Limits, Rule, Settings
 from tests.support.home import CLIENT, QUIET, Home, home, run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.chain import ORDER
+from agent3.calls.order import ORDER
 from agent3.errors import Conflict
 from agent3.model import (
     Call,

@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 import pytest
 
-from agent3.calls import LocalAgent
-from agent3.calls.functions import Context, SyncContext
 from agent3.calls.runner import converse
 from agent3.env import REAL
 from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, TurnTaken
@@ -27,6 +25,8 @@ from agent3.model import (
     Working,
     value_of,
 )
+from agent3.protocols.functions import LocalAgent
+from agent3.protocols.functions.functions import Context, SyncContext
 from agent3.settings import Calls, Limits, Server, Settings
 from agent3.storage import Database, open_database
 from tests.support.home import CLIENT, QUIET, home, job_of, run, said, until

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls import wakefulness
-from agent3.calls.chain import dispatch
+from agent3.calls import process_pauses as wakefulness
 from agent3.calls.keeping import ArtifactStore, DeadLetters
+from agent3.calls.order import dispatch
 from agent3.calls.policy import authorize, limit, resolve, validate
 from agent3.calls.resilience import (
     UNDELIVERED,
@@ -27,7 +27,7 @@ from agent3.calls.resilience import (
     retry,
 )
 from agent3.calls.results import CACHED, ResultCache, artifacts, cache, sanitize
-from agent3.calls.sealing import sealing
+from agent3.calls.steps.sealing import sealing
 from agent3.calls.timeouts import Timeouts
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Agent3Error, NotFound, StorageError, TargetError, Unavailable, ValidationError

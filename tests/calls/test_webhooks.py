@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from agent3.calls.callbacks import Callbacks, _fitting
-from agent3.calls.jobs import Job, Jobs
+from agent3.calls.jobs.jobs import Job, Jobs
 from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt, _asked_for
 from agent3.calls.webhooks import keys_of, signed, verify
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Agent3Error, SecurityError, SetupError, Unauthenticated, Unavailable
+from agent3.identity.secret_box import seal, unseal
+from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL, Call, Done, Event, Failed, Outcome, Part, encode
 from agent3.observe.metrics import Metrics
 from agent3.queue import Queue, QueueFull, Rules
-from agent3.security.sealed import seal, unseal
-from agent3.security.secrets import EnvironmentVault
 from agent3.settings import Callbacks as How
 from agent3.settings import Client, Settings
 from agent3.storage import Database, Transaction, open_database

@@ -16,8 +16,8 @@ from agent3.env import Env
 from agent3.errors import Unavailable
 from agent3.gateway import Caller
 from agent3.model import LOCAL, Agent, Capability, Done, Failed, Price, Route, value_of
+from agent3.protocols.mcp.door.gateway_tools import GatewayTools
 from agent3.server.build import Server, build
-from agent3.server.tools import GatewayTools
 from agent3.settings import Settings, Storage
 
 SECRET = "s3cr3t-of-the-kitchen"

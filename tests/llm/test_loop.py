@@ -14,6 +14,7 @@ import pytest
 
 from agent3.definitions import AgentCard
 from agent3.errors import AccessError, CallTimeout, RateLimited, SetupError, Unavailable
+from agent3.identity.secrets import Secret
 from agent3.llm import (
     Anthropic,
     Conversation,
@@ -34,7 +35,6 @@ from agent3.llm import (
 )
 from agent3.model import Done, Failed, Needs, Part, Question, Working
 from agent3.schema import from_function
-from agent3.security.secrets import Secret
 from tests.support.llm_server import KEY, Call, LLMServer, Turn
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

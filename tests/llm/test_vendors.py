@@ -26,6 +26,7 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
+from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.llm import (
     Anthropic,
     Assistant,
@@ -43,7 +44,6 @@ from agent3.llm import (
     User,
     complete_sync,
 )
-from agent3.security.secrets import EnvironmentVault, Secret
 from tests.support.llm_server import KEY, Call, LLMServer, Turn
 
 Model: TypeAlias = OpenAICompatible | Anthropic

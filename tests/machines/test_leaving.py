@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from agent3.calls import LocalAgent
-from agent3.calls.functions import Context
 from agent3.env import SeededEnv
 from agent3.errors import StorageError
 from agent3.model import Done, Failed
+from agent3.protocols.functions import LocalAgent
+from agent3.protocols.functions.functions import Context
 from agent3.server.readiness import LONGEST, Readiness
 from agent3.storage import Database, open_database
 from agent3.storage.leases import Leases

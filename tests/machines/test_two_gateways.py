@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent3.security.signing import sign
+from agent3.identity.signed_requests import sign
 from tests.support.gateway import Door, Reply, run_agent3
 from tests.support.machines import SECRET, Machines, eventually, machines, start, watch
 from tests.support.postgres import new_database_url

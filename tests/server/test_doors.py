@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from agent3.calls import LocalAgent
 from agent3.errors import SetupError, Unavailable
+from agent3.identity.doorkeeper import Doorkeeper, is_loopback
 from agent3.observe.metrics import Metrics
-from agent3.server.auth import Doorkeeper, is_loopback
+from agent3.protocols.functions import LocalAgent
 from agent3.server.demo import agents
 from agent3.settings import Calls, Client, Limits, Rule, Server, Settings
 from tests.support.gateway import Door, Hosted, hosted

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls import LocalAgent
 from agent3.model import Agent
-from agent3.server.agentdoor import AgentDoors
-from agent3.server.heads import Heads
+from agent3.protocols.functions import LocalAgent
+from agent3.protocols.mcp.door.agent_endpoints import AgentDoors
+from agent3.server.request_heads import Heads
 from agent3.settings import Calls, Client, Limits, Rule, Settings
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request

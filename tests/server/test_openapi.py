@@ -10,12 +10,12 @@ import jsonschema_rs
 import pytest
 from starlette.routing import Route
 
-from agent3.server.auth import Doorkeeper
+from agent3.identity.doorkeeper import Doorkeeper
+from agent3.protocols.mcp.door.gateway_tools import GatewayTools
+from agent3.protocols.mcp.door.tool_texts import TOOLS
 from agent3.server.demo import agents
 from agent3.server.openapi import document
 from agent3.server.rest import routes
-from agent3.server.texts import TOOLS
-from agent3.server.tools import GatewayTools
 from tests.support.gateway import Hosted, hosted
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent3 import AgentCard, AgentExecutor
-from agent3.calls.standalone import Standalone
+from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Settings, Storage
 from tests.support.gateway import Door, Process, gateway
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.errors import Corrupt
 from agent3.storage import open_database
-from agent3.storage.writer import translated
+from agent3.storage.sqlite_writer import translated
 from faults import kill_writes
 from faults.__main__ import main
 from faults.registry import known

@@ -15,9 +15,10 @@ import pytest
 
 from agent3.env import SeededEnv
 from agent3.errors import Conflict, Corrupt, SetupError, StorageError, StorageFull
-from agent3.storage import Database, Transaction, open_database, writer
-from agent3.storage.room import Room
-from agent3.storage.writer import Writer
+from agent3.storage import Database, Transaction, open_database
+from agent3.storage import sqlite_writer as writer
+from agent3.storage.disk_space import Room
+from agent3.storage.sqlite_writer import Writer
 from tests.support.storage import PUT, using
 
 FILL = "INSERT INTO agents (id, body) VALUES (?, ?)"

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent3.a2a.engine import Aim, Caller, Engine
-from agent3.a2a.projecting import parts_in
-from agent3.a2a.push import Pushes
-from agent3.a2a.shapes import Item, Message, Part, Role, Send, Sending
-from agent3.calls.functions import LocalAgent, LocalConnector
-from agent3.calls.house import House
+from agent3.calls.core import House
 from agent3.calls.outbox import Outbox
 from agent3.calls.policy import unknown
 from agent3.calls.prepared import Ready
 from agent3.calls.runner import Target
 from agent3.definitions import AgentCard
 from agent3.env import REAL, Env
+from agent3.identity.secrets import EnvironmentVault
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
-from agent3.security.secrets import EnvironmentVault
+from agent3.protocols.a2a.door.projection import parts_in
+from agent3.protocols.a2a.door.push import Pushes
+from agent3.protocols.a2a.door.tasks import Aim, Caller, Engine
+from agent3.protocols.a2a.wire.types import Item, Message, Part, Role, Send, Sending
+from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Limits, Settings
 from agent3.storage import Database, open_database
 

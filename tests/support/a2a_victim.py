@@ -6,8 +6,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-from agent3.a2a.shapes import ArtifactUpdate, Task
-from agent3.calls.functions import LocalAgent
+from agent3.protocols.a2a.wire.types import ArtifactUpdate, Task
+from agent3.protocols.functions.functions import LocalAgent
 from tests.support.a2a_engine import ALICE, a_bench, say
 
 __all__ = ["an_agent"]

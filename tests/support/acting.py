@@ -8,8 +8,8 @@ from typing import Any
 
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.nlweb import NLWebExecutor
-from agent3.nlweb.scene import Scene
-from agent3.nlweb.session import Timeouts, Tools
+from agent3.protocols.nlweb.steps.scene import Scene
+from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from tests.support.sites import Page, Site
 
 __all__ = ["Stage", "stage", "step"]

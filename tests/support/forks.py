@@ -27,7 +27,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "tests.support.mcp_upstream",
-        "agent3.cli",
+        "agent3.cli.main",
         *(
             f"agent3.server.{one}"
             for one in ("adding", "app", "client", "demo", "doctor", "operations", "run", "tools")
@@ -126,7 +126,7 @@ def _command(words: list[str], env: dict[str, str], cwd: str, files: tuple[str, 
 
 def _run(program: str, cwd: str) -> None:
     if program == "agent3":
-        from agent3.cli import main
+        from agent3.cli.main import main
 
         main()
         return

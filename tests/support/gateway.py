@@ -25,10 +25,10 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from agent3.calls import LocalAgent
+from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
-from agent3.server.connections import patient
+from agent3.server.connection import patient
 from agent3.settings import Settings, Storage
 from tests.support.forks import Forked, run_forked
 

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from agent3.calls import House, LocalAgent, LocalConnector
-from agent3.calls.jobs import Job
+from agent3.calls import House
+from agent3.calls.jobs.jobs import Job
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.env import REAL, Env
 from agent3.model import Answer, Call, Event, Needs, Outcome, Part, Principal, Working
 from agent3.observe.metrics import Metrics
+from agent3.protocols.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Limits, Server, Settings
 from agent3.storage import Database, open_database
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent3.errors import CapabilityNotFound, RateLimited, ValidationError
-from agent3.mcp.protocol import Caller, MCPDoor, Tool
 from agent3.model import (
     Answer,
     Artifact,
@@ -21,6 +20,7 @@ from agent3.model import (
     Question,
     Working,
 )
+from agent3.protocols.mcp.door.door import Caller, MCPDoor, Tool
 
 __all__ = ["SECRET", "Toys"]
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent3.calls.chain import ORDER, chain, dispatch
-from agent3.calls.house import House
+from agent3.calls.core import House
+from agent3.calls.order import ORDER, chain, dispatch
 from agent3.calls.runner import Runner, Target
 from agent3.env import REAL
+from agent3.identity.secrets import Secret
 from agent3.model import (
     Agent,
     Call,
@@ -24,7 +25,6 @@ from agent3.model import (
     Route,
 )
 from agent3.observe.metrics import Metrics
-from agent3.security.secrets import Secret
 from agent3.settings import Calls, Limits, Settings
 from agent3.storage import Database, open_database
 

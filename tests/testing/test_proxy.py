@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from agent3.mcp.connector import MCPConnector
 from agent3.model import LOCAL, Call, Done, Failed, Live, Outcome
+from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.testing import FaultProxy, Faults
 from agent3.testing.proxy import Fate
 from tests.support.home import run

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.jobs import Job
+from agent3.calls.jobs.jobs import Job
 from agent3.calls.outbox import Delivery, Outbox, Receipt
 from agent3.calls.responses import shown
 from agent3.env import Env

@@ -14,7 +14,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3 import failpoints
-from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import RECOVERY, understood
 from agent3.calls.resilience import Breakers, late
@@ -24,6 +23,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error
 from agent3.model import Call, Capability, Connector, Done, First, Handler, Live, Outcome, Route
 from agent3.observe.metrics import Metrics
+from agent3.schema.cache import compiled
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, Limiter
 from agent3.security.sanitize import clean_outcome

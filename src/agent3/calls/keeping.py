@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.jobs import Jobs
+from agent3.calls.jobs.jobs import Jobs
 from agent3.env import Env
 from agent3.errors import Corrupt, NotFound, StorageError
 from agent3.model import Call, Failed, decode_call, decode_outcome, encode

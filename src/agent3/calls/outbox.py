@@ -23,13 +23,13 @@ from agent3 import failpoints
 from agent3.calls.webhooks import keys_of, signed, signed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
+from agent3.identity.own_keys import OwnKey, Safe
+from agent3.identity.secret_box import seal, unseal
+from agent3.identity.secrets import Vault
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
-from agent3.security.network import Gate, Policy, Stream
-from agent3.security.safe import OwnKey, Safe
-from agent3.security.sealed import seal, unseal
-from agent3.security.secrets import Vault
+from agent3.security.outbound import Gate, Policy, Stream
 from agent3.settings import Callbacks, Calls, Settings
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import is_whole, sum_of

@@ -9,10 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3 import schema
-from agent3.calls.compiled import compiled, once
 from agent3.calls.outcomes import at_once, failed_by
 from agent3.errors import Agent3Error, CapabilityNotFound, RateLimited, ValidationError
 from agent3.model import Answer, Call, Capability, Failed, Handler, Needs, Outcome, Question, Route, Step, text_of
+from agent3.schema.cache import compiled, once
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, Limiter
 

@@ -14,10 +14,8 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Protocol, TypeAlias, cast
 
 from agent3 import failpoints
-from agent3.calls.compiled import compiled
-from agent3.calls.driving import to_the_end
-from agent3.calls.functions import Function, LocalConnector
-from agent3.calls.house import House
+from agent3.calls.core import House
+from agent3.calls.coroutines import to_the_end
 from agent3.calls.ledger import Began, Entry, ledger
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import from_message
@@ -27,6 +25,8 @@ from agent3.calls.timeouts import Timeouts
 from agent3.errors import Agent3Error
 from agent3.model import Agent, Call, Capability, Done, First, Handler, Outcome, Principal
 from agent3.observe import logs
+from agent3.protocols.functions.functions import Function, LocalConnector
+from agent3.schema.cache import compiled
 from agent3.security.sanitize import clean_outcome
 
 __all__ = ["Prepared", "Ready", "prepare"]

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from agent3 import failpoints
 from agent3.calls.outcomes import failed_by, failed_by_any
+from agent3.calls.process_pauses import Wakefulness
 from agent3.calls.timeouts import Timeout, Timeouts
-from agent3.calls.wakefulness import Wakefulness
 from agent3.env import Env
 from agent3.errors import CallTimeout, CircuitOpen, StorageError, Unavailable
 from agent3.model import Call, Failed, Handler, Outcome, Route, Step, Working

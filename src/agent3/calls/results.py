@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from agent3.calls.compiled import compiled
 from agent3.calls.outcomes import failed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, MalformedResponse
 from agent3.model import Artifact, Call, Capability, Done, Event, Failed, Handler, Outcome, Part, Step, value_of
 from agent3.observe.metrics import Metrics
+from agent3.schema.cache import compiled
 from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value
 
 __all__ = ["CACHED", "EPOCH", "ResultCache", "artifacts", "cache", "clean_event", "has_large", "malformed", "sanitize"]

@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent3.calls.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs.jobs import LEASE, Job, Jobs
 from agent3.calls.outcomes import failed_by
 from agent3.calls.policy import RECOVERY
-from agent3.calls.turning import Bounds, Listener, Turn, noticed
+from agent3.calls.turn import Bounds, Listener, Turn, noticed
 from agent3.env import Env
 from agent3.errors import Agent3Error, Canceled, Conflict, Interrupted, NotFound, StorageError, TurnTaken
 from agent3.model import (

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent3.errors import SetupError, Unauthenticated
-from agent3.security.safe import OwnKey, holds
+from agent3.identity.own_keys import OwnKey, holds
 
 __all__ = ["ID", "SIGNATURE", "TIMESTAMP", "keys_of", "signed", "signed_by", "verify", "verify_by"]
 

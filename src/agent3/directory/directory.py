@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import Struct
 
-from agent3.directory.words import Index
+from agent3.directory.search import Index
 from agent3.env import Env
 from agent3.errors import AgentNotFound, Corrupt
 from agent3.model import Agent, encode
@@ -21,7 +21,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import summed, whole
-from agent3.storage.news import News
+from agent3.storage.notifications import News
 
 __all__ = ["Directory", "Hit"]
 

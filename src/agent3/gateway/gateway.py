@@ -14,15 +14,15 @@ from msgspec import Struct
 
 from agent3 import schema
 from agent3.calls.callbacks import CALLBACK, Callbacks
-from agent3.calls.house import House
-from agent3.calls.jobs import Job
+from agent3.calls.core import House
+from agent3.calls.jobs.jobs import Job
 from agent3.calls.keeping import StoredArtifact
 from agent3.calls.outbox import Receipt
 from agent3.calls.policy import unknown
 from agent3.calls.responses import response
 from agent3.calls.runner import Listener, Target
 from agent3.directory import Directory, Hit, Rating, Reputation
-from agent3.directory.words import Index
+from agent3.directory.search import Index
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
@@ -44,7 +44,7 @@ from agent3.model import (
     Question,
 )
 from agent3.schema import nearest
-from agent3.schema.words import from_words
+from agent3.schema.coercion import from_words
 from agent3.security.limits import RateLimiter
 
 __all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from agent3 import bridge
+from agent3.identity.secrets import Secret, Vault
 from agent3.jsonrpc import Frame
 from agent3.llm.endpoint import Endpoint, ToldNo, decoded, trouble_of
 from agent3.llm.port import (
@@ -32,10 +33,9 @@ from agent3.llm.port import (
     tool_calls,
 )
 from agent3.llm.tools import Names, parameters, shortened
-from agent3.security.secrets import Secret, Vault
 
 if TYPE_CHECKING:
-    from agent3.security.network import Gate
+    from agent3.security.outbound import Gate
 
 __all__ = ["Anthropic"]
 

@@ -28,13 +28,13 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
+from agent3.identity.secrets import EnvironmentVault, Secret, Vault, redact
 from agent3.jsonrpc import Frame, SSEParser
 from agent3.llm.port import Reply
 from agent3.security.sanitize import clean_text
-from agent3.security.secrets import EnvironmentVault, Secret, Vault, redact
 
 if TYPE_CHECKING:
-    from agent3.security.network import Gate, Stream
+    from agent3.security.outbound import Gate, Stream
 
 __all__ = ["Assembler", "Endpoint", "ToldNo", "Trouble", "decoded", "trouble_of"]
 
@@ -245,7 +245,7 @@ class Endpoint:
     def _opened(self) -> Gate:
         if self._gate is not None:
             return self._gate
-        from agent3.security.network import Gate, Policy  # the one place here that loads the HTTP client
+        from agent3.security.outbound import Gate, Policy  # the one place here that loads the HTTP client
 
         loop = asyncio.get_running_loop()
         if loop not in self._gates:

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from agent3.queue.messages import Attempt, Depth, Fate, Lease, Letter, QueueFull, Rules
 from agent3.queue.queue import Queue
-from agent3.queue.sweeping import sweep
+from agent3.queue.retention import sweep
 
 __all__ = ["Attempt", "Depth", "Fate", "Lease", "Letter", "Queue", "QueueFull", "Rules", "sweep"]

@@ -13,11 +13,11 @@ from agent3.env import REAL, Env
 from agent3.errors import StorageError, ValidationError
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.queue.bells import Carrier, bells_of, hear_for_ever
+from agent3.queue.batches import Turns
 from agent3.queue.messages import LONGEST_LEASE, Attempt, Depth, Fate, Lease, Letter, Message, QueueFull, Rules
 from agent3.queue.operations import Ack, Answer, Claim, Extend, Nack, Operation, Put, Release, Turn
-from agent3.queue.shelf import Shelf, overdue
-from agent3.queue.turns import Turns
+from agent3.queue.transactions import Shelf, overdue
+from agent3.queue.wakeups import Carrier, bells_of, hear_for_ever
 from agent3.storage import Database, Row, Transaction
 
 __all__ = ["Queue"]

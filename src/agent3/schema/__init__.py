@@ -7,15 +7,15 @@ before anything recursive meets it. It knows nothing of tools, agents or protoco
 
 from __future__ import annotations
 
+from agent3.schema.bounds import LIMITS, Limits, check_shape
 from agent3.schema.compiled import (
     SCHEMA_LIMITS,
     Schema,
     SchemaLimits,
     compile,  # noqa: A004 - reads as schema.compile, like re.compile
 )
-from agent3.schema.faults import Fault, nearest
-from agent3.schema.functions import FunctionSchema, arguments, from_function
-from agent3.schema.shape import LIMITS, Limits, check_shape
+from agent3.schema.explain import Fault, nearest
+from agent3.schema.signatures import FunctionSchema, arguments, from_function
 
 __all__ = [
     "LIMITS",

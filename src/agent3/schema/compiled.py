@@ -19,8 +19,8 @@ import jsonschema_rs
 import msgspec
 
 from agent3.errors import Agent3Error, TooLarge, ValidationError
-from agent3.schema.faults import REGEX, Fault, explain, shorten, summary
-from agent3.schema.shape import LIMITS, Limits, Path, foreign, measure, render
+from agent3.schema.bounds import LIMITS, Limits, Path, foreign, measure, render
+from agent3.schema.explain import REGEX, Fault, explain, shorten, summary
 
 __all__ = ["SCHEMA_LIMITS", "Schema", "SchemaLimits", "compile"]
 

@@ -17,23 +17,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3._version import __version__
 from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
-from agent3.mcp.fastlane import FastLane, HungUp, Reply
-from agent3.mcp.offers import ToolSet
-from agent3.mcp.protocol import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.identity import access_tokens as oauth
+from agent3.identity.doorkeeper import Doorkeeper, SignedRequests, is_loopback
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
-from agent3.server import asking, oauth
-from agent3.server.a2a import A2ADoors, place_of
-from agent3.server.agentdoor import AgentDoors, agent_in
-from agent3.server.auth import Doorkeeper, SignedRequests, is_loopback
+from agent3.protocols.a2a.door.gateway import A2ADoors, place_of
+from agent3.protocols.mcp.door.agent_endpoints import AgentDoors, agent_in
+from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.protocols.mcp.door.fast_lane import FastLane, HungUp, Reply
+from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
+from agent3.protocols.mcp.door.toolset import ToolSet
+from agent3.protocols.nlweb.ask import door as asking
 from agent3.server.build import Server
-from agent3.server.connections import Guest, Lane
-from agent3.server.letters import measure
+from agent3.server.connection import Guest, Lane
+from agent3.server.dead_letters import measure
 from agent3.server.rest import error_response, json_response, routes
-from agent3.server.tools import INSTRUCTIONS, GatewayTools
 
 if TYPE_CHECKING:  # it needs an optional part
-    from agent3.a2a.grpc.server import GrpcDoor
+    from agent3.protocols.a2a.grpc.server import GrpcDoor
 
 __all__ = ["Doors", "app", "door"]
 
@@ -84,7 +85,7 @@ def app(server: Server) -> Doors:
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _ready(server), methods=["GET"]),
         Route("/metrics", _metrics(server), methods=["GET"]),
-        *oauth.routes(server),
+        *oauth.routes(server.settings, server.env),
         *routes(server, tools, doorkeeper),
     ]
 

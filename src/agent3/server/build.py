@@ -8,37 +8,38 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from agent3.a2a.push import Pushes
-from agent3.a2a.signing import CardKey, HouseKeys
-from agent3.calls import House, LocalAgent, LocalConnector
+from agent3.calls import House
 from agent3.calls.callbacks import Callbacks
 from agent3.calls.outbox import KEY, Outbox
 from agent3.calls.runner import Target
-from agent3.calls.standalone import blob_folder
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
 from agent3.errors import SetupError
 from agent3.gateway import Gateway
+from agent3.identity.master_keys import Seals
+from agent3.identity.own_keys import Safe
+from agent3.identity.secrets import EnvironmentVault
 from agent3.model import Connector
-from agent3.nlweb.healing import StoredBook
-from agent3.nlweb.healing.review import of_agent
 from agent3.observe import traces
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.security.network import Policy
-from agent3.security.safe import Safe
-from agent3.security.seals import Seals
-from agent3.security.secrets import EnvironmentVault
+from agent3.protocols.a2a.cards.signatures import CardKey, HouseKeys
+from agent3.protocols.a2a.door.push import Pushes
+from agent3.protocols.functions import LocalAgent, LocalConnector
+from agent3.protocols.functions.standalone import blob_folder
+from agent3.protocols.nlweb.healing import StoredBook
+from agent3.protocols.nlweb.healing.review import of_agent
+from agent3.protocols.nlweb.websites import websites
+from agent3.security.outbound import Policy
 from agent3.server.readiness import Readiness
-from agent3.server.references import ReferringA2AConnector, ReferringConnector
-from agent3.server.renewing import Renewals
-from agent3.server.signins import SignIns
-from agent3.server.websites import websites
-from agent3.settings import Outbound, Settings, data_folder
+from agent3.server.renewal import Renewals
+from agent3.server.secret_refs import ReferringA2AConnector, ReferringConnector
+from agent3.server.sign_ins import SignIns
+from agent3.settings import Settings, data_folder
 from agent3.storage import Blobs, Database, open_database
-from agent3.storage.news import News
+from agent3.storage.notifications import News
 
-__all__ = ["Server", "blob_folder", "build", "database_url", "outbound_policy"]
+__all__ = ["Server", "blob_folder", "build", "database_url"]
 
 log = logger("server")
 
@@ -115,13 +116,6 @@ def _tells(settings: Settings, keys: HouseKeys | None) -> bool:
     return keys is not None or any(secrets)
 
 
-def outbound_policy(out: Outbound) -> Policy:
-    """What the settings let out of the house."""
-    return Policy(
-        allow_loopback=out.allow_loopback, allow_private=out.allow_private, allow_hosts=frozenset(out.allow_hosts)
-    )
-
-
 class _Works:
     """Puts the parts of one gateway together, from the database up. What is made last is reached through this."""
 
@@ -131,7 +125,7 @@ class _Works:
         self.env = env
         self.metrics = metrics
         self._lasting = lasting
-        self._policy = outbound_policy(settings.outbound)
+        self._policy = Policy.of(settings.outbound)
         self._blobs = blob_folder(settings, url)
         self._local = LocalConnector()
         self._news = News(database, env.id())

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, cast
 
-from agent3.calls import Context, LocalAgent, SyncContext
 from agent3.errors import ValidationError
 from agent3.model import Price
+from agent3.protocols.functions import Context, LocalAgent, SyncContext
 
 __all__ = ["agents"]
 

@@ -15,16 +15,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agent3 import jsonrpc
+from agent3.calls.artifact_sharing import Sharing
 from agent3.calls.responses import shown
-from agent3.calls.sharing import Sharing
 from agent3.errors import Agent3Error, RequestError, ValidationError
 from agent3.gateway import Caller, response
+from agent3.identity.doorkeeper import Doorkeeper
 from agent3.model import Done, Event, Failed, Outcome, encode, value_of
 from agent3.observe.logs import get as logger
-from agent3.server.auth import Doorkeeper
+from agent3.protocols.mcp.door.gateway_tools import GatewayTools
 from agent3.server.build import Server
 from agent3.server.openapi import document
-from agent3.server.tools import GatewayTools
 
 __all__ = ["error_response", "json_response", "routes"]
 

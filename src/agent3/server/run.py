@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from agent3.a2a.authoring import agent_of, can_be_agent
-from agent3.calls import LocalAgent
 from agent3.errors import SetupError
+from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
+from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
+from agent3.protocols.functions import LocalAgent
+from agent3.protocols.mcp.door.gateway_tools import GatewayTools
+from agent3.server.announcement import announce
 from agent3.server.app import Doors, app, door
-from agent3.server.auth import Doorkeeper
 from agent3.server.build import Server, build, database_url
-from agent3.server.client import announce
-from agent3.server.connections import patient
-from agent3.server.tools import GatewayTools
+from agent3.server.connection import patient
 from agent3.settings import Settings
-from agent3.storage.opening import without_password
+from agent3.storage.connect import without_password
 
 if TYPE_CHECKING:  # it needs an optional part
-    from agent3.a2a.grpc.server import GrpcDoor
+    from agent3.protocols.a2a.grpc.server import GrpcDoor
 
 __all__ = ["serve_forever", "serve_stdio"]
 

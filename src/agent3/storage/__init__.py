@@ -6,7 +6,7 @@ The SQL is written once, by those who own the tables; this package knows stateme
 from __future__ import annotations
 
 from agent3.storage.blobs import Blobs
+from agent3.storage.connect import open_database
 from agent3.storage.database import Database, Row, Transaction
-from agent3.storage.opening import open_database
 
 __all__ = ["Blobs", "Database", "Row", "Transaction", "open_database"]

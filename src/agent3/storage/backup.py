@@ -28,7 +28,7 @@ from agent3 import failpoints
 from agent3._version import __version__
 from agent3.errors import Agent3Error, Conflict, Corrupt, NotFound, SetupError, StorageError
 from agent3.storage.migration import first_missing, shipped
-from agent3.storage.writer import primary, translated
+from agent3.storage.sqlite_writer import primary, translated
 
 __all__ = ["Contents", "Restored", "back_up", "inspect", "restore"]
 

@@ -20,9 +20,9 @@ import msgspec
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, RequestError, SetupError, StorageError
 from agent3.storage.database import Dialect, Row, Transaction, Work
+from agent3.storage.disk_space import Room
 from agent3.storage.migration import apply_next, shipped
-from agent3.storage.room import Room
-from agent3.storage.writer import BUSY_SECONDS, Statements, Writer, patiently, primary, translated
+from agent3.storage.sqlite_writer import BUSY_SECONDS, Statements, Writer, patiently, primary, translated
 
 __all__ = ["SqliteDatabase"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent3.calls.functions import LocalAgent, LocalConnector
-from agent3.calls.house import House
+from agent3.calls.core import House
 from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
 from agent3.model import LOCAL, Answer, Call, Needs, Outcome, Part
 from agent3.observe.metrics import Metrics
+from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Settings
 from agent3.storage import open_database
 

@@ -1,0 +1,1 @@
+"""Jobs: what the turns of one conversation share."""

@@ -1,0 +1,1 @@
+"""The steps around every call, one file each."""

@@ -1,0 +1,1 @@
+"""The agent-to-agent protocol: wire, door, peer and documented classes."""

@@ -1,0 +1,1 @@
+"""The documented classes of A2A."""

@@ -1,0 +1,1 @@
+"""Agent cards: shown, read, signed, negotiated."""

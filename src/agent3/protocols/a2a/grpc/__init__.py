@@ -1,0 +1,51 @@
+"""A2A over gRPC, as an optional part: 1.0 and 0.3 on one port, and a channel to agents that speak it.
+
+Protobuf is read and written by tables of our own (``messages``), so that grpcio is all it needs. The doors and channels
+are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from agent3.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from agent3.protocols.a2a.door.endpoint import A2AEndpoint
+    from agent3.protocols.a2a.grpc.channel import GrpcChannel
+    from agent3.protocols.a2a.grpc.server import GrpcDoor, Judge
+    from agent3.protocols.a2a.wire.types import Generation
+    from agent3.security.outbound import Gate
+
+__all__ = ["connect", "listen"]
+
+
+async def listen(
+    endpoint: Callable[[], Awaitable[A2AEndpoint]], host: str, port: int, address: str, judge: Judge | None = None
+) -> GrpcDoor:
+    """A door for an endpoint on a port, which 0 leaves open; close it with ``aclose``. MissingExtra, SetupError.
+
+    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` looks at a call before anybody asks who calls.
+    """
+    try:
+        from agent3.protocols.a2a.grpc.server import GrpcDoor
+    except ImportError as error:
+        raise _missing(error) from None
+    door = GrpcDoor(endpoint, address, judge)
+    await door.start(host, port)
+    return door
+
+
+async def connect(gate: Gate, address: str, generation: Generation = "1.0", **options: Any) -> GrpcChannel:
+    """A channel to an agent, through the gate; close it with ``aclose``. MissingExtra, SecurityError."""
+    try:
+        from agent3.protocols.a2a.grpc.channel import GrpcChannel
+    except ImportError as error:
+        raise _missing(error) from None
+    return await GrpcChannel.to(gate, address, generation, **options)
+
+
+def _missing(error: ImportError) -> ImportError | MissingExtra:
+    """What is wrong is told as it is, unless it is the optional part that is not there."""
+    return MissingExtra("gRPC", "grpc") if (error.name or "").partition(".")[0] == "grpc" else error

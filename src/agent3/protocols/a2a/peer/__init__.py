@@ -1,0 +1,1 @@
+"""The A2A client side: the connector to other agents."""

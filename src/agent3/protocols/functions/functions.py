@@ -1,0 +1,691 @@
+"""Python functions as agents: plain, async, generators, with questions asked in the middle.
+
+``LocalAgent`` is what an author writes with; ``LocalConnector`` is how the gateway reaches it. What a function
+promises across restarts depends on its form: an async function waits in its frame and is replayed only if its author
+allows it; a plain one is run again from the top with the answers given so far, so what must happen only once goes
+into ``ctx.once``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import functools
+import inspect
+import math
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from agent3 import schema
+from agent3.errors import Agent3Error, AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
+from agent3.model import (
+    SAID,
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Done,
+    Event,
+    Failed,
+    Hints,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+    Question,
+    Route,
+    Working,
+    encode,
+)
+from agent3.protocols.functions.threads import Threads
+from agent3.schema.annotations import of_type, to_type
+
+__all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_PATIENCE = 60.0
+"""Seconds that a thread waits for storage before it gives up."""
+_HEED = 0.2
+"""Seconds after which a thread that waits for another looks whether anybody still waits for itself."""
+_MOST_SENT = 16 * 1_048_576
+"""Bytes that one run may hand over piece by piece."""
+_EACH = 64
+"""Bytes that a piece counts for beyond its content: many small ones weigh as well."""
+
+
+class _Asked(BaseException):
+    """Ends the run of a plain function at its question. No ``except Exception`` of an author may swallow it."""
+
+    def __init__(self, question: Question):
+        self.question = question
+
+
+class _Base:
+    """What both kinds of context share."""
+
+    def __init__(self, call: Call):
+        self._call = call
+        self._count = 0
+        self._sent = 0
+        self._told = 0
+        self._weight = 0
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls."""
+        return self._call.principal
+
+    @property
+    def call_id(self) -> str:
+        """The id of this turn, as in the ledger."""
+        return self._call.id
+
+    @property
+    def job_id(self) -> str:
+        """The id of the conversation."""
+        return self._call.job or self._call.id
+
+    @property
+    def message(self) -> str:
+        """What the caller said, in its own words, where it said something."""
+        return "\n".join(part.text for part in self._call.parts if part.text)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the caller said, as it came: texts, files and data."""
+        return self._call.parts
+
+    @property
+    def reply(self) -> tuple[Part, ...]:
+        """What the caller said in this turn, if it is a later one. A function that waits in its frame sees none."""
+        return self._call.reply
+
+    @property
+    def context_id(self) -> str | None:
+        """What groups this conversation with others, where the caller groups them."""
+        return self._call.context
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What came with the call beside its content, by the door it came through."""
+        return self._call.meta
+
+    def _question(self, text: str, kind: Any, url: str | None) -> Question:
+        self._count += 1
+        return Question(f"q{self._count}", text, None if url else of_type(kind), url)
+
+    def _given(self, question: Question) -> Answer | None:
+        return self._call.answers.get(question.id)
+
+    def _next(self, parts: tuple[Part, ...]) -> Event:
+        """The next piece of the result; TooLarge when all together are too much."""
+        self._weigh(parts)
+        self._sent += 1
+        return _chunk(parts, self._sent)
+
+    def _piece(self, value: Any, name: str | None, wanted: str | None, append: bool, last: bool) -> Event:
+        """A piece of something that the function makes beside its result."""
+        parts = parts_of(value)
+        self._weigh(parts)
+        called = wanted or name or f"artifact-{self._told}"
+        return Event("artifact", artifact=called, name=name, parts=parts, append=append, last=last)
+
+    def _weigh(self, parts: tuple[Part, ...]) -> None:
+        self._told += 1
+        self._weight += sum(_EACH + _size(part) for part in parts)
+        if self._weight > _MOST_SENT:
+            name = f"{self._call.agent}/{self._call.capability}"
+            raise TooLarge(f"{name} handed over more than {_MOST_SENT} bytes piece by piece and was stopped.")
+
+
+def _value(answer: Answer, question: Question, kind: Any) -> Any:
+    if answer.action == "decline":
+        raise Declined(f"The question {question.text!r} was declined.")
+    if answer.action == "cancel":
+        raise Canceled(f"The question {question.text!r} was cancelled.")
+    return to_type(kind, answer.data)
+
+
+class Context(_Base):
+    """The first parameter, named ``ctx``, of an async capability."""
+
+    def __init__(self, call: Call):
+        super().__init__(call)
+        self._doing: dict[str, asyncio.Lock] = {}
+
+    async def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
+        """Ask the caller and wait for the answer, however long it takes; Declined when the answer is no."""
+        question = self._question(text, kind, url)
+        answer = self._given(question)
+        if answer is None:
+            asker = self._call.live.ask
+            if asker is None:
+                raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
+            answer = await asker(question)
+        return _value(answer, question, kind)
+
+    async def once(self, name: str, do: Callable[[], Any]) -> Any:
+        """Do something once in this job, however often the function is run again, and however many ask at once.
+
+        Who comes while it is being done waits for it; if it fails, the next one who waits tries.
+        """
+        live = self._call.live
+        async with self._doing.setdefault(name, asyncio.Lock()):
+            if name not in live.kept:
+                await self._do(name, do)
+        return live.kept[name]
+
+    async def _do(self, name: str, do: Callable[[], Any]) -> None:
+        live = self._call.live
+        value = do()
+        if inspect.isawaitable(value):
+            value = await value
+        plain = _plain(value, f"ctx.once({name!r})")
+        now = live.now()
+        if now.keep is not None:
+            await now.keep(name, plain)
+        live.kept[name] = plain
+
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Tell how far it is."""
+        self._call.emit(Event("progress", done=done, total=total, text=text))
+
+    def status(self, text: str) -> None:
+        """Tell what is going on."""
+        self._call.emit(Event("status", text=text))
+
+    def send(self, value: Any) -> None:
+        """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
+        self._hand_over(parts_of(value))
+
+    def artifact(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - it is the id
+        name: str | None = None,
+        append: bool = False,
+        last: bool = True,
+    ) -> None:
+        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
+        and the last piece says ``last``. Without an id its name is it. The call is never repeated after this."""
+        self._call.emit(self._piece(value, name, id, append, last))
+
+    def say(self, text: str) -> None:
+        """Say something that belongs to the conversation, and is remembered with it."""
+        self._call.emit(Event("status", text=text, data=SAID))
+
+    def _hand_over(self, parts: tuple[Part, ...]) -> None:
+        self._call.emit(self._next(parts))
+
+
+class SyncContext(_Base):
+    """The first parameter, named ``ctx``, of a plain capability. Safe in the worker thread it runs in."""
+
+    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop):
+        super().__init__(call)
+        self._loop = loop
+        self._sent_before = call.state.get("chunks", 0) if isinstance(call.state, dict) else 0
+        self.cancelled = False
+
+    @property
+    def state(self) -> Any:
+        """What the next run must know of this one: how many pieces were handed over."""
+        sent = max(self._told, self._sent_before)
+        return {"chunks": sent} if sent else None
+
+    def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
+        """Ask the caller. The run ends here, and the answer runs the function again from the top."""
+        self._go_on()
+        question = self._question(text, kind, url)
+        answer = self._given(question)
+        if answer is None:
+            raise _Asked(question)
+        return _value(answer, question, kind)
+
+    def once(self, name: str, do: Callable[[], T]) -> T:
+        """Do something once in this job, however often the function is run again, and however many ask at once.
+
+        Who comes while it is being done, in whichever thread, waits for it; if it fails, the next one tries.
+        """
+        self._go_on()
+        live = self._call.live
+        with _alone(f"{self.job_id} {name}", self._go_on):
+            if name not in live.kept:
+                value = _plain(do(), f"ctx.once({name!r})")
+                if live.keep is not None:
+                    asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
+                live.kept[name] = value
+        return live.kept[name]  # type: ignore[no-any-return]
+
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Tell how far it is; raises Canceled when nobody waits any more."""
+        self._emit(Event("progress", done=done, total=total, text=text))
+
+    def status(self, text: str) -> None:
+        """Tell what is going on; raises Canceled when nobody waits any more."""
+        self._emit(Event("status", text=text))
+
+    def send(self, value: Any) -> None:
+        """Hand over a piece of the result already. A run after an answer does not hand over again what an earlier did.
+
+        After this the call is never repeated behind the caller's back.
+        """
+        self._hand_over(parts_of(value))
+
+    def artifact(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - it is the id
+        name: str | None = None,
+        append: bool = False,
+        last: bool = True,
+    ) -> None:
+        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
+        and the last piece says ``last``. Without an id its name is it. A run after an answer does not repeat it."""
+        self._go_on()
+        self._emit_once(self._piece(value, name, id, append, last))
+
+    def say(self, text: str) -> None:
+        """Say something that belongs to the conversation. A run after an answer does not repeat it."""
+        self._go_on()
+        self._told += 1
+        self._emit_once(Event("status", text=text, data=SAID))
+
+    def _hand_over(self, parts: tuple[Part, ...]) -> None:
+        self._go_on()
+        self._emit_once(self._next(parts))
+
+    def _emit_once(self, event: Event) -> None:
+        if self._told > self._sent_before:
+            self._emit(event)
+
+    def _emit(self, event: Event) -> None:
+        self._go_on()
+        self._loop.call_soon_threadsafe(self._deliver, event)
+
+    def _deliver(self, event: Event) -> None:
+        if not self.cancelled:
+            self._call.emit(event)
+
+    def _go_on(self) -> None:
+        if self.cancelled:
+            raise Canceled("The caller no longer waits for this.")
+
+
+@dataclasses.dataclass(slots=True)
+class _Turnstile:
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    waiting: int = 0
+
+
+_turnstiles: dict[str, _Turnstile] = {}
+_guard = threading.Lock()
+
+
+@contextmanager
+def _alone(key: str, heed: Callable[[], None]) -> Iterator[None]:
+    """One thread at a time for each key. It is of the process and not of a context: an attempt whose time was over may
+    still be in its thread when the next one begins. ``heed`` is asked now and then whether to go on waiting."""
+    with _guard:
+        turnstile = _turnstiles.setdefault(key, _Turnstile())
+        turnstile.waiting += 1
+    try:
+        while not turnstile.lock.acquire(timeout=_HEED):
+            heed()
+        try:
+            yield
+        finally:
+            turnstile.lock.release()
+    finally:
+        with _guard:
+            turnstile.waiting -= 1
+            if not turnstile.waiting:
+                _turnstiles.pop(key, None)
+
+
+def _chunk(parts: tuple[Part, ...], number: int) -> Event:
+    """A piece of the result. The first begins it anew: a replay after a restart replaces what the first run sent."""
+    return Event("artifact", artifact="result", parts=parts, append=number > 1)
+
+
+def _size(part: Part) -> int:
+    if part.text is not None:
+        return len(part.text)
+    if part.raw is not None:
+        return len(part.raw)
+    return len(encode(part))
+
+
+def _plain(value: Any, what: str) -> Any:
+    """The value in JSON's types, as it comes back from storage; pydantic models, dataclasses and structs included.
+
+    What JSON has no word for, NaN and infinity, is null, at the top as further down.
+    """
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    try:
+        return msgspec.json.decode(_encoder.encode(value))
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise TargetError(f"{what} gave something that is not JSON: {wrong}") from None
+
+
+def _encode_foreign(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+
+
+def parts_of(value: Any) -> tuple[Part, ...]:
+    """What a function returned, as parts: text as text, bytes as bytes, parts as they are, all else as data."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (Part(text=value),)
+    if isinstance(value, Part):
+        return (value,)
+    if isinstance(value, bytes):
+        return (Part(raw=value, media_type="application/octet-stream"),)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Part) for one in value):
+        return tuple(value)
+    return (Part(data=_plain(value, "the function")),)
+
+
+def _outcome_of(value: Any) -> Outcome:
+    if type(value) is str:
+        return Done((Part(text=value),))
+    if not isinstance(value, (Done, Failed, Needs, Working)):
+        return Done(parts_of(value))
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise TargetError(f"the function returned an outcome that is not JSON: {wrong}") from None
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """One function and how to run it."""
+
+    fn: Callable[..., Any]
+    signature: schema.FunctionSchema
+    capability: Capability
+    inline: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether all it takes is its input and all it gives is what it returns, on the thread of the loop."""
+        streams, takes = self.signature.streams, self.signature.takes_context
+        return (self.signature.is_async or self.inline) and not streams and not takes
+
+    async def answer(self, given: dict[str, Any]) -> Outcome:
+        """What a plain one says to its input."""
+        values = schema.arguments(self.signature, given) if self.signature.converters else given
+        if not self.signature.is_async:
+            return _outcome_of(self.fn(**values))
+        try:
+            return _outcome_of(await self.fn(**values))
+        except Agent3Error as wrong:
+            wrong.sent = True  # as in a run with a context
+            raise
+
+    async def run(self, call: Call, threads: Threads) -> Outcome:
+        """Run it for a turn, in the way its form asks for."""
+        given = schema.arguments(self.signature, call.input if isinstance(call.input, dict) else {})
+        if self.signature.is_async:
+            return await self._in_loop(call, given)
+        if self.inline:
+            return _outcome_of(self.fn(**given))
+        return await self._in_thread(call, given, threads)
+
+    async def _in_loop(self, call: Call, given: dict[str, Any]) -> Outcome:
+        context = Context(call)
+        if self.signature.context is not None:
+            given[self.signature.context] = context
+        try:
+            value = self.fn(**given)
+            return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
+        except Agent3Error as wrong:
+            wrong.sent = True  # whatever it says of something further on, this function has run
+            raise
+
+    async def _in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
+        context = SyncContext(call, asyncio.get_running_loop())
+        if self.signature.context is not None:
+            given[self.signature.context] = context
+        bound = functools.partial(self.fn, **given)
+        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context)
+        try:
+            return await threads.run(call.agent, work)
+        finally:
+            context.cancelled = True
+
+
+def _sync_run(bound: Callable[[], Any], context: SyncContext) -> Outcome:
+    """The whole run of a plain function or generator, in its thread."""
+    try:
+        value = bound()
+        return _drain_sync(value, context) if inspect.isgenerator(value) else _outcome_of(value)
+    except _Asked as asked:
+        return Needs((asked.question,), state=context.state)
+    except Agent3Error as wrong:
+        wrong.sent = True
+        raise
+
+
+def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Outcome:
+    """Send out what a generator yields; a question it yields ends the run, and is answered when it is run again."""
+    chunks: list[Part] = []
+    answer: Any = None
+    try:
+        while True:
+            value = generator.send(answer)
+            answer = None
+            if isinstance(value, Question):
+                answer = context.ask(value.text, value.schema or str, url=value.url)
+            else:
+                parts = parts_of(value)
+                context._hand_over(parts)  # noqa: SLF001 - it is ours
+                chunks.extend(parts)
+    except StopIteration as end:
+        return Done(_folded(chunks) + parts_of(end.value))
+    finally:
+        generator.close()
+
+
+async def _drain(generator: AsyncGenerator[Any, Any], context: Context) -> Outcome:
+    chunks: list[Part] = []
+    try:
+        async for value in generator:
+            parts = parts_of(value)
+            context._hand_over(parts)  # noqa: SLF001 - it is ours
+            chunks.extend(parts)
+    finally:
+        await generator.aclose()
+    return Done(_folded(chunks))
+
+
+def _folded(chunks: list[Part]) -> tuple[Part, ...]:
+    """Chunks of text as one text; anything else as it came."""
+    if len(chunks) > 1 and all(part.text is not None for part in chunks):
+        return (Part(text="".join(part.text or "" for part in chunks)),)
+    return tuple(chunks)
+
+
+class LocalAgent:
+    """An agent written in Python, in this process.
+
+        pizza = LocalAgent("pizza", description="Takes orders for pizza")
+
+        @pizza.capability
+        async def order(ctx, message: str) -> dict:
+            size = await ctx.ask("Which size?", Literal["small", "large"])
+            return {"orderId": "123", "size": size}
+
+    Serve it with ``agent3 serve module:pizza``; it can then be called from every protocol.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        agent_id: str | None = None,
+        description: str = "",
+        version: str = "1",
+        tags: tuple[str, ...] = (),
+    ):
+        self.id = agent_id or "-".join(name.lower().split())
+        self.name = name
+        self.description = description
+        self.version = version
+        self.tags = tags
+        self.functions: dict[str, Function] = {}
+
+    @property
+    def agent(self) -> Agent:
+        """What the directory knows of it."""
+        return Agent(
+            id=self.id,
+            name=self.name,
+            description=self.description,
+            version=self.version,
+            tags=self.tags,
+            capabilities=tuple(one.capability for one in self.functions.values()),
+            source="local",
+        )
+
+    @overload
+    def capability(self, fn: F) -> F: ...
+
+    @overload
+    def capability(
+        self,
+        fn: None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+        consequential: bool = False,
+        replay: bool = False,
+        inline: bool = False,
+        timeout: float | None = None,
+        cache_ttl: float = 0.0,
+        price: Price = Price(),  # noqa: B008 - frozen
+        tags: tuple[str, ...] = (),
+        examples: tuple[Any, ...] = (),
+        phrases: tuple[str, ...] = (),
+    ) -> Callable[[F], F]: ...
+
+    def capability(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Offer a function: plain, async, generator or async generator. Its signature and docstring are the schema.
+
+        ``replay`` lets a restart run it again from the top; ``inline`` runs a plain function that never blocks
+        without a thread of its own.
+        """
+        if fn is None:
+            return lambda given: self.capability(given, **options)
+        self.add(fn, **options)
+        return fn
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        input_schema: dict[str, Any] | None = None,
+        output_schema: dict[str, Any] | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+        consequential: bool = False,
+        replay: bool = False,
+        inline: bool = False,
+        **rest: Any,
+    ) -> Capability:
+        """Offer a function under a name, with schemas of its own where they are given."""
+        signature = schema.from_function(fn)
+        called = name or fn.__name__
+        if inline and (signature.takes_context or signature.is_async or signature.streams):
+            raise SetupError(f"{called}: inline is for plain functions without ctx that never block.")
+        capability = Capability(
+            name=called,
+            description=signature.description if description is None else description,
+            input_schema=signature.input if input_schema is None else input_schema,
+            output_schema=output_schema,
+            hints=Hints(read_only, idempotent, consequential, replay),
+            interactive=signature.takes_context and signature.is_async,
+            routes=(Route("local", self.id, called),),
+            **rest,
+        )
+        self.functions[capability.name] = Function(fn, signature, capability, inline)
+        return capability
+
+    def remove(self, name: str) -> bool:
+        """Take a capability back; whether it was there."""
+        return self.functions.pop(name, None) is not None
+
+
+class LocalConnector:
+    """Reaches the agents of this process. Plain functions of one agent get at most a quarter of its threads."""
+
+    def __init__(self, workers: int = 64):
+        self.agents: dict[str, LocalAgent] = {}
+        self._threads = Threads(workers, max(1, workers // 4))
+
+    def add(self, agent: LocalAgent) -> None:
+        """Make an agent reachable under its id."""
+        self.agents[agent.id] = agent
+
+    def function(self, route: Route) -> Function | None:
+        """What a route leads to now; None where it leads nowhere."""
+        agent = self.agents.get(route.address)
+        return agent.functions.get(route.target or "") if agent is not None else None
+
+    async def describe(self, address: str) -> Agent:
+        """What the agent says of itself."""
+        return self._agent(address).agent
+
+    async def call(self, call: Call) -> Outcome:
+        """Run its function."""
+        assert call.route is not None
+        agent = self._agent(call.route.address)
+        function = agent.functions.get(call.route.target or call.capability)
+        if function is None:
+            raise AgentNotFound(f"Agent {agent.id!r} no longer offers {call.capability!r} in this process.")
+        if call.entry == "cancel":
+            return Failed("canceled", "The job was cancelled.")
+        if call.entry == "answer" and function.capability.interactive and not _may_replay(function.capability):
+            raise Interrupted(
+                f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does not "
+                "allow it to be replayed. Call it again."
+            )
+        return await function.run(call, self._threads)
+
+    async def aclose(self) -> None:
+        """Let the threads go; a function that still runs in one is not waited for."""
+        self._threads.close()
+
+    def _agent(self, address: str) -> LocalAgent:
+        agent = self.agents.get(address)
+        if agent is None:
+            raise AgentNotFound(f"Agent {address!r} is not in this process. Serve it with agent3 serve MODULE:AGENT.")
+        return agent
+
+
+def _may_replay(capability: Capability) -> bool:
+    return capability.hints.replay or capability.hints.idempotent or capability.hints.read_only

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: door, client and documented classes."""

@@ -1,0 +1,1 @@
+"""The MCP client side: the connector to other MCP servers."""

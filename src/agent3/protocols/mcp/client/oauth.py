@@ -1,0 +1,458 @@
+"""OAuth for MCP servers that ask for it: an ``Authorization`` whose token is found, renewed and widened on demand.
+
+The protocol is the SDK's: discovery, registration, PKCE, scopes and issuer checks are its providers'. Here they are
+driven by hand, over the outbound gate and only when a token is missing: the SDK would hold one lock over a whole
+request, so that a slow call stopped all others, and would bring an HTTP client that the gate cannot judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, TokenStorage
+from mcp.client.auth.extensions.client_credentials import (
+    ClientCredentialsOAuthProvider,
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
+from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+from mcp.client.auth.utils import extract_scope_from_www_auth
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from msgspec import Struct
+from pydantic import AnyUrl, BaseModel
+from pydantic import ValidationError as WireError
+
+from agent3.env import REAL, Env
+from agent3.errors import Agent3Error, CallTimeout, TargetRefused, Unavailable
+from agent3.identity.secrets import Secret
+from agent3.observe.logs import get as logger
+from agent3.security.outbound import Gate, Stream
+
+__all__ = [
+    "Grant",
+    "Memory",
+    "OAuth",
+    "SignIn",
+    "TokenStorage",
+    "authorization_code",
+    "client_credentials",
+    "identity_assertion",
+    "private_key",
+    "token_exchange",
+]
+
+log = logger("mcp")
+
+SignIn: TypeAlias = Callable[[str], Awaitable[str]]
+"""Sends a person to an address to agree, and gives the address that they were sent back to."""
+Assertion: TypeAlias = Callable[[str, str], Awaitable[str]]
+"""Gives what an identity provider says of us, for the issuer and the resource it is meant for."""
+Method: TypeAlias = Literal["client_secret_basic", "client_secret_post"]
+
+_AHEAD = 30.0
+"""Seconds before its end at which a token is refreshed, or a tenth of its life where that is less."""
+_AGAIN = 5.0
+"""Seconds until a refresh that could not be sent is tried again, while the old token is still good."""
+_PAST = 1.0
+"""An end that is over by any clock; to the provider 0 would mean no end at all."""
+_ANSWER = 1 << 20
+_HOMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_NOT_SENT = frozenset({"host", "content-length", "connection"})
+_NOT_READ = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+class Memory:
+    """Tokens and registrations for as long as the process lives; the SDK's ``TokenStorage`` may be kept elsewhere."""
+
+    def __init__(self, client: OAuthClientInformationFull | None = None):
+        self._client = client
+        self._tokens: OAuthToken | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """The last tokens."""
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep them."""
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Who we are at the authorization server."""
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep it."""
+        self._client = client_info
+
+
+class Grant(Struct, frozen=True, omit_defaults=True):
+    """All that it takes to go on with a sign-in in another process. It holds secrets: keep it sealed or not at all."""
+
+    tokens: dict[str, Any]
+    until: float | None = None
+    """When the access token ends, in seconds of Unix; None where nobody said."""
+    client: dict[str, Any] | None = None
+    server: dict[str, Any] | None = None
+    resource: dict[str, Any] | None = None
+
+    @property
+    def renews(self) -> bool:
+        """Whether it outlasts its access token."""
+        return bool(self.tokens.get("refresh_token"))
+
+
+class OAuth:
+    """The access token for one server. Requests that find it wanting at the same time get one new token together.
+
+    ``provider`` is one of the SDK's. A token is refreshed before it ends. Scopes that a server asks for are added to
+    those we have, each wish once: a server that is never content is refused, not obeyed for ever.
+    """
+
+    def __init__(self, provider: httpx2.Auth, address: str, env: Env = REAL):
+        self._provider = provider
+        self._address = address
+        self._env = env
+        self._lock = asyncio.Lock()
+        self._header: str | None = None
+        self._until = 0.0
+        self._version: str | None = None
+        self._widened: set[str | None] = set()
+
+    def __repr__(self) -> str:
+        return f"OAuth({_place(self._address)!r})"
+
+    @property
+    def header(self) -> str | None:
+        """What the last request carried as ``Authorization``, if it carried anything."""
+        return self._header
+
+    @property
+    def due(self) -> bool:
+        """Whether the token is to be renewed before its next use."""
+        return self._env.now() >= self._until
+
+    def grant(self) -> Grant | None:
+        """What to keep of it; None where no token is known."""
+        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        if context is None or context.current_tokens is None:
+            return None
+        return Grant(
+            _dumped(context.current_tokens) or {},
+            context.token_expiry_time,
+            _dumped(context.client_info),
+            _dumped(context.oauth_metadata),
+            _dumped(context.protected_resource_metadata),
+        )
+
+    async def resume(self, grant: Grant) -> None:
+        """Go on with what was kept. Where tokens are renewed is taken from there too, and not asked for again."""
+        if not isinstance(self._provider, OAuthClientProvider):
+            raise TypeError("a token by an identity assertion is got anew, and not kept")
+        context = self._provider.context
+        async with self._lock:
+            context.current_tokens = OAuthToken.model_validate(grant.tokens)
+            context.token_expiry_time = grant.until
+            await context.storage.set_tokens(context.current_tokens)
+            if grant.client is not None:
+                context.client_info = OAuthClientInformationFull.model_validate(grant.client)
+                await context.storage.set_client_info(context.client_info)
+            if grant.server is not None:
+                context.oauth_metadata = OAuthMetadata.model_validate(grant.server)
+            if grant.resource is not None:
+                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(grant.resource)
+            self._remember(f"Bearer {context.current_tokens.access_token}")
+
+    async def refresh(self, gate: Gate) -> bool:
+        """Exchange the refresh token now; False where there is none or it is no longer taken."""
+        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        if context is None:
+            return False
+        async with self._lock:
+            if not context.can_refresh_token():
+                return False
+            ends, context.token_expiry_time = context.token_expiry_time, _PAST
+            try:
+                self._remember(await self._flow(gate))
+            except Agent3Error:
+                context.token_expiry_time = ends
+                raise
+        return self._header is not None
+
+    async def headers(self, gate: Gate) -> Mapping[str, str]:
+        """What a request carries now; nothing where no token is known yet."""
+        if self._env.now() >= self._until:
+            async with self._lock:
+                if self._env.now() >= self._until:
+                    await self._ahead(gate)
+        return {} if self._header is None else {"Authorization": self._header}
+
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+        """Get a better token after a refusal. False if it would not help; TargetRefused if none is to be had."""
+        answer = httpx2.Response(refused.status, headers=_readable(refused.headers))
+        async with self._lock:
+            if sent.get("Authorization") != self._header:
+                return True
+            if not self._worth_it(answer):
+                return False
+            self._version = sent.get("MCP-Protocol-Version")
+            self._remember(await self._flow(gate, answer))
+        return True
+
+    # Inside
+
+    def _worth_it(self, refused: httpx2.Response) -> bool:
+        if refused.status_code == 401:
+            self._widened.clear()
+            return True
+        scope = extract_scope_from_www_auth(refused)
+        new = scope not in self._widened
+        self._widened.add(scope)
+        return new
+
+    async def _ahead(self, gate: Gate) -> None:
+        """Take up what is stored, or refresh what is about to end. A token that still holds outlasts a dead server."""
+        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        ends = context.token_expiry_time if context is not None else None
+        if context is not None and ends and context.can_refresh_token():
+            context.token_expiry_time = _PAST
+        try:
+            self._remember(await self._flow(gate))
+        except (Unavailable, CallTimeout) as wrong:
+            if context is None or not ends or ends <= self._env.now():
+                raise
+            log.warning("%s: the token could not be refreshed: %s", _place(self._address), wrong)
+            context.token_expiry_time = ends
+            self._until = min(ends, self._env.now() + _AGAIN)
+
+    def _remember(self, header: str | None) -> None:
+        self._header, self._until = header, math.inf
+        if header is None or not isinstance(self._provider, OAuthClientProvider):
+            return
+        context = self._provider.context
+        if ends := context.token_expiry_time:
+            left = ends - self._env.now()
+            self._until = ends - min(_AHEAD, left / 10) if context.can_refresh_token() else ends
+
+    async def _flow(self, gate: Gate, refused: httpx2.Response | None = None) -> str | None:
+        """Lead the provider to where it would send the request, past a refusal if there was one; the header there."""
+        request = httpx2.Request("POST", self._address, headers=self._spoken())
+        flow = self._provider.async_auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                if outgoing is not request:
+                    answer = await _send(gate, outgoing)
+                elif refused is not None:
+                    answer, refused = refused, None
+                else:
+                    return request.headers.get("Authorization")
+                answer.request = outgoing
+                outgoing = await flow.asend(answer)
+        except StopAsyncIteration:
+            return None
+        except (OAuthFlowError, WireError, ValueError) as wrong:
+            raise self._told(wrong) from None
+        except Agent3Error as wrong:
+            wrong.sent = False  # what left was about the token, not the call
+            raise
+        finally:
+            await flow.aclose()
+
+    def _spoken(self) -> dict[str, str]:
+        # From 2025-06-18 on tokens are asked for by resource, also where the server describes none.
+        return {} if self._version is None else {"MCP-Protocol-Version": self._version}
+
+    def _told(self, wrong: Exception) -> TargetRefused:
+        what = "an answer could not be read" if isinstance(wrong, WireError) else str(wrong)[:300]
+        error = TargetRefused(f"{_place(self._address)} could not be authorized: {what}")
+        error.sent = False
+        return error
+
+
+def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
+
+
+async def _send(gate: Gate, request: httpx2.Request) -> httpx2.Response:
+    url = request.url
+    if url.scheme != "https" and url.host not in _HOMES:
+        raise OAuthFlowError(f"{url.scheme}://{url.host} is not https, and secrets go nowhere else")
+    headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
+    body = await request.aread()
+    answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=_ANSWER)
+    if request.method == "POST" and answer.status in (502, 503, 504):
+        # To the provider this would be a no, and a no costs a person's consent.
+        raise Unavailable(f"{_place(str(url))} gives no tokens at the moment (HTTP {answer.status}).")
+    return httpx2.Response(answer.status, headers=_readable(answer.headers), content=answer.body)
+
+
+def _readable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Without what spoke of the body as it travelled."""
+    return {name: value for name, value in headers.items() if name.lower() not in _NOT_READ}
+
+
+def _place(address: str) -> str:
+    return "/".join(address.split("/", 3)[:3])
+
+
+# Ways to a token
+
+
+def client_credentials(
+    address: str,
+    client_id: str,
+    secret: Secret,
+    *,
+    issuer: str,
+    scope: str | None = None,
+    method: Method = "client_secret_basic",
+    storage: TokenStorage | None = None,
+) -> OAuth:
+    """As ourselves, by a secret. It goes to ``issuer`` alone, whatever server the resource names."""
+    provider = ClientCredentialsOAuthProvider(
+        address, storage or Memory(), client_id, secret.reveal(), method, scope, issuer
+    )
+    return OAuth(provider, address)
+
+
+def private_key(
+    address: str,
+    client_id: str,
+    key: Secret,
+    *,
+    issuer: str,
+    algorithm: str = "RS256",
+    scope: str | None = None,
+    storage: TokenStorage | None = None,
+) -> OAuth:
+    """As ourselves, by signing with a private key (PEM); only signatures leave the house."""
+    signing = SignedJWTParameters(
+        issuer=client_id, subject=client_id, signing_key=key.reveal(), signing_algorithm=algorithm
+    )
+    provider = PrivateKeyJWTOAuthProvider(
+        address, storage or Memory(), client_id, signing.create_assertion_provider(), scope, issuer
+    )
+    return OAuth(provider, address)
+
+
+def identity_assertion(
+    address: str,
+    client_id: str,
+    secret: Secret,
+    assertion: Assertion,
+    *,
+    issuer: str,
+    scope: str | None = None,
+    method: Method = "client_secret_basic",
+    storage: TokenStorage | None = None,
+) -> OAuth:
+    """For a person of the house, by what its identity provider says (RFC 7523); nobody is asked."""
+    provider = IdentityAssertionOAuthProvider(
+        address, storage or Memory(), client_id, secret.reveal(), issuer, assertion, scope, method
+    )
+    return OAuth(provider, address)
+
+
+def token_exchange(gate: Gate, endpoint: str, client_id: str, identity: Secret) -> Assertion:
+    """The assertion of an identity provider that gives one for an identity token (RFC 8693), anew each time."""
+
+    async def assertion(audience: str, resource: str) -> str:
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+            "subject_token": identity.reveal(),
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+            "audience": audience,
+            "resource": resource,
+            "client_id": client_id,
+        }
+        answer = await _send(gate, httpx2.Request("POST", endpoint, data=form))
+        if answer.status_code != 200:
+            raise OAuthFlowError(f"the identity provider answered the exchange with HTTP status {answer.status_code}")
+        return _token(answer.content)
+
+    return assertion
+
+
+def _token(content: bytes) -> str:
+    found = json.loads(content)
+    if not isinstance(found, dict) or not isinstance(found.get("access_token"), str):
+        raise OAuthFlowError("the identity provider answered the exchange without a token")
+    return str(found["access_token"])
+
+
+def authorization_code(
+    address: str,
+    sign_in: SignIn,
+    *,
+    redirect: str,
+    client_id: str | None = None,
+    secret: Secret | None = None,
+    metadata_url: str | None = None,
+    issuer: str | None = None,
+    storage: TokenStorage | None = None,
+) -> OAuth:
+    """For a person, who is sent to agree (PKCE). ``redirect`` is where they come back to.
+
+    Who we are: the client that is stored or given here, else the document at ``metadata_url`` where the
+    authorization server takes such, else whom it registers. A client with an ``issuer`` is shown to that one alone.
+    """
+    person = _Person(sign_in)
+    provider = OAuthClientProvider(
+        address,
+        OAuthClientMetadata(
+            client_name="agent3",
+            redirect_uris=[AnyUrl(redirect)],
+            grant_types=["authorization_code", "refresh_token"],
+            response_types=["code"],
+        ),
+        storage or Memory(_known(client_id, secret, redirect, issuer)),
+        person.send,
+        person.returned,
+        metadata_url,
+    )
+    return OAuth(provider, address)
+
+
+def _known(
+    client_id: str | None, secret: Secret | None, redirect: str, issuer: str | None
+) -> OAuthClientInformationFull | None:
+    if client_id is None:
+        return None
+    return OAuthClientInformationFull(
+        client_id=client_id,
+        client_secret=None if secret is None else secret.reveal(),
+        redirect_uris=[AnyUrl(redirect)],
+        token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
+        issuer=issuer,
+    )
+
+
+class _Person:
+    """The SDK sends a person out and fetches them back in two steps; for us it is one."""
+
+    def __init__(self, sign_in: SignIn):
+        self._sign_in = sign_in
+        self._came_to = ""
+
+    async def send(self, url: str) -> None:
+        self._came_to = await self._sign_in(url)
+
+    async def returned(self) -> AuthorizationCodeResult:
+        given = {name: values[0] for name, values in parse_qs(urlsplit(self._came_to).query).items()}
+        if "code" not in given:
+            raise OAuthFlowError(f"the authorization server said no: {given.get('error', 'no reason given')[:100]}")
+        return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))

@@ -1,0 +1,1 @@
+"""The documented classes of MCP."""

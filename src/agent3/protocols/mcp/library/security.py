@@ -1,0 +1,346 @@
+"""The documented MCP security: who a client is, which tools it has, what it may send, and how often.
+
+Three plain classes that stand alone, and ``GuardedTools``, which puts them around any set of tools at an MCP door. A
+gateway asks the same questions with its doorkeeper, its rules and its steps; this is for servers of one's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from threading import Lock
+from typing import Any, Protocol, TypeVar
+
+from agent3 import schema
+from agent3.definitions import ToolDefinition, ToolParameter
+from agent3.env import REAL, Env
+from agent3.errors import CapabilityNotFound, RateLimited, SetupError, Unauthenticated, ValidationError
+from agent3.identity.signed_requests import WINDOW, secret_bytes
+from agent3.model import Answer, Outcome, Principal
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.protocols.mcp.door.toolset import Caller, Tool, ToolSet
+from agent3.security.access import Access
+from agent3.settings import Rule
+
+__all__ = ["GuardedTools", "MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"]
+
+log = logger("mcp")
+
+LONGEST_SHOWN = 100
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=str | _Named)
+
+
+# Who, and which tools
+
+
+class MCPSecurityManager:
+    """Authenticates clients by a shared key and says which tools they have. Safe from any thread.
+
+    All clients share the one key, so whoever has it can sign as any of them: the names keep honest programs apart, no
+    others. For clients that do not trust each other give a server ``principal=``, or let a gateway serve, where each
+    client has a key of its own.
+
+    ``permissions`` maps a client to its tools, both with ``*`` and ``?``: ``{"desk": ["search_*"], "*": ["ping"]}``.
+    ``rules`` are those of the settings, or the gateway's own Access; ``server`` is the agent they speak of. Where
+    neither is given no client has any tool. SetupError for a key of fewer than 16 bytes.
+    """
+
+    def __init__(
+        self,
+        api_key: str,
+        permissions: Mapping[str, Iterable[str]] | None = None,
+        rules: Sequence[Rule] | Access | None = None,
+        *,
+        server: str = "mcp",
+        metrics: Metrics = METRICS,
+        env: Env = REAL,
+    ):
+        if permissions is not None and rules is not None:
+            raise SetupError("MCPSecurityManager takes permissions or rules, not both: two lists would contradict.")
+        self.api_key = api_key
+        self._secret = secret_bytes(api_key, "The api_key of MCPSecurityManager")
+        self._permissions = {client: tuple(tools) for client, tools in (permissions or {}).items()}
+        self._access = Access(rules) if isinstance(rules, Sequence) else rules
+        self._server = server
+        self._metrics = metrics
+        self._env = env
+
+    def authenticate_client(self, client_id: str, signature: str, timestamp: str) -> bool:
+        """Whether the signature is the HMAC-SHA256, in hexadecimal, of ``client_id:timestamp``, within 300 seconds.
+
+        Compared in constant time. Whatever is malformed is False, never an exception; every False is logged and
+        counted in ``mcp_auth_failures_total``.
+        """
+        fault = self._fault(client_id, signature, timestamp)
+        if fault is None:
+            return True
+        self._metrics.mcp_auth_failures.inc()
+        log.warning("Client %s was not authenticated: %s", _shown(client_id), fault)
+        return False
+
+    def authorize_tool_access(self, client_id: str, tool_name: str) -> bool:
+        """Whether the client has the tool."""
+        return tool_name in self._get_client_permissions(client_id)
+
+    def visible(self, client_id: str, tools: Iterable[T]) -> list[T]:
+        """Those of the tools, given by name or as anything with a ``name``, that ``authorize_tool_access`` allows."""
+        has = self._get_client_permissions(client_id)
+        return [tool for tool in tools if (tool if isinstance(tool, str) else tool.name) in has]
+
+    def principal(self, scope: Mapping[str, Any]) -> Principal:
+        """Who calls, from the headers X-Client-Id, X-Timestamp and X-Signature of an ASGI scope; for ``MCPDoor``.
+
+        From other machines it raises Unauthenticated in any case: this signature says nothing of the request, and who
+        reads it can use it for five minutes. A network door takes the form of docs/reference/signing.md.
+        """
+        found = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        given = [found.get(name, "") for name in (b"x-client-id", b"x-signature", b"x-timestamp")]
+        peer = (scope.get("client") or ("", 0))[0]
+        if not peer.startswith("127.") and peer != "::1":
+            raise Unauthenticated("This signature is taken on loopback only. See docs/reference/signing.md.")
+        if not self.authenticate_client(*given):
+            raise Unauthenticated("Send X-Client-Id, X-Timestamp and X-Signature, the HMAC-SHA256 of ID:TIMESTAMP.")
+        return Principal(given[0], "client")
+
+    def _get_client_permissions(self, client_id: str) -> Container[str]:
+        """The tools of a client, to be asked with ``in``: the one place that list and call both look at."""
+        if self._access is not None:
+            return _Ruled(self._access, Principal(client_id, "client"), self._server)
+        granted = [tools for client, tools in self._permissions.items() if fnmatchcase(client_id, client)]
+        return _Granted([pattern for tools in granted for pattern in tools])
+
+    def _fault(self, client_id: str, signature: str, timestamp: str) -> str | None:
+        if not all(isinstance(one, str) for one in (client_id, signature, timestamp)):
+            return "client id, signature and timestamp must be text"
+        if not re.fullmatch("[0-9]{1,15}", timestamp):
+            return "the timestamp is not a number of seconds"
+        if abs(int(self._env.now()) - int(timestamp)) > WINDOW:
+            return f"Request timestamp too old: {timestamp}"
+        message = f"{client_id}:{timestamp}".encode("utf-8", "surrogatepass")
+        expected = hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode()
+        return None if hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected) else "wrong signature"
+
+
+class _Granted:
+    """Tools by patterns."""
+
+    def __init__(self, patterns: Sequence[str]):
+        self._patterns = patterns
+
+    def __contains__(self, tool: object) -> bool:
+        return isinstance(tool, str) and any(fnmatchcase(tool, pattern) for pattern in self._patterns)
+
+
+class _Ruled:
+    """Tools by the rules."""
+
+    def __init__(self, access: Access, principal: Principal, server: str):
+        self._access = access
+        self._principal = principal
+        self._server = server
+
+    def __contains__(self, tool: object) -> bool:
+        return isinstance(tool, str) and self._access.allows(self._principal, self._server, tool, "mcp")
+
+
+def _shown(text: object) -> str:
+    return repr(text)[: LONGEST_SHOWN + 2]
+
+
+# What may be sent
+
+
+class MCPInputValidator:
+    """Checks the parameters of an invocation before the tool is asked; every fault is a ValidationError."""
+
+    MAX_PARAM_LENGTH = 10_000
+    """Characters of a text, also inside arrays and objects."""
+    MAX_PARAMS_COUNT = 50
+    """Parameters of one invocation."""
+
+    def validate_tool_invocation(self, tool_def: ToolDefinition, parameters: Mapping[str, Any]) -> None:
+        """Count, length, presence, type and enum, in this order; the first fault is raised.
+
+        A tool that states its input as a schema is checked against that, with every fault in ``errors``.
+        """
+        self._check_size(parameters)
+        if tool_def.input_schema is not None:
+            schema.compile(tool_def.input_schema).check(dict(parameters))
+            return
+        for definition in tool_def.parameters:
+            self._check_parameter(definition, parameters)
+
+    def _check_size(self, parameters: Mapping[str, Any]) -> None:
+        if len(parameters) > self.MAX_PARAMS_COUNT:
+            raise ValidationError(f"Too many parameters: {len(parameters)}")
+        for key, value in parameters.items():
+            longest = max(len(key), _longest(value))
+            if longest > self.MAX_PARAM_LENGTH:
+                raise ValidationError(f"Parameter '{key[:LONGEST_SHOWN]}' too long: {longest} chars")
+
+    def _check_parameter(self, definition: ToolParameter, parameters: Mapping[str, Any]) -> None:
+        name = definition.name
+        if name not in parameters:
+            if definition.required:
+                raise ValidationError(f"Missing required parameter: {name}")
+            return
+        value = parameters[name]
+        if not self._validate_type(value, definition.type):
+            got = type(value).__name__
+            raise ValidationError(f"Parameter '{name}' has invalid type. Expected {definition.type}, got {got}")
+        if definition.enum and not any(_same(value, one) for one in definition.enum):
+            raise ValidationError(f"Parameter '{name}' must be one of {definition.enum}")
+
+    def _validate_type(self, value: Any, expected_type: str) -> bool:
+        """A boolean is a number for Python only, and 2.0 is an integer for JSON Schema; unknown types are open."""
+        if expected_type in ("number", "integer"):
+            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            return not isinstance(value, bool) and (whole or (expected_type == "number" and isinstance(value, float)))
+        wanted = _TYPES.get(expected_type)
+        return wanted is None or isinstance(value, wanted)
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "boolean": bool,
+    "array": (list, tuple),
+    "object": dict,
+    "null": type(None),
+}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _longest(value: Any) -> int:
+    """The length of the longest text in a value, keys too. Without recursion, and a circle is walked once."""
+    longest = 0
+    waiting, seen = [value], set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            longest = max(longest, len(one))
+        elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
+            seen.add(id(one))
+            waiting.extend(one)
+            if isinstance(one, dict):
+                waiting.extend(one.values())
+    return longest
+
+
+# How often
+
+
+class MCPRateLimiter:
+    """At most ``requests_per_minute`` in any sixty seconds, for each client. Safe from any thread.
+
+    A window that slides, not a bucket, so that sixty per minute are sixty in every minute. What was refused does not
+    count, so nobody is locked out. It runs on the monotonic clock and remembers ``max_clients``; the idlest go first.
+    """
+
+    def __init__(self, requests_per_minute: int = 60, *, max_clients: int = 10_000, env: Env = REAL):
+        if requests_per_minute < 1:
+            raise SetupError(f"requests_per_minute must be at least 1, got {requests_per_minute}.")
+        self.requests_per_minute = requests_per_minute
+        self._max_clients = max_clients
+        self._env = env
+        self._lock = Lock()
+        self._taken: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def allow_request(self, client_id: str) -> bool:
+        """Whether the request may be made now; if so, it counts."""
+        now = self._env.monotonic()
+        with self._lock:
+            taken = self._recent(client_id, now)
+            if len(taken) < self.requests_per_minute:
+                taken.append(now)
+                return True
+        log.warning("Rate limit exceeded for client %s", _shown(client_id))
+        return False
+
+    def retry_after(self, client_id: str) -> float:
+        """Seconds until ``allow_request`` will say yes; 0.0 when it would now."""
+        now = self._env.monotonic()
+        with self._lock:
+            taken = self._taken.get(client_id, ())
+            recent = [at for at in taken if at > now - 60.0]
+        return 0.0 if len(recent) < self.requests_per_minute else recent[0] + 60.0 - now
+
+    @property
+    def request_history(self) -> dict[str, list[datetime]]:
+        """A copy of what counts, by client, in local time; a client that made none has an empty list."""
+        now, wall = self._env.monotonic(), datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - as documented
+        history: dict[str, list[datetime]] = defaultdict(list)
+        with self._lock:
+            for client, taken in self._taken.items():
+                history[client] = [wall - timedelta(seconds=now - at) for at in taken if at > now - 60.0]
+        return history
+
+    def _recent(self, client_id: str, now: float) -> deque[float]:
+        taken = self._taken.setdefault(client_id, deque())
+        self._taken.move_to_end(client_id)
+        while taken and taken[0] <= now - 60.0:
+            taken.popleft()
+        if len(self._taken) > self._max_clients:
+            self._taken.popitem(last=False)
+        return taken
+
+
+# Together, at a door
+
+
+class GuardedTools:
+    """A tool set behind the three classes: what a client may not call, it neither sees nor can tell from nothing.
+
+    ``definitions`` are those of the tools whose parameters the validator knows; others pass to the steps behind.
+    """
+
+    def __init__(
+        self,
+        inner: ToolSet,
+        security: MCPSecurityManager,
+        limiter: MCPRateLimiter | None = None,
+        definitions: Iterable[ToolDefinition] = (),
+        validator: MCPInputValidator | None = None,
+    ):
+        self._inner = inner
+        self._security = security
+        self._limiter = limiter or MCPRateLimiter()
+        self._definitions = {one.name: one for one in definitions}
+        self._validator = validator or MCPInputValidator()
+
+    async def tools(self, principal: Principal) -> Sequence[Tool]:
+        """The tools that this client has."""
+        return self._security.visible(principal.id, await self._inner.tools(principal))
+
+    async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+        """Authorize, limit, validate, then call."""
+        client = caller.principal.id
+        if not self._security.authorize_tool_access(client, name):
+            raise CapabilityNotFound(f"There is no tool {name[:LONGEST_SHOWN]!r}.")
+        if not self._limiter.allow_request(client):
+            wait = self._limiter.retry_after(client)
+            raise RateLimited(
+                f"Rate limit exceeded for client {client}. The next call is taken in {wait:.1f} s.", retry_after=wait
+            )
+        if definition := self._definitions.get(name):
+            self._validator.validate_tool_invocation(definition, arguments)
+        return await self._inner.call(name, arguments, caller)
+
+    async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
+        """The next turn of a call that was allowed."""
+        return await self._inner.answer(state, answers, caller)

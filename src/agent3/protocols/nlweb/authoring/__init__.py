@@ -1,0 +1,1 @@
+"""Interfaces of websites: learned, recorded, checked, kept as files."""

@@ -1,0 +1,474 @@
+"""A page as a proposed interface: its forms, tables, lists, links and WebMCP tools become actions.
+
+The page is looked at in one evaluation and nothing is sent. What comes of it is a proposal for a person to read: names
+and descriptions are the page's own words. It knows no browser beyond the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, convert
+
+from agent3.definitions import (
+    ActionHints,
+    ActionType,
+    Condition,
+    ExtractField,
+    NLWebAction,
+    NLWebActionInfo,
+    NLWebInterface,
+)
+from agent3.errors import MalformedResponse
+from agent3.protocols.nlweb.authoring.selectors import NAMING, literal, slug, unique
+from agent3.protocols.nlweb.steps.consequences import has_consequences
+from agent3.protocols.nlweb.steps.webmcp import Tool, tools_of
+from agent3.security.sanitize import clean_text
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+__all__ = ["Draft", "learn", "read_page"]
+
+_MOST_LINKS = 12
+
+_LOOK = (
+    "() => {"
+    + NAMING
+    + r"""
+  const fieldOf = one => ({
+    name: one.name || one.id, label: labelOf(one), selector: selectorOf(one),
+    kind: one.localName === 'select' ? 'select' : one.localName === 'textarea' ? 'text' : one.type || 'text',
+    required: one.required || one.getAttribute('aria-required') === 'true', pattern: one.pattern || '',
+    least: one.min || '', most: one.max || '',
+    group: one.type === 'radio' ? one.name : '', value: one.type === 'radio' ? one.value : '',
+    options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200)
+      .map(each => [each.value, words(each.text)]),
+  });
+  const silent = ['hidden', 'submit', 'button', 'image', 'reset', 'file'];
+  const forms = [...document.forms].filter(shown).slice(0, 20).map(form => {
+    const fields = [...form.elements].filter(one => /^(input|select|textarea)$/.test(one.localName)
+      && !silent.includes(one.type) && !one.disabled && shown(one)).slice(0, 60);
+    const button = [...form.elements].find(one => (one.type === 'submit' || one.type === 'image') && shown(one));
+    return {
+      name: words(form.getAttribute('aria-label') || form.getAttribute('name') || form.id),
+      heading: words(form.querySelector('legend,h1,h2,h3')?.innerText), action: form.getAttribute('action') ?? '',
+      here: new URL(form.getAttribute('action') || '', location.href).pathname === location.pathname,
+      method: form.method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search'),
+      tool: form.getAttribute('toolname') ?? '', button: button ? words(button.innerText || button.value) : '',
+      submit: button ? selectorOf(button) : '', selector: selectorOf(form), fields: fields.map(fieldOf),
+    };
+  }).filter(one => one.fields.length);
+  const tables = [...document.querySelectorAll('table')].filter(shown).slice(0, 10).map(table => {
+    const head = [...(table.tHead?.rows[0] ?? table.rows[0])?.cells ?? []].map(one => words(one.innerText));
+    const rows = [...table.rows].filter(row => row.cells.length && [...row.cells].some(one => one.localName === 'td'));
+    const body = rows[0]?.parentElement === table.tBodies[0] ? ' > tbody > tr:has(> td)' : ' tr:has(> td)';
+    return {name: words(table.caption?.innerText || table.getAttribute('aria-label') || table.id), head,
+            rows: rows.length, selector: selectorOf(table) + body};
+  }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
+  const groups = new Map();
+  for (const one of document.querySelectorAll('main *, body *')) {
+    if (!one.classList.length || !one.children.length) continue;
+    if (one.closest('table,form,nav,header,footer,select,svg')) continue;
+    const mark = one.localName + '.' + [...one.classList].slice(0, 2).map(each => CSS.escape(each)).join('.');
+    const key = mark + '|' + (one.parentElement ? one.parentElement.localName + one.parentElement.className : '');
+    groups.set(key, [...(groups.get(key) ?? []), one]);
+  }
+  const calledBy = one => {
+    if (/[€$£¥]/.test(one.textContent) && /\d/.test(one.textContent)) return 'price';
+    if (/^h[1-6]$/.test(one.localName)) return 'title';
+    return {b: 'name', strong: 'name', dt: 'name', time: 'time', dd: 'value'}[one.localName] ?? 'text';
+  };
+  const several = [...groups.values()].filter(all => all.length >= 3 && shown(all[0])
+    && words(all[0].innerText).length > 3);
+  const lists = several.filter(all => !several.some(other => other !== all && other[0].contains(all[0])))
+    .slice(0, 5).map(all => {
+      const first = all[0];
+      const fields = {};
+      for (const one of first.querySelectorAll('*')) {
+        const link = one.localName === 'a' && one.getAttribute('href');
+        const leaf = !one.children.length && words(one.textContent);
+        if (!leaf && !link && one.localName !== 'img') continue;
+        const kind = link ? 'link' : one.localName === 'img' ? 'image' : 'text';
+        const plain = kind !== 'text' ? kind : calledBy(one);
+        const own = one.getAttribute('itemprop') || one.classList[0] || plain;
+        const name = own in fields ? `${own}_${Object.keys(fields).length + 1}` : own;
+        const inside = one.classList[0] ? '.' + CSS.escape(one.classList[0]) : one.localName;
+        if (Object.keys(fields).length < 12 && first.querySelector(inside) === one)
+          fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf)};
+      }
+      const mark = first.localName + [...first.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('');
+      return {name: first.classList[0], selector: mark, rows: all.length, fields};
+    }).filter(one => Object.keys(one.fields).length);
+  const repeated = new Set(several.flat());
+  const inside = one => { for (let up = one; up; up = up.parentElement) if (repeated.has(up)) return true; };
+  // The menu first; then the rest, without those of things that repeat themselves: they are read as a list.
+  const menu = [...document.querySelectorAll('nav a[href], header a[href], [role=navigation] a[href]')];
+  const others = [...document.querySelectorAll('body a[href]')]
+    .filter(one => !menu.includes(one) && !inside(one) && !one.closest('table,form') && !one.download);
+  const links = [...menu, ...others]
+    .filter(one => shown(one) && words(one.innerText) && one.origin === location.origin
+      && !one.getAttribute('href').startsWith('#'))
+    .slice(0, 40).map(one => ({name: words(one.innerText), path: one.pathname + one.search}));
+  return {title: words(document.title), path: location.pathname + location.search,
+          about: words(document.querySelector('meta[name=description]')?.content), forms, tables, lists, links};
+}"""
+)
+
+
+class _Field(Struct):
+    name: str
+    label: str
+    selector: str
+    kind: str
+    required: bool
+    pattern: str = ""
+    least: str = ""
+    most: str = ""
+    group: str = ""
+    value: str = ""
+    options: list[tuple[str, str]] = []
+
+
+class _Form(Struct):
+    name: str
+    heading: str
+    action: str
+    method: str
+    here: bool
+    search: bool
+    tool: str
+    button: str
+    submit: str
+    selector: str
+    fields: list[_Field]
+
+
+class _Table(Struct):
+    name: str
+    head: list[str]
+    rows: int
+    selector: str
+
+
+class _Cell(Struct):
+    selector: str
+    text: str
+    kind: str
+    leaf: bool
+
+
+class _List(Struct):
+    name: str
+    selector: str
+    rows: int
+    fields: dict[str, _Cell]
+
+
+class _Link(Struct):
+    name: str
+    path: str
+
+
+class _Seen(Struct):
+    title: str
+    path: str
+    about: str
+    forms: list[_Form]
+    tables: list[_Table]
+    lists: list[_List]
+    links: list[_Link]
+
+
+async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
+    """The interface that the page in front suggests; MalformedResponse where it suggests nothing at all."""
+    try:
+        seen = convert(await page.evaluate(_LOOK), _Seen)
+    except ValueError as wrong:  # scripts of the page may have changed what ours relies on
+        raise MalformedResponse(f"The page could not be looked at: {wrong}") from None
+    draft = Draft(page.url, name or seen.title)
+    for tool in await tools_of(page):
+        draft.tool(seen.path, tool)
+    offered = {one.name for one in await tools_of(page)}
+    for form in seen.forms:
+        if form.tool not in offered:
+            draft.form(seen.path, form, max(seen.lists, key=lambda one: one.rows, default=None))
+    for table in seen.tables:
+        draft.table(seen.path, table)
+    for cards in seen.lists:
+        draft.cards(seen.path, cards)
+    for link in seen.links:
+        draft.link(seen.path, link)
+    return draft.interface(seen.about)
+
+
+class Draft:
+    """An interface that grows action by action."""
+
+    def __init__(self, url: str, title: str):
+        parts = urlsplit(url)
+        self._base = f"{parts.scheme}://{parts.netloc}"
+        self._title = clean_text(title).strip()[:80] or (parts.hostname or "website")
+        named = [slug(parts.hostname or "website", "site"), str(parts.port or ""), slug(parts.path, "")]
+        self._id = "-".join(filter(None, named)).replace("_", "-")[:64]
+        self._actions: dict[str, list[NLWebAction]] = {}
+        self._info: dict[str, NLWebActionInfo] = {}
+        self._names: set[str] = set()
+        self._secrets: dict[str, str] = {}
+        self._untrusted: list[str] = []
+        self._paths: set[str] = set()
+
+    def add(self, name: str, steps: list[NLWebAction], info: NLWebActionInfo) -> str:
+        """One more action, under a name that is free."""
+        found = unique(slug(name, "action"), self._names)
+        self._actions[found], self._info[found] = steps, info
+        return found
+
+    def secret(self, label: str) -> str:
+        """The placeholder of a secret that the operator has to give, by the environment."""
+        name = slug(label, "secret")
+        variable = f"{self._id}_{name}".upper().replace("-", "_").replace(".", "_")
+        self._secrets[name] = f"env:{variable}"
+        return f"{{secret:{name}}}"
+
+    def interface(self, about: str = "") -> NLWebInterface:
+        """What has come together; MalformedResponse if that is nothing."""
+        if not self._actions:
+            raise MalformedResponse(
+                f"{self._base} shows no form, table, list, link or tool to make an action of. Try another page of it, "
+                "or agent3 web record."
+            )
+        metadata: dict[str, Any] = {}
+        if self._secrets:
+            metadata["secrets"] = self._secrets
+        if self._untrusted:
+            metadata["untrusted"] = self._untrusted
+        return NLWebInterface(
+            interface_id=self._id,
+            name=self._title,
+            base_url=self._base,
+            description=clean_text(about),
+            actions=self._actions,
+            info=self._info,
+            metadata=metadata,
+        )
+
+    def tool(self, path: str, tool: Tool) -> None:
+        """A tool of the page's own, in the page's words. What does not say that it only reads has consequences."""
+        properties: Mapping[str, Any] = tool.input_schema.get("properties") or {}
+        required = list(tool.input_schema.get("required") or ())
+        known = {name: _with_default(one, name in required) for name, one in properties.items()}
+        step = NLWebAction(
+            action_type=ActionType.TOOL,
+            value=tool.name,
+            fields={name: f"{{{name}}}" for name in properties} or None,
+            steps=read_page(),
+        )
+        info = NLWebActionInfo(
+            description=tool.description or tool.name,
+            input_schema=_object(known, required),
+            hints=ActionHints(read_only=tool.read_only, consequential=tool.consequential or not tool.read_only),
+        )
+        self._untrusted.append(self.add(tool.name, [_open(path), step], info))
+
+    def form(self, path: str, form: _Form, cards: _List | None = None) -> None:
+        """A form: each field a parameter, a password a secret, the rest as the form says.
+
+        One that asks something of the very page that shows ``cards`` gives these.
+        """
+        steps, properties, required = [_open(path)], {}, []
+        taken: set[str] = set()
+        groups: dict[str, list[_Field]] = {}
+        for field in form.fields:
+            if field.group:
+                groups.setdefault(field.group, []).append(field)
+        for field in form.fields:
+            if field.kind == "password":
+                steps.append(_type(field, self.secret(field.label or "password")))
+            elif not field.group or groups[field.group][0] is field:
+                name = unique(slug(field.label or field.name, "field"), taken)
+                properties[name] = _schema(field, groups.get(field.group, []))
+                required += [name] if field.required or _is_needed(form, field) else []
+                steps += _filling(name, field, groups.get(field.group, []), optional=name not in required)
+        answered = [_quiet(), _extract_cards(cards)] if cards and form.here and form.method == "get" else read_page()
+        steps += [_sent(form), *answered]
+        self.add(_form_name(form), steps, _form_info(form, properties, required))
+
+    def table(self, path: str, table: _Table) -> None:
+        """The rows of a table, each with the words of its head."""
+        taken: set[str] = set()
+        fields: dict[str, str | ExtractField] = {
+            unique(slug(head, "column"), taken): f"td:nth-child({number})"
+            for number, head in enumerate(table.head, 1)
+            if head
+        }
+        name = table.name or "table"
+        steps = [_open(path), _extract(table.selector, fields)]
+        self.add(f"read {name}", steps, _reading(f"Read {name}: {', '.join(filter(None, table.head))}"))
+
+    def cards(self, path: str, cards: _List) -> None:
+        """What repeats itself: each part that has a text, a link or a picture."""
+        steps = [_open(path), _extract_cards(cards)]
+        self.add(f"list {cards.name}", steps, _reading(f"List every {cards.name.replace('-', ' ')} of the page"))
+
+    def link(self, path: str, link: _Link) -> None:
+        """A page that this one leads to."""
+        if link.path == path or link.path in self._paths or len(self._paths) >= _MOST_LINKS:
+            return
+        self._paths.add(link.path)
+        self.add(f"open {link.name}", [_open(link.path), *read_page()], _reading(f"Open {link.name} and read it"))
+
+
+# Steps
+
+
+def _open(path: str) -> NLWebAction:
+    return NLWebAction(action_type=ActionType.NAVIGATE, value=literal(path))
+
+
+def _extract(selector: str, fields: dict[str, str | ExtractField]) -> NLWebAction:
+    return NLWebAction(action_type=ActionType.EXTRACT, selector=literal(selector), extract_schema=fields)
+
+
+def _extract_cards(cards: _List) -> NLWebAction:
+    fields: dict[str, str | ExtractField] = {}
+    taken: set[str] = set()
+    for name, cell in cards.fields.items():
+        if cell.kind == "text" or (cell.kind == "link" and cell.leaf):
+            fields[unique(slug(name, "field"), taken)] = _cell_field(cell)
+        if cell.kind != "text":
+            how = ExtractField(selector=cell.selector, attribute="href" if cell.kind == "link" else "src", type="link")
+            fields[unique("url" if cell.kind == "link" else "image", taken)] = how
+    return _extract(cards.selector, fields)
+
+
+def _quiet() -> NLWebAction:
+    return NLWebAction(action_type=ActionType.WAIT, value="network", optional=True, timeout=3.0)
+
+
+def read_page() -> list[NLWebAction]:
+    """The text of whatever page is there, once nothing more is loaded; one that never rests is read as it is."""
+    return [_quiet(), NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})]
+
+
+def _type(field: _Field, value: str, when: Condition | None = None) -> NLWebAction:
+    return NLWebAction(action_type=ActionType.TYPE, selector=literal(field.selector), value=value, when=when)
+
+
+def _filling(name: str, field: _Field, group: list[_Field], *, optional: bool) -> list[NLWebAction]:
+    """The steps that give a field its value; one that is not required only where it is given."""
+    when = Condition(given=name) if optional else None
+    if group:
+        return [
+            NLWebAction(
+                action_type=ActionType.CHECK,
+                selector=literal(one.selector),
+                when=Condition(variable=name, equals=one.value),
+            )
+            for one in group
+        ]
+    if field.kind == "checkbox":
+        return [
+            NLWebAction(
+                action_type=ActionType.CHECK,
+                selector=literal(field.selector),
+                when=Condition(variable=name, equals=True),
+            )
+        ]
+    if field.kind == "select":
+        return [
+            NLWebAction(action_type=ActionType.SELECT, selector=literal(field.selector), value=f"{{{name}}}", when=when)
+        ]
+    return [_type(field, f"{{{name}}}", when)]
+
+
+def _sent(form: _Form) -> NLWebAction:
+    if form.submit:
+        return NLWebAction(action_type=ActionType.CLICK, selector=literal(form.submit))
+    return NLWebAction(action_type=ActionType.PRESS, selector=literal(form.fields[-1].selector), value="Enter")
+
+
+def _cell_field(cell: _Cell) -> str | ExtractField:
+    money = any(sign in cell.text for sign in "€$£¥") and any(one.isdigit() for one in cell.text)
+    return ExtractField(selector=cell.selector, type="price") if money else cell.selector
+
+
+# Descriptions
+
+
+def _reading(description: str) -> NLWebActionInfo:
+    return NLWebActionInfo(
+        description=clean_text(description)[:300], hints=ActionHints(read_only=True, idempotent=True)
+    )
+
+
+def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _with_default(schema: Any, required: bool) -> dict[str, Any]:
+    known = dict(schema) if isinstance(schema, dict) else {}
+    return known if required or "default" in known else {**known, "default": ""}
+
+
+_KINDS: dict[str, dict[str, Any]] = {
+    "number": {"type": "number"},
+    "range": {"type": "number"},
+    "checkbox": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "email": {"type": "string", "format": "email"},
+    "url": {"type": "string", "format": "uri"},
+}
+
+
+def _schema(field: _Field, group: list[_Field]) -> dict[str, Any]:
+    found = dict(_KINDS.get(field.kind, {"type": "string"}))
+    if group:
+        found["enum"] = [one.value for one in group]
+    elif field.options:
+        found["enum"] = [value for value, _ in field.options if value or field.required is False]
+    for name, text in (("minimum", field.least), ("maximum", field.most)):
+        if found["type"] == "number" and _is_number(text):
+            found[name] = float(text)
+    found["description"] = clean_text(field.label) or field.name
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_needed(form: _Form, field: _Field) -> bool:
+    """A search without words finds nothing, whether the form says so or not; the same for an only field."""
+    return field.kind in ("text", "search") and (len(form.fields) == 1 or (form.search and field is form.fields[0]))
+
+
+def _form_name(form: _Form) -> str:
+    if form.search and not form.name:
+        return "search"
+    return form.name or form.button or form.heading or form.action.strip("/").replace("/", " ") or "form"
+
+
+def _form_info(form: _Form, properties: Mapping[str, Any], required: list[str]) -> NLWebActionInfo:
+    title = form.heading or form.name or form.button or "the form"
+    reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
+    words = " and ".join(one.replace("_", " ") for one in required)
+    return NLWebActionInfo(
+        description=clean_text(f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title)[:300],
+        input_schema=_object(properties, required),
+        phrases=[f"{slug(_form_name(form)).replace('_', ' ')} {' '.join(f'{{{one}}}' for one in required)}"]
+        if words
+        else [],
+        hints=ActionHints(read_only=reads, consequential=not reads),
+    )

@@ -1,0 +1,290 @@
+"""Making and trying interfaces, for one person at a terminal: learn, record, run and check, with a browser of its own.
+
+Everything runs in the same sandbox as in the gateway. It prints nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from agent3.definitions import ActionType, NLWebAction, NLWebInterface
+from agent3.errors import MalformedResponse, SecurityError, SetupError, TargetError, Unavailable
+from agent3.protocols.nlweb.authoring.checking import Finding, check
+from agent3.protocols.nlweb.authoring.learning import learn
+from agent3.protocols.nlweb.authoring.recording import Heard, Recorder
+from agent3.protocols.nlweb.browser import installation as browsers
+from agent3.protocols.nlweb.browser.chromium import Chrome
+from agent3.protocols.nlweb.browser.pool import Pool
+from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, place
+from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.commands import Driven, drive, understand
+from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.visit.local_profile import PERSON, Home
+from agent3.protocols.nlweb.visit.login import Login
+from agent3.protocols.nlweb.visit.page_session import OnStep, Session
+from agent3.protocols.nlweb.visit.snapshots import Snapshots
+from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page
+
+__all__ = ["check_interface", "drive_page", "learn_page", "record_page", "run_action", "unknown"]
+
+_SECRET = re.compile(r"\{secret:")
+_BARE = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?")
+_ANSWER_SECONDS = 10.0
+_QUIET_MS = 3_000.0
+Confirm = Callable[[str], None]
+"""Hears, in words, of what has consequences before it is done, and may raise."""
+Over = Callable[["Page"], Awaitable[None]]
+"""Waits until the person is done."""
+
+
+async def learn_page(url: str, *, name: str | None = None, home: Home | None = None) -> NLWebInterface:
+    """The interface that a page suggests; errors as those of a navigation, MalformedResponse if it suggests none.
+
+    A page that the site's robots.txt disallows is not looked at: SecurityError.
+    """
+    interface = unknown(url)
+    await _require_reachable(interface)
+    await (home or Home()).robots.require(interface, url)
+    async with _on(interface, url) as session:
+        await _settled(session.page)
+        return await learn(session.page, name=name)
+
+
+async def record_page(
+    url: str,
+    *,
+    action: str = "recorded",
+    headless: bool = False,
+    until: Over,
+    on_step: Callable[[Heard], None] | None = None,
+) -> NLWebInterface:
+    """What a person does on the page, from now ``until`` then, as an interface with one action.
+
+    A browser that is gone by then is no matter: what was heard is kept.
+    """
+    recorder = Recorder(on_step)
+    interface = unknown(url)
+    _require_window(headless)
+    await _require_reachable(interface)
+    session = Session(interface, NLWebSandbox.of(interface))
+    await session.open(headless=headless)
+    try:
+        page = session.page
+        await recorder.begin(page.context, page)
+        await session.perform(_open(url))
+        title = await page.title()
+        await until(page)
+        return recorder.interface(action=action, title=title)
+    finally:
+        await session.aclose()
+
+
+async def run_action(
+    interface: NLWebInterface,
+    action: str,
+    parameters: Mapping[str, Any],
+    *,
+    headless: bool = True,
+    trace: Path | None = None,
+    on_step: OnStep | None = None,
+    on_notice: OnNotice | None = None,
+    home: Home | None = None,
+) -> Any:
+    """Run one action, as the gateway would, with what ``home`` knows. ``trace`` is where its trace is written."""
+    prepare(interface, action, parameters)
+    if trace is not None and _knows_secrets(interface, action):
+        raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
+    _require_window(headless)
+    keys = Overrides.read().keys
+    home = home or Home()
+    visits = Visits(
+        Pool(1, make=lambda: Chrome(headless=headless, keys=keys)),
+        sessions=home.sessions,
+        grants=home.grants,
+        robots=home.robots,
+        finder=home.finder,
+        snapshots=None if trace is None else lambda: _Traced(trace),
+    )
+    try:
+        return await visits.run(interface, action, parameters, principal=PERSON, on_step=on_step, on_notice=on_notice)
+    finally:
+        await visits.aclose()
+
+
+async def drive_page(
+    url: str, sentence: str, *, confirm: Confirm, headless: bool = True, home: Home | None = None
+) -> tuple[Driven, dict[str, str]]:
+    """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
+
+    A sentence of one clause that names nothing on the page is held against what the page offers: its forms and links.
+    ``confirm`` hears of what has consequences before it is done, and may raise.
+    """
+    home = home or Home()
+    interface = unknown(url)
+    _require_window(headless)
+    await _require_reachable(interface)
+    async with _on(interface, url, headless=headless, state=await home.known(interface)) as session:
+        done = await drive(session.page, sentence, confirm=confirm)
+        if not done.done and len(done.left) == 1:
+            done = await _by_offer(session, sentence, done, confirm)
+        await _settled(session.page)
+        page = session.page
+        text = await page.locator("body").inner_text(timeout=_QUIET_MS)
+        await home.remember(interface, await session.state())
+        return done, {"url": page.url, "title": await page.title(), "text": text}
+
+
+async def check_interface(
+    interface: NLWebInterface,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    home: Home | None = None,
+) -> list[Finding]:
+    """How each step of each action stands on the live website, as it looks to who is known there."""
+    await _require_reachable(interface)
+    session = Session(interface, NLWebSandbox.of(interface))
+    await session.open(state=await (home or Home()).known(interface))
+    try:
+        return await check(session, interface, parameters)
+    finally:
+        await session.aclose()
+
+
+async def _by_offer(session: Session, sentence: str, before: Driven, confirm: Confirm) -> Driven:
+    """What the sentence means among the actions that the page suggests, if that is clear."""
+    try:
+        offered = await learn(session.page)
+    except MalformedResponse:
+        return before
+    found = await understand(sentence, offered)
+    if found.action is None or found.missing:
+        return replace(before, question=found.question if found.action else None)
+    values = ", ".join(f"{name}: {value}" for name, value in found.slots.items())
+    said = f"{found.action}{f' ({values})' if values else ''}"
+    if offered.info[found.action].hints.consequential:
+        confirm(said)
+    steps, given = prepare(offered, found.action, found.slots)
+    await session.run(found.action, steps, given)
+    return Driven([said])
+
+
+# Inside
+
+
+def _knows_secrets(interface: NLWebInterface, action: str) -> bool:
+    """Whether a secret is typed in the course of an action, or of the login that comes before it."""
+    login = Login.of(interface)
+    if login is not None and any(value.startswith("env:") for value in login.parameters.values()):
+        return True
+    steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
+    return any(_SECRET.search(step.model_dump_json()) for step in steps)
+
+
+class _Traced(Snapshots):
+    """Keeps the trace of an action that went well, too."""
+
+    def __init__(self, path: Path):
+        super().__init__(path.parent, trace=True)
+        self._path = path
+
+    async def end(self, context: BrowserContext, *, private: bool = False) -> None:
+        """After an action that succeeded. Where a password was typed the trace would hold it."""
+        self._tracing.discard(context)
+        try:
+            await context.tracing.stop(path=None if private else self._path)
+        except playwright().Error as wrong:
+            raise TargetError(f"The trace could not be written: {wrong.message.splitlines()[0]}") from None
+        if private:
+            self._path.unlink(missing_ok=True)  # that of an earlier run, which this one would have replaced
+            raise TargetError("A password was typed, which the trace would hold: no trace was written.")
+
+
+def unknown(url: str) -> NLWebInterface:
+    """The interface of a page of which nothing is known but where it is; SetupError if that is nowhere."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise SetupError(f"{url[:200]!r} is no address of a website. Give it as https://host/path.") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        meant = f" Did you mean https://{url[:200]} ?" if _BARE.fullmatch(url) else " Give it as https://host/path."
+        raise SetupError(f"{url[:200]!r} is no address of a website.{meant}")
+    base = f"{parts.scheme}://{parts.netloc}"
+    return NLWebInterface(interface_id=parts.hostname, name=parts.hostname, base_url=base)
+
+
+def _open(url: str) -> NLWebAction:
+    return NLWebAction(action_type=ActionType.NAVIGATE, value=url)
+
+
+@asynccontextmanager
+async def _on(
+    interface: NLWebInterface, url: str, *, headless: bool = True, state: Any = None
+) -> AsyncIterator[Session]:
+    session = Session(interface, NLWebSandbox.of(interface))
+    await session.open(headless=headless, state=state)
+    try:
+        await session.perform(_open(url))
+        yield session
+    finally:
+        await session.aclose()
+
+
+async def _require_reachable(interface: NLWebInterface) -> None:
+    """Before a browser starts: a name that leads nowhere, or where we may not go, is told in words."""
+    overrides = Overrides.read()
+    guard = Guard(NLWebSandbox.of(interface), base_url=interface.base_url, overrides=overrides)
+    try:
+        addresses = await guard.admit(*place(interface.base_url))
+    except SecurityError as wrong:
+        raise SecurityError(
+            f"{wrong.message}, and only public websites and those of this machine are visited. If it is yours, vouch "
+            "for it with AGENT3_HOSTS=host=address."
+        ) from None
+    await _require_answer(interface.base_url, addresses)
+
+
+async def _require_answer(url: str, addresses: Sequence[tuple[str, int]]) -> None:
+    failure = "it does not answer"
+    for address, port in addresses:
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(address, port)
+        except TimeoutError:
+            continue
+        except OSError as wrong:
+            failure = (os.strerror(wrong.errno) if wrong.errno else str(wrong)).lower()  # asyncio's own words are none
+        else:
+            writer.close()
+            return
+    raise Unavailable(f"{url} cannot be reached: {failure}. See whether the address is right and the site is running.")
+
+
+def _require_window(headless: bool) -> None:
+    """SetupError where somebody wants to see the browser and cannot."""
+    if headless:
+        return
+    instead = "Run it at a machine with a screen, or without a window (--headless where there is such an option)."
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise SetupError(f"There is no display here to show a browser on. {instead}")
+    found = browsers.require()
+    if found.kind == "headless-shell":
+        raise SetupError(f"{found.path} is a browser without windows. Install Chromium, or name one in AGENT3_BROWSER.")
+
+
+async def _settled(page: Page) -> None:
+    """Until nothing more is loaded; a page that never rests is taken as it is."""
+    with suppress(playwright().TimeoutError):
+        await page.wait_for_load_state("networkidle", timeout=_QUIET_MS)

@@ -1,0 +1,1 @@
+"""Chromium, its pool, its proxy and its sandbox."""

@@ -1,0 +1,158 @@
+"""The words of commands, in English and Spanish: what they mean alike, and which of them mean nothing.
+
+A word is reduced to its concept, so that ``buscar``, ``find`` and ``look up`` meet. It is a short list of what people
+say to websites, not a dictionary: the embeddings know the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+from agent3.directory.search import words
+
+__all__ = ["EMPTY", "Language", "concept", "concepts", "fold", "language_of"]
+
+Language = Literal["en", "es"]
+
+_ACCENT = re.compile("[\u0300-\u036f]")
+
+_ALIKE = """
+search find look lookup show list see browse discover seek locate buscar busca busque encontrar encuentra mostrar
+search muestra ver listar consultar consulta localizar localiza buscame ensename
+buy purchase order acquire comprar compra pedir pide encargar encarga adquirir
+book reserve reservar reserva reservame booking reservation
+cancel cancelar cancela anular anula cancelation
+delete remove erase trash discard borrar borra eliminar elimina quitar quita suprimir
+add put insert anadir anade agregar agrega poner pon meter mete
+open go visit enter abrir abre ir visitar visita
+send mail deliver enviar envia mandar manda
+reply answer respond responder responde contestar contesta
+forward reenviar reenvia
+pay checkout pagar paga abonar
+login signin log sign iniciar entrar acceder
+logout signout salir
+register signup subscribe registrar registrarse suscribir suscribirse
+create make new crear crea nuevo nueva hacer
+update change edit modify actualizar cambiar cambia modificar editar edita
+compare comparar compara
+track follow seguir rastrear rastrea sigue
+status estado state
+check verify comprobar comprueba revisar revisa
+download descargar descarga bajar
+upload subir sube cargar
+share compartir comparte
+rate review valorar valora puntuar resena opinion
+flight vuelo plane fly volar airplane
+hotel alojamiento accommodation hostel
+room habitacion cuarto
+car coche carro auto
+train tren
+bus autobus
+ticket billete boleto entrada pasaje
+seat asiento plaza
+table mesa
+restaurant restaurante
+product item articulo producto thing goods cosa
+cart basket carrito cesta carro
+price cost precio coste costo fare tarifa
+cheap cheapest inexpensive barato barata
+offer deal discount oferta descuento promocion
+weather forecast tiempo clima pronostico
+news noticia headline
+article articulo post
+movie film pelicula
+song cancion music musica
+book libro
+shoe zapato zapatilla sneaker
+customer client cliente
+user usuario account cuenta
+message mensaje
+email mail correo
+meeting appointment reunion cita
+event evento
+calendar calendario
+address direccion
+phone telefono
+order pedido
+return devolver devolucion refund reembolso
+passenger traveler traveller pasajero viajero
+person people guest persona huesped comensal
+adult adulto
+child kid nino
+night noche
+day dia
+week semana
+month mes
+date fecha
+time hora
+city ciudad
+country pais
+origin origen departure salida
+destination destino arrival llegada
+economy turista economica
+business negocios ejecutiva
+first primera
+red rojo roja
+blue azul
+green verde
+black negro negra
+white blanco blanca
+yellow amarillo amarilla
+small pequeno pequena
+medium mediano mediana
+large big grande
+yes si
+"""
+_EMPTY = """
+a an and are as at be by can could do for from get give hello hey hi how i in into is it let me my need of on or our
+please some that the their them then there this to up us want wants we what when where which will with would you your
+al algo con cual cuando de del desde donde el ella en es esta este esto hacia hasta hay hola la las le lo los me mi
+necesito o para por porfavor favor puedes podria que quiero quisiera se su sus te tu un una unas uno unos y yo
+"""
+EMPTY = frozenset(_EMPTY.split())
+"""Words that say nothing of what is wanted."""
+
+_ENGLISH = frozenset(
+    "the a an and of on in for to from with by me my please find search book buy show tomorrow today next at is".split()
+)
+_SPANISH = frozenset(
+    "el la los las un una unos unas y de del en para por desde hasta con mi por favor buscar busca comprar reservar "
+    "mañana hoy próximo próxima que al quiero ver vuelo vuelos".split()
+)
+
+
+def fold(text: str) -> str:
+    """Without case and accents."""
+    return _ACCENT.sub("", unicodedata.normalize("NFKD", text)).casefold()
+
+
+def _table() -> dict[str, str]:
+    """Each word with the first of its line; of a word with two meanings the first line wins."""
+    found: dict[str, str] = {}
+    for line in _ALIKE.splitlines():
+        known = [word for text in line.split() for word in words(text)]
+        for word in known:
+            found.setdefault(word, known[0])
+    return found
+
+
+_CONCEPTS = _table()
+
+
+def concept(word: str) -> str:
+    """What a word, reduced as for search, stands for."""
+    return _CONCEPTS.get(word, word)
+
+
+def concepts(text: str) -> list[str]:
+    """What the words of a text stand for, in order, without the empty ones."""
+    return [concept(word) for word in words(text) if word not in EMPTY]
+
+
+def language_of(text: str) -> Language:
+    """English, unless there are more Spanish words in it."""
+    said = re.findall(r"\w+", text.casefold())
+    spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")
+    return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"

@@ -1,0 +1,107 @@
+"""How well the actions of an interface fit a command, by words: BM25, and how much of an example phrase was said.
+
+BM25 alone only orders; the share of a phrase that was said makes the score absolute, so that a threshold on it means
+the same for every interface.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent3.definitions import NLWebInterface
+from agent3.protocols.nlweb.commands.lexicon import concepts
+
+__all__ = ["Words", "spoken", "texts_of"]
+
+_K1, _B = 1.2, 0.5
+_SLOT = re.compile(r"\{\w+\}")
+_UNKNOWN = 0.6
+"""What a word weighs in a command that no action knows: it is often the name of something."""
+_SWALLOWED = 0.3
+"""What remains of that weight if a free text takes the word up."""
+
+
+def spoken(name: str) -> str:
+    """The name of an action or parameter as words."""
+    return re.sub(r"[_\-.]+|(?<=[a-z])(?=[A-Z])", " ", name).strip().lower()
+
+
+def texts_of(interface: NLWebInterface, action: str) -> list[str]:
+    """What an action says of itself: its name, its phrases without their slots, its description."""
+    info = interface.info.get(action)
+    phrases = [_SLOT.sub(" ", phrase) for phrase in info.phrases] if info else []
+    described = [info.description] if info and info.description else []
+    return [spoken(action), *phrases, *described]
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    texts: tuple[frozenset[str], ...]
+    counts: Mapping[str, int]
+    length: int
+
+
+class Words:
+    """The words of all actions of one interface."""
+
+    def __init__(self, interface: NLWebInterface):
+        self._documents = {name: _document(texts_of(interface, name)) for name in interface.actions}
+        self._mean = sum(one.length for one in self._documents.values()) / max(1, len(self._documents))
+        self._spread = Counter(word for one in self._documents.values() for word in one.counts)
+
+    def vocabulary(self, action: str) -> frozenset[str]:
+        """The words that belong to an action and are hence no values of its parameters."""
+        return frozenset(self._documents[action].counts)
+
+    def score(self, action: str, said: Sequence[str], values: Iterable[str] = (), loose: Iterable[str] = ()) -> float:
+        """Between 0 and 1, for the concepts of a command.
+
+        Those of the values found in it are not held against it, those of a ``loose`` value only in part: anything can
+        be swallowed by a free text.
+        """
+        document = self._documents[action]
+        found = frozenset(said)
+        strange = found - frozenset(self._spread)
+        named = found - (frozenset(values) & strange)
+        swallowed = frozenset(loose) & strange & named
+        weight = self._weight(named) - (1 - _SWALLOWED) * self._weight(swallowed)
+        best = max((self._share(text, found, weight) for text in document.texts), default=0.0)
+        return min(1.0, 0.6 * best + 0.4 * self._bm25(document, named, weight))
+
+    def _share(self, text: frozenset[str], found: frozenset[str], weight: float) -> float:
+        """How much of the text was said, and how much of what was said is in the text."""
+        met = self._weight(text & found)
+        if not met:
+            return 0.0
+        return 0.6 * met / self._weight(text) + 0.4 * met / max(met, weight)
+
+    def _bm25(self, document: _Document, said: frozenset[str], weight: float) -> float:
+        """Of the most that the words could have brought."""
+        most = weight * (_K1 + 1)
+        norm = _K1 * (1 - _B + _B * document.length / self._mean)
+        got = sum(
+            self._rarity(word) * count * (_K1 + 1) / (count + norm)
+            for word in said
+            if (count := document.counts.get(word, 0))
+        )
+        return min(1.0, 1.4 * got / most) if most else 0.0
+
+    def _weight(self, found: Iterable[str]) -> float:
+        return sum(self._rarity(word) for word in found)
+
+    def _rarity(self, word: str) -> float:
+        known = self._spread.get(word, 0)
+        if not known:
+            return _UNKNOWN
+        return 0.4 + math.log(1 + (len(self._documents) - known + 0.5) / (known + 0.5))
+
+
+def _document(texts: Sequence[str]) -> _Document:
+    read = [concepts(text) for text in texts]
+    counts = Counter(word for one in read for word in one)
+    counts.update(read[0])  # the name counts twice
+    return _Document(tuple(frozenset(one) for one in read if one), counts, sum(counts.values()))

@@ -1,0 +1,302 @@
+"""Where a command speaks of a date, a time, money, a number, an address or a quoted text.
+
+Each is a span with its value. The grammar is our own, since general date finders take the verb "may" for a month and
+the number of guests for a day. It knows English and Spanish and no schema: what a span is for, ``slots`` decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Any, Literal
+
+from agent3.protocols.nlweb.commands.lexicon import Language, fold, language_of
+
+__all__ = ["Kind", "Span", "number_of", "spans"]
+
+Kind = Literal["date", "time", "money", "number", "email", "url", "quote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a text and what it says. ``other`` is a second reading, such as of 03/04/2027."""
+
+    start: int
+    end: int
+    kind: Kind
+    value: Any
+    unit: str = ""
+    other: Any = None
+
+    def overlaps(self, another: Span) -> bool:
+        """Whether they share a character."""
+        return self.start < another.end and another.start < self.end
+
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            "january jan enero ene",
+            "february feb febrero",
+            "march mar marzo",
+            "april apr abril abr",
+            "may mayo",
+            "june jun junio",
+            "july jul julio",
+            "august aug agosto ago",
+            "september sep sept septiembre setiembre",
+            "october oct octubre",
+            "november nov noviembre",
+            "december dec diciembre dic",
+        ),
+        start=1,
+    )
+    for name in names.split()
+}
+_DAYS = {
+    name: number
+    for number, names in enumerate(
+        (
+            "monday mon lunes",
+            "tuesday tue tues martes",
+            "wednesday wed miercoles",
+            "thursday thu thurs jueves",
+            "friday fri viernes",
+            "saturday sat sabado",
+            "sunday sun domingo",
+        )
+    )
+    for name in names.split()
+}
+_NUMBERS = {
+    name: number
+    for number, names in {
+        0: "zero cero",
+        1: "one un uno una",
+        2: "two dos couple par",
+        3: "three tres",
+        4: "four cuatro",
+        5: "five cinco",
+        6: "six seis",
+        7: "seven siete",
+        8: "eight ocho",
+        9: "nine nueve",
+        10: "ten diez",
+        11: "eleven once",
+        12: "twelve doce docena dozen",
+        13: "thirteen trece",
+        14: "fourteen catorce",
+        15: "fifteen quince",
+        16: "sixteen dieciseis",
+        20: "twenty veinte",
+        30: "thirty treinta",
+        40: "forty cuarenta",
+        50: "fifty cincuenta",
+        100: "hundred cien ciento",
+        1000: "thousand mil",
+    }.items()
+    for name in names.split()
+}
+_ARTICLES = frozenset({"one", "un", "una", "uno"})
+_CURRENCIES = {
+    "$": "USD",
+    "usd": "USD",
+    "dollar": "USD",
+    "dolar": "USD",
+    "€": "EUR",
+    "eur": "EUR",
+    "euro": "EUR",
+    "£": "GBP",
+    "gbp": "GBP",
+    "pound": "GBP",
+    "libra": "GBP",
+}
+
+_M = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_D = "|".join(sorted(_DAYS, key=len, reverse=True))
+_N = "|".join(sorted(_NUMBERS, key=len, reverse=True))
+_NUM = r"\d{1,3}(?:[.,]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?"
+_UNIT = r"(?P<unit>days?|dias?|weeks?|semanas?|months?|mes(?:es)?)"
+
+_QUOTE = re.compile(r"“([^”]*)”|«([^»]*)»|\"([^\"]*)\"|(?<!\w)'([^']+)'(?!\w)")
+_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_URL = re.compile(r"https?://[^\s\"'<>]+[^\s\"'<>.,;:!?)]")
+_ISO = re.compile(r"\b(\d{4})-(\d{1,2})-(\d{1,2})\b")
+_SLASHED = re.compile(r"\b(\d{1,2})[/.](\d{1,2})[/.](\d{4}|\d{2})\b")
+_NAMED = (
+    re.compile(rf"\b(?P<m>{_M})\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<y>\d{{4}}))?\b"),
+    re.compile(
+        rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th|º)?\s+(?:of\s+|de\s+)?(?P<m>{_M})\b(?:,?\s+(?:de[l]?\s+)?(?P<y>\d{{4}}))?"
+    ),
+)
+_RELATIVE = re.compile(
+    r"\b(?P<after>day after tomorrow|pasado manana)\b|\b(?P<today>today|tonight|hoy|esta noche)\b"
+    r"|(?<!la )\b(?P<tomorrow>tomorrow|manana)\b|\b(?P<yesterday>yesterday|ayer)\b"
+)
+_IN = re.compile(rf"\b(?:in|within|dentro de|en)\s+(?P<n>\d+|{_N}|an?)\s+{_UNIT}\b")
+_NEXT_UNIT = re.compile(r"\b(?:next|la proxima|el proximo)\s+(?P<unit>week|semana|month|mes)\b")
+_WEEKDAY = re.compile(
+    rf"\b(?P<next>next\s+|(?:el\s+)?proximo\s+)?(?:(?:on|this|el|este)\s+)?(?P<day>{_D})s?\b(?P<after>\s+que viene)?"
+)
+_CLOCK = re.compile(
+    r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
+    r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
+    r"|\ba las? (?P<h3>\d{1,2})(?::(?P<m3>\d{2}))?(?:\s+(?:de|por) la (?P<part>manana|tarde|noche))?"
+    r"|\bat (?P<h4>\d{1,2})\b(?!\s*(?:%|euros?|dollars?))"
+    r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b"
+)
+_C = r"usd|eur|gbp|dollars?|dolares?|dolar|euros?|pounds?|libras?"
+_MONEY = re.compile(rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>{_NUM})\s*(?P<c2>[$€£]|(?:{_C})\b)")
+_NUMBER = re.compile(rf"(?<![\w.,])-?(?:{_NUM})(?!\w)|\b(?:{_N})\b")
+
+
+def spans(text: str, now: datetime) -> list[Span]:
+    """All that is found, in the order of the text; what stands inside a longer one is left out."""
+    found: list[Span] = []
+    for span in _all(text, now):
+        if not any(span.overlaps(other) for other in found):
+            found.append(span)
+    return sorted(found, key=lambda span: span.start)
+
+
+def _all(text: str, now: datetime) -> Iterator[Span]:
+    """The surest first, since the first keeps its place."""
+    plain = _folded(text)
+    for match in _QUOTE.finditer(text):
+        yield Span(*match.span(), "quote", next(one for one in match.groups() if one is not None))
+    yield from (Span(*match.span(), "url", match[0]) for match in _URL.finditer(text))
+    yield from (Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text))
+    yield from _dates(plain, now, language_of(text))
+    yield from _times(plain)
+    for match in _MONEY.finditer(plain):
+        currency = (match["c"] or match["c2"]).strip()
+        value = number_of(match["n"] or match["n2"])
+        yield Span(*match.span(), "money", value, _CURRENCIES.get(currency) or _CURRENCIES[_singular(currency)])
+    yield from _numbers(plain)
+
+
+def _folded(text: str) -> str:
+    """Folded letter by letter, so that positions stay those of the text."""
+    return "".join((fold(one) or one)[0] for one in text)
+
+
+def _singular(word: str) -> str:
+    return re.sub(r"(?<=r)es$|s$", "", word)
+
+
+def number_of(text: str) -> int | float:
+    """A number as written in either language: 1,299.00 and 1.299,00 are the same; or its word."""
+    if (word := fold(text)) in _NUMBERS:
+        return _NUMBERS[word]
+    last = max(text.rfind(","), text.rfind("."))
+    if last >= 0 and (len(text) - last - 1 != 3 or text.lstrip("-").startswith("0")):
+        whole, part = re.sub(r"[.,]", "", text[:last]), text[last + 1 :]
+        return float(f"{whole}.{part}")
+    return int(re.sub(r"[.,]", "", text))
+
+
+def _numbers(plain: str) -> Iterator[Span]:
+    for match in _NUMBER.finditer(plain):
+        # "un vuelo" and "one" are articles more often than counts; as a count they come after the sure ones
+        if match[0] not in _ARTICLES:
+            yield Span(*match.span(), "number", number_of(match[0]))
+    for match in _NUMBER.finditer(plain):
+        if match[0] in _ARTICLES:
+            yield Span(*match.span(), "number", 1, "article")
+
+
+def _dates(plain: str, now: datetime, language: Language) -> Iterator[Span]:
+    today = now.date()
+    for match in _ISO.finditer(plain):
+        yield from _dated(match, int(match[1]), int(match[2]), int(match[3]))
+    for match in _SLASHED.finditer(plain):
+        yield from _slashed(match, language)
+    for pattern in _NAMED:
+        for match in pattern.finditer(plain):
+            month, day = _MONTHS[match["m"]], int(match["d"])
+            year = int(match["y"]) if match["y"] else _coming_year(today, month, day)
+            yield from _dated(match, year, month, day)
+    for match in _RELATIVE.finditer(plain):
+        days = {"after": 2, "today": 0, "tomorrow": 1, "yesterday": -1}[match.lastgroup or "today"]
+        yield Span(*match.span(), "date", today + timedelta(days=days))
+    yield from _counted(plain, today)
+    for match in _WEEKDAY.finditer(plain):
+        yield Span(*match.span(), "date", _weekday(match, today))
+
+
+def _counted(plain: str, today: date) -> Iterator[Span]:
+    for match in _IN.finditer(plain):
+        count = 1 if match["n"] in ("a", "an") else int(number_of(match["n"]))
+        yield Span(*match.span(), "date", _later(today, count, match["unit"]))
+    for match in _NEXT_UNIT.finditer(plain):
+        yield Span(*match.span(), "date", _later(today, 1, match["unit"]))
+
+
+def _later(today: date, count: int, unit: str) -> date:
+    if unit.startswith("d"):
+        return today + timedelta(days=count)
+    if unit.startswith(("w", "s")):
+        return today + timedelta(weeks=count)
+    years, month = divmod(today.month - 1 + count, 12)
+    first = date(today.year + years, month + 1, 1)
+    return min(first + timedelta(days=today.day - 1), _later_first(first) - timedelta(days=1))
+
+
+def _later_first(first: date) -> date:
+    return (first + timedelta(days=32)).replace(day=1)
+
+
+def _weekday(match: re.Match[str], today: date) -> date:
+    ahead = (_DAYS[match["day"]] - today.weekday()) % 7 or 7
+    return today + timedelta(days=ahead)
+
+
+def _dated(match: re.Match[str], year: int, month: int, day: int) -> Iterator[Span]:
+    if (value := _date(year, month, day)) is not None:
+        yield Span(*match.span(), "date", value)
+
+
+def _date(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
+
+
+def _slashed(match: re.Match[str], language: Language) -> Iterator[Span]:
+    """Day and month in the order of the language; the other order is remembered if it is a date as well."""
+    first, second = int(match[1]), int(match[2])
+    year = int(match[3]) + (2000 if len(match[3]) == 2 else 0)
+    readings = [_date(year, first, second), _date(year, second, first)]
+    if language == "es" or "." in match[0]:
+        readings.reverse()
+    good = [one for one in readings if one is not None]
+    if good:
+        doubt = good[1] if len(good) == 2 and good[0] != good[1] and language == "en" else None
+        yield Span(*match.span(), "date", good[0], other=doubt)
+
+
+def _coming_year(today: date, month: int, day: int) -> int:
+    return today.year if (month, day) >= (today.month, today.day) else today.year + 1
+
+
+def _times(plain: str) -> Iterator[Span]:
+    for match in _CLOCK.finditer(plain):
+        hour, minute = _clock(match)
+        if hour < 24 and minute < 60:
+            yield Span(*match.span(), "time", time(hour, minute))
+
+
+def _clock(match: re.Match[str]) -> tuple[int, int]:
+    if match["noon"] or match["midnight"]:
+        return (12 if match["noon"] else 0), 0
+    hour = int(match["h"] or match["h2"] or match["h3"] or match["h4"])
+    minute = int(match["m"] or match["m2"] or match["m3"] or 0)
+    if half := match["half"]:
+        return hour % 12 + (12 if half.startswith("p") else 0), minute
+    if match["part"] in ("tarde", "noche"):
+        return hour % 12 + 12, minute
+    return hour, minute

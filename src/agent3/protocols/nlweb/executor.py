@@ -1,0 +1,215 @@
+"""Running the actions of a website's interface in a real browser: the synchronous face over ``Session``.
+
+It takes turns, and a fresh browser when the old one is worn. Everything on the page happens in the session, on the
+bridge's loop, so that an executor works from any thread and inside a running event loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any, Self
+
+from agent3 import bridge
+from agent3.definitions import ActionType, NLWebAction, NLWebInterface
+from agent3.errors import SetupError
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.observe.performance import NLWebPerformanceMonitor
+from agent3.protocols.nlweb.browser.chromium import Wear
+from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox, Overrides, Resolver
+from agent3.protocols.nlweb.browser.sync_page import View
+from agent3.protocols.nlweb.healing import Healer
+from agent3.protocols.nlweb.steps.parameters import inject
+from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watching
+from agent3.protocols.nlweb.visit.snapshots import Snapshot
+from agent3.protocols.nlweb.visit.throttle import Throttle
+
+__all__ = ["NLWebExecutor"]
+
+
+class NLWebExecutor:
+    """Runs an interface's actions on a page of its own, in a browser that can reach nothing but that website.
+
+    The browser runs from ``start_browser`` to ``stop_browser``, or as long as the ``with`` block; at the latest it ends
+    with the process. Calls from several threads take turns. Without ``sandbox`` exactly the hosts of the interface can
+    be reached; ``resolver`` and ``overrides`` say where they are (``Overrides`` tells of AGENT3_HOSTS); ``uploads`` is
+    the folder that files may come from; ``wear`` is what makes it take a fresh browser, beside the age that the monitor
+    watches; ``tools`` are what its steps may use beside the page.
+    """
+
+    def __init__(
+        self,
+        interface: NLWebInterface,
+        *,
+        sandbox: NLWebSandbox | None = None,
+        monitor: NLWebPerformanceMonitor | None = None,
+        resolver: Resolver | None = None,
+        overrides: Overrides | None = None,
+        timeouts: Timeouts | None = None,
+        uploads: str | Path | None = None,
+        wear: Wear | None = None,
+        tools: Tools | None = None,
+        metrics: Metrics = METRICS,
+    ):
+        self.interface = interface
+        self.sandbox = sandbox or NLWebSandbox.of(interface)
+        self.monitor = monitor or NLWebPerformanceMonitor(metrics)
+        self.timeouts = timeouts or Timeouts()
+        self.wear = wear or Wear(seconds=0)
+        self.tools = _healing(tools or Tools(), interface, metrics)
+        self._resolver = resolver
+        self._overrides = overrides
+        self._uploads = None if uploads is None else Path(uploads)
+        self._metrics = metrics
+        self._throttle = Throttle(metrics=metrics)
+        self._session: Session | None = None
+        self._headless = True
+        self._lock = RLock()
+
+    @property
+    def page(self) -> View:
+        """The page, in Playwright's words as plain calls: ``page.url``, ``page.title()``, ``page.click("#go")``."""
+        return View(self._running().page, bridge.run)
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where the extractions of the last action had their data from: by selectors, or in which other way."""
+        return list(self._running().scene.sources)
+
+    @property
+    def healed(self) -> list[dict[str, Any]]:
+        """Which selectors of the last action did not fit any more, and what was taken in their place, how surely."""
+        return self._running().scene.finder.told()
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The page at the latest failure: its picture, what was on it, and the steps before."""
+        kept = self._running().scene.snapshots
+        return kept.last if kept else None
+
+    def start_browser(self, headless: bool = True) -> None:
+        """Start the browser; nothing happens if it runs already, and one that died is replaced.
+
+        SetupError if there is none on this machine, MissingExtra without Playwright.
+        """
+        with self._lock:
+            if self._session is not None and self._session.alive:
+                return
+            self.stop_browser()
+            self._headless = headless
+            self._open(None)
+
+    def stop_browser(self) -> None:
+        """End the browser with its processes and its profile; nothing happens if it does not run."""
+        with self._lock:
+            session, self._session = self._session, None
+            self.monitor.browser_start_time = None
+            if session is not None:
+                _close(session)
+
+    def execute_action(self, name: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Run all steps of an action and give what they extracted: None, one result, or a list of several.
+
+        All parameters are judged before the first step runs. CapabilityNotFound for an unknown action, ValidationError
+        for a parameter that is missing or that no step uses; then the errors of the steps, each naming its step.
+        """
+        steps, given = prepare(self.interface, name, parameters or {})
+        with self._lock:
+            self._renew(steps)
+            return bridge.run(self._running().run(name, steps, given))
+
+    def _execute_single_action(self, action: NLWebAction) -> Any:
+        """Run one step as it stands; what it gives, or None."""
+        with self._lock:
+            return bridge.run(self._running().single(action))
+
+    def _inject_parameters(self, action: NLWebAction, parameters: Mapping[str, Any]) -> NLWebAction:
+        """The step with its placeholders filled; ValidationError names one that is missing."""
+        return inject(action, parameters)
+
+    def __enter__(self) -> Self:
+        self.start_browser()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_browser()
+
+    def _running(self) -> Session:
+        if self._session is None:
+            raise SetupError(f"The browser of {self.interface.name!r} is not running. Call start_browser() first.")
+        return self._session
+
+    # The browser's life
+
+    def _open(self, state: Any) -> None:
+        session = Session(
+            self.interface,
+            self.sandbox,
+            resolver=self._resolver,
+            overrides=self._overrides,
+            timeouts=self.timeouts,
+            uploads=self._uploads,
+            throttle=self._throttle,
+            watch=watching(self._metrics, self.monitor.action_latencies),
+            tools=self.tools,
+        )
+        bridge.run(session.open(headless=self._headless, state=state))
+        _OPEN[session] = os.getpid()
+        self._session = session
+        self.monitor.browser_start_time = time.time()
+
+    def _renew(self, steps: list[NLWebAction]) -> None:
+        """A fresh browser, with the old one's cookies, once the monitor finds it old or its wear shows.
+
+        Only before an action that begins by navigating: any other counts on the page that is open.
+        """
+        session = self._running()
+        if not steps or steps[0].action_type is not ActionType.NAVIGATE:
+            return
+        reason = "age" if self.monitor.should_restart_browser() else bridge.run(_worn(session, self.wear))
+        if reason is None:
+            return
+        state = bridge.run(session.state()) if session.alive else None
+        self.stop_browser()
+        self._open(state)
+        self._metrics.nlweb_browser_restarts.inc()
+        self._metrics.nlweb_browsers_ended.inc((reason,))
+
+
+def _healing(tools: Tools, interface: NLWebInterface, metrics: Metrics) -> Tools:
+    """The tools with a finder that heals, unless there is another one; what it learns ends with the executor."""
+    return tools if tools.finder is not None else replace(tools, finder=Healer(interface, metrics=metrics))
+
+
+async def _worn(session: Session, wear: Wear) -> str | None:
+    return await session.chrome.worn(wear) if session.alive else "died"
+
+
+_OPEN: dict[Session, int] = {}
+"""The sessions whose browsers run, with the process that started them."""
+
+
+def _close(session: Session) -> None:
+    _OPEN.pop(session, None)
+    bridge.run(session.aclose())
+
+
+def _close_all() -> None:
+    """At exit. A forked child shares the pipes of its parent's browsers, but they are not its to end."""
+    for session, pid in list(_OPEN.items()):
+        if pid == os.getpid():
+            _close(session)
+
+
+# After the bridge's own farewell was registered, hence before it runs.
+atexit.register(_close_all)

@@ -1,0 +1,84 @@
+"""Heals as people see them, accept them and take them back; and what is told of them about a website."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent3.env import REAL, Env
+from agent3.errors import NotFound
+from agent3.model import Agent
+from agent3.protocols.nlweb.healing.records import Change, Heal, Known, State, accepted, reverted
+from agent3.protocols.nlweb.healing.stores import Book
+
+__all__ = ["Heals", "of_agent"]
+
+_MOST_TOLD = 20
+_TOLD = ("id", "action", "selector", "healed", "element", "state", "score", "wins", "changed")
+
+
+class Heals:
+    """The heals of a book, as people see and change them."""
+
+    def __init__(self, book: Book, env: Env = REAL):
+        self._book = book
+        self._env = env
+
+    async def find(self, interface: str | None = None, state: State | None = None) -> list[dict[str, Any]]:
+        """All heals, of one interface or in one state if so wished, the latest change first."""
+        rows = [
+            _row(known, heal)
+            for known in await self._book.all(interface)
+            for heal in known.heals
+            if state in (None, heal.state)
+        ]
+        return sorted(rows, key=lambda row: -float(row["changed"]))
+
+    async def accept(self, names: Sequence[str], by: str) -> list[dict[str, Any]]:
+        """These are right: they serve from now on, also actions with consequences. NotFound changes none of them."""
+        return await self._each(names, lambda name: accepted(name, self._env.now(), by))
+
+    async def revert(self, names: Sequence[str], by: str) -> list[dict[str, Any]]:
+        """These are wrong: they are never made again. NotFound changes none of them."""
+        return await self._each(names, lambda name: reverted(name, self._env.now(), by))
+
+    async def _each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
+        known = {heal.id: one.where for one in await self._book.all() for heal in one.heals}
+        if strange := [name for name in names if name not in known]:
+            raise NotFound(f"There is no heal {strange[0]!r}. agent3 web heals list shows them.")
+        rows = []
+        for name in names:
+            changed = await self._book.change(known[name], change(name))
+            heal = changed.heal(name)
+            assert heal is not None
+            rows.append(_row(changed, heal))
+        return rows
+
+
+async def of_agent(book: Book, agent: Agent) -> list[dict[str, Any]]:
+    """What was healed on a website, the latest change first; who accepted or reverted it is not for every caller."""
+    body = agent.card.get("interface")
+    if agent.card.get("protocol") != "nlweb" or not isinstance(body, dict):
+        return []
+    rows = await Heals(book).find(str(body.get("interface_id")))
+    return [{key: row[key] for key in _TOLD} for row in rows[:_MOST_TOLD]]
+
+
+def _row(known: Known, heal: Heal) -> dict[str, Any]:
+    last = heal.notes[-1]
+    return {
+        "id": heal.id,
+        "interface": known.where.interface,
+        "action": known.where.action,
+        "selector": known.where.selector,
+        "healed": heal.selector,
+        "element": {"role": heal.print.role, "name": heal.print.name},
+        "state": heal.state,
+        "score": heal.score,
+        "margin": heal.margin,
+        "wins": heal.wins,
+        "losses": heal.losses,
+        "changed": last.at,
+        "by": last.by,
+        "history": [{"at": one.at, "what": one.what, "by": one.by} for one in heal.notes],
+    }

@@ -1,0 +1,328 @@
+"""Which of many elements is the one that is remembered: a score for each, and a judgement that would rather say none.
+
+Evidence for an element counts fully, evidence against it by how much it is worth: a new id or class is what redesigns
+do, another name is another thing. The best one is accepted only above a threshold, with a margin to the next, where
+what it says and what is around it both speak for it, and nothing speaks plainly against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from agent3.protocols.nlweb.healing.fingerprints import Print, family, words
+
+__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "contradicts", "judge", "name_likeness", "objection", "score"]
+
+THRESHOLD = 0.62
+MARGIN = 0.12
+_NAMED = 0.9
+_CONTRADICTED = 0.45
+_CONTEXT = 0.45
+_STRONG_CONTEXT = 0.75
+
+_MEANINGS = (
+    {"search", "find", "buscar"},
+    {"buy", "purchase", "comprar"},
+    {"cart", "basket", "bag", "carrito", "cesta"},
+    {"login", "signin", "entrar"},
+    {"submit", "send", "enviar"},
+    {"continue", "next", "siguiente", "continuar"},
+    {"pay", "checkout", "pagar"},
+    {"email", "mail", "correo"},
+    {"from", "origin", "departure", "origen", "salida"},
+    {"to", "destination", "arrival", "destino", "llegada"},
+    {"phone", "telephone", "telefono"},
+    {"quantity", "qty", "amount", "cantidad"},
+    {"register", "signup", "join"},
+)
+"""Words that say the same on a control."""
+_OPPOSITES = (
+    ({"add", "anadir"}, {"remove", "delete", "quitar"}),
+    ({"next", "siguiente"}, {"previous", "back", "anterior"}),
+    ({"from", "origin", "departure", "origen"}, {"to", "destination", "arrival", "destino"}),
+    ({"login", "signin"}, {"logout", "signout", "register", "signup"}),
+    ({"accept", "agree", "aceptar", "allow"}, {"reject", "decline", "deny", "rechazar"}),
+    ({"increase", "more", "plus"}, {"decrease", "less", "minus"}),
+    ({"show", "open"}, {"hide", "close"}),
+    ({"first"}, {"last"}),
+    ({"older"}, {"newer"}),
+    ({"before"}, {"after"}),
+    ({"import", "upload"}, {"export", "download"}),
+    ({"start", "begin"}, {"end", "stop", "finish"}),
+    ({"min", "minimum"}, {"max", "maximum"}),
+    ({"up"}, {"down"}),
+    ({"yes"}, {"no"}),
+    ({"enable", "on"}, {"disable", "off"}),
+)
+_DANGER = frozenset(
+    "delete remove cancel destroy erase reset discard unsubscribe close terminate logout block report refund "
+    "eliminar borrar cancelar cerrar donate upgrade premium advertisement sponsored".split()
+)
+"""What nothing is ever taken for that did not say it before."""
+_GRAVE = frozenset(
+    "delete remove cancel destroy erase discard unsubscribe terminate refund eliminar borrar cancelar anular".split()
+)
+"""What a step never does by a selector that meant something else, whatever is at stake."""
+_PRESSED = frozenset({"button", "link", "menuitem", "tab", "summary", "generic"})
+"""Roles that a click treats alike."""
+_CALLED = frozenset(
+    "button link menuitem tab summary option checkbox radio switch textbox spinbutton date select file".split()
+)
+"""Roles whose name says what they are for; that of a form or a row is whatever stands in it."""
+_FILLERS = frozenset("the a an your my our now please here el la los las tu su mi ahora".split())
+_PAIRS = {("log", "in"): "login", ("sign", "in"): "signin", ("log", "out"): "logout", ("sign", "out"): "signout",
+          ("sign", "up"): "signup", ("check", "out"): "checkout", ("e", "mail"): "email"}  # fmt: skip
+
+
+class Scored(Struct, frozen=True):
+    """A candidate by its number in the list, with its score."""
+
+    index: int
+    score: float
+    doubt: str = ""
+    """Why it cannot be accepted, however high its score is."""
+
+
+class Verdict(Struct, frozen=True):
+    """The accepted candidate, or none with the reason; ``best`` are the first of all."""
+
+    chosen: Scored | None
+    reason: str
+    best: tuple[Scored, ...]
+    margin: float = 0.0
+
+
+def judge(
+    known: Print, candidates: Sequence[Print], *, threshold: float = THRESHOLD, margin: float = MARGIN
+) -> Verdict:
+    """Which candidate is the remembered element, if that is beyond doubt."""
+    ranked = sorted(
+        (Scored(index, score(known, one), doubt(known, one)) for index, one in enumerate(candidates)
+         if family(one.role) == family(known.role) and one.given >= known.given),
+        key=lambda one: -one.score,
+    )  # fmt: skip
+    best = tuple(ranked[:3])
+    if not best and known.given:
+        return Verdict(None, f"no {known.role} stands beside what was asked for", ())
+    if not best:
+        return Verdict(None, f"there is no other {known.role} on the page", ())
+    first = best[0]
+    ahead = first.score - (best[1].score if len(best) > 1 else 0.0)
+    if first.score < threshold:
+        return Verdict(None, "nothing on the page is enough like it", best, ahead)
+    if ahead < margin:
+        return Verdict(None, "several elements are like it", best, ahead)
+    return Verdict(None if first.doubt else first, first.doubt, best, ahead)
+
+
+# How much two are alike
+
+
+def score(known: Print, other: Print) -> float:
+    """From 0 to 1: the share of what speaks for it in all that speaks."""
+    speaks_for = against = 0.0
+    for likeness, weight, worth in _evidence(known, other):
+        speaks_for += weight * likeness
+        against += weight * worth * (1.0 - likeness)
+    total = speaks_for + against
+    return speaks_for / total if total else 0.0
+
+
+def _evidence(known: Print, other: Print) -> list[tuple[float, float, float]]:
+    """(likeness, weight, what a difference is worth) of everything that is remembered."""
+    rows: list[tuple[float, float, float]] = []
+
+    def compare(one: Collection[str], likeness: float, weight: float, worth: float) -> None:
+        if one:
+            rows.append((likeness, weight, worth))
+
+    compare(known.test, _ids(known.test, other.test), 5.0, 0.3)
+    compare(known.name, name_likeness(known.name, other.name), 4.0, 1.2 if other.name else 0.4)
+    compare(known.field, _ids(known.field, other.field), 3.0, 0.4)
+    compare(known.href, _leads_there(known, other), 3.0 if len(known.href) > 1 else 1.0, 0.4)
+    compare(known.id, _ids(known.id, other.id), 2.5, 0.2)
+    compare(known.near, _nearby(known, other), 2.5, 0.6)
+    compare(known.placeholder, name_likeness(known.placeholder, other.placeholder), 1.5, 0.4)
+    compare(known.complete, float(known.complete == other.complete), 1.5, 0.5)
+    compare(known.heading, _overlap(known.heading, other.heading), 1.5, 0.6)
+    compare(known.fields, _overlap(known.fields, other.fields), 1.5, 0.4)
+    compare(known.title, name_likeness(known.title, other.title), 1.0, 0.3)
+    compare(known.classes, _overlap(_all_words(known.classes), _all_words(other.classes)), 1.0, 0.2)
+    compare(known.path, _overlap(known.path, other.path), 0.7, 0.3)
+    compare(known.tag, float(known.tag == other.tag), 0.5, 0.5)
+    compare(known.kind, float(known.kind == other.kind), 0.5, 1.0)
+    compare(known.landmark, float(known.landmark == other.landmark), 0.5, 0.5)
+    rows.append((_nearness(known.box, other.box), 0.5, 0.5))
+    return rows
+
+
+def name_likeness(one: str, other: str) -> float:
+    """How much two names say the same. Names with different numbers, or with a word exchanged, do not."""
+    first, second = _meant(one), _meant(other)
+    if not first or not second:
+        return 0.0
+    if first == second:
+        return 1.0 if _stutters(one) == _stutters(other) else 0.85
+    if {word for word in first if word.isdigit()} != {word for word in second if word.isdigit()}:
+        return 0.0
+    common = len(first & second)
+    dice = 2.0 * common / (len(first) + len(second))
+    if first <= second or second <= first:
+        return min(0.55 + 0.45 * dice, 0.85)
+    return min(dice, 0.6)
+
+
+def _stutters(text: str) -> bool:
+    found = words(text)
+    return len(set(found)) < len(found)
+
+
+def _meant(text: str) -> set[str]:
+    """The words of a name, those that say the same made one."""
+    found = words(text)
+    joined: list[str] = []
+    while found:
+        pair = _PAIRS.get((found[0], found[1])) if len(found) > 1 else None
+        joined.append(pair or found[0])
+        found = found[2 if pair else 1 :]
+    said = [word for word in joined if word not in _FILLERS] or joined
+    return {next((min(group) for group in _MEANINGS if word in group), word) for word in said}
+
+
+def _ids(one: str, other: str) -> float:
+    """Identifiers are alike by their words; equal ones are worth more than all others."""
+    if not one or not other:
+        return 0.0
+    return 1.0 if one == other else 0.7 * _overlap(set(words(one)), set(words(other)))
+
+
+def _overlap(one: Collection[str], other: Collection[str]) -> float:
+    first, second = set(one), set(other)
+    return 2.0 * len(first & second) / (len(first) + len(second)) if first and second else 0.0
+
+
+def _nearby(known: Print, other: Print) -> float:
+    """Whether the words beside the one are beside the other, or at least in the same part of the page."""
+    inside = len(set(known.near) & set(other.wide)) / len(set(known.near)) if known.near else 0.0
+    return max(_overlap(known.near, other.near), inside)
+
+
+def _all_words(texts: Collection[str]) -> set[str]:
+    return {word for text in texts for word in words(text)}
+
+
+def _nearness(one: Sequence[float], other: Sequence[float]) -> float:
+    return max(0.0, 1.0 - sum(abs(first - second) for first, second in zip(one, other, strict=True)))
+
+
+# What speaks plainly against it
+
+
+def doubt(known: Print, other: Print) -> str:
+    """Why a candidate is not to be taken for the remembered one; empty if nothing forbids it."""
+    if fault := _says_otherwise(known.name, other.name):
+        return fault
+    if family(known.role) in ("textbox", "spinbutton", "date") and known.kind != other.kind and "password" in (
+        known.kind,
+        other.kind,
+    ):  # fmt: skip
+        return "one of them is for a password"
+    likeness = name_likeness(known.name, other.name)
+    own, same = _same_marks(known, other)
+    around = _context(known, other)
+    if known.name and other.name and likeness < _CONTRADICTED:
+        return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it is called something else"
+    if same:
+        return "" if same >= 2 or around >= _CONTEXT / 2 or likeness >= _NAMED else "only one of its marks is the same"
+    if likeness < _NAMED:
+        return "neither its name nor a mark of it is the same"
+    return "" if around >= _CONTEXT else "it stands among other things"
+
+
+def contradicts(doubt_: str) -> bool:
+    """Whether a doubt is of the kind that nobody should be asked to overcome."""
+    return doubt_.startswith(_PLAINLY)
+
+
+def objection(known: Print, now: Print, *, named: bool, strict: bool) -> str:
+    """Why the element that a selector fits now is not the one that it meant; empty if it may be.
+
+    The author's selector fits, so only what is plain counts: another role, or a grave word. What it is called is looked
+    at where ``named``, and beyond such words only where much is at stake (``strict``). Numbers never count: a price or
+    an amount in a name is another one in every call.
+    """
+    before, after = _without_numbers(known.name), _without_numbers(now.name)
+    if family(known.role) != family(now.role):
+        alike = name_likeness(before, after) >= _NAMED or (not before and not after)
+        if not (alike and {known.role, now.role} <= _PRESSED):
+            return f"it was a {known.role} and is a {now.role}{f' {now.name[:60]!r}' if now.name else ''}"
+    if not named or family(known.role) not in _CALLED or not before or not after:
+        return ""
+    if _raw(after) & _GRAVE - _raw(before):
+        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
+    marked = any(getattr(known, each) and getattr(known, each) == getattr(now, each) for each in ("test", "field"))
+    other = name_likeness(before, after) < _CONTRADICTED and not marked
+    if strict and (_says_otherwise(before, after) or other):
+        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
+    return ""
+
+
+def _without_numbers(name: str) -> str:
+    return " ".join(word for word in words(name) if not word.isdigit())
+
+
+_PLAINLY = ("it says", "it has another number", "one of them is for a password")
+
+
+def _says_otherwise(one: str, other: str) -> str:
+    first, second = _raw(one), _raw(other)
+    if second & _DANGER - first:
+        return f"it says {min(second & _DANGER - first)!r}"
+    for left, right in _OPPOSITES:
+        for here, there in ((left, right), (right, left)):
+            if first & here and second & there and not first & there and not second & here:
+                return "it says the opposite"
+    numbers = [{word for word in each if word.isdigit()} for each in (first, second)]
+    return "it has another number" if numbers[0] != numbers[1] and all(numbers) else ""
+
+
+def _raw(text: str) -> set[str]:
+    found = words(text)
+    return {*found, *(joined for pair, joined in _PAIRS.items() if pair in pairwise(found))}
+
+
+def _same_marks(known: Print, other: Print) -> tuple[int, int]:
+    """How many marks are the same: those that a site gives to one element only, and those and others together.
+
+    A class or a place is no mark, and what neighbours often share, a placeholder or where a link leads, is a weak one.
+    """
+    own = sum(
+        bool(getattr(known, each) == getattr(other, each)) for each in ("test", "id", "field") if getattr(known, each)
+    )
+    shared = bool(known.placeholder) and known.placeholder == other.placeholder
+    return own, own + shared + int(len(known.href) > 1 and _leads_there(known, other) == 1.0)
+
+
+def _leads_there(known: Print, other: Print) -> float:
+    """A link to the same path with another query leads somewhere else, but not far from there."""
+    if known.href != other.href:
+        return 0.0
+    return 1.0 if known.query == other.query else 0.5
+
+
+def _context(known: Print, other: Print) -> float:
+    """How much of what stands around the one stands around the other, where anything is known of it."""
+    parts = [
+        (known.near, _nearby(known, other), 3.0),
+        (known.heading, _overlap(known.heading, other.heading), 1.0),
+        (known.fields, _overlap(known.fields, other.fields), 1.0),
+    ]
+    known_parts = [(likeness, weight) for mine, likeness, weight in parts if mine]
+    if known.given:  # to stand beside the very words that were asked for says more than prices and remarks around it
+        known_parts.append((float(other.given >= known.given), 3.0))
+    if not known_parts:
+        return 0.5
+    return sum(likeness * weight for likeness, weight in known_parts) / sum(weight for _, weight in known_parts)

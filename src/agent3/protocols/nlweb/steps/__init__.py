@@ -1,0 +1,1 @@
+"""The steps of an action on a page."""

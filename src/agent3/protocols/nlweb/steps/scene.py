@@ -1,0 +1,199 @@
+"""Where the steps of an action play: the page in front, what the steps may use, and what they have learnt so far.
+
+It keeps popups, answers dialogs and keeps what was said. It knows no step: those are in ``steps``, and their order is
+the business of ``workflow``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent3.definitions import NLWebAction, NLWebInterface
+from agent3.errors import TargetError
+from agent3.identity.secrets import Secret, redact
+from agent3.llm.port import LLM
+from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.steps.locator import Finder, Plain
+from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.security.sanitize import rewrite_value
+
+if TYPE_CHECKING:
+    from playwright.async_api import Dialog, Frame, Page
+
+    from agent3.protocols.nlweb.visit.snapshots import Snapshots
+
+__all__ = ["Place", "Scene", "Secrets", "Source"]
+
+Place = Any
+"""A Playwright ``Page`` or ``Frame``: what has ``locator`` and ``evaluate``."""
+Secrets = Callable[[str], str]
+"""Gives the secret of a name, when a step needs it and not before."""
+
+_MOST_PAGES = 5
+_MOST_DIALOGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where data came from: selectors, json-ld, microdata, structure, model, nothing; or webmcp, a tool of the page."""
+
+    step: str
+    how: str
+    rows: int
+
+
+@dataclass(eq=False)
+class Scene:
+    """The page in front and everything around it. It belongs to the loop of its page.
+
+    ``parameters`` are the caller's; ``memory`` holds what steps saved, and ``dialog``, the text of the last dialog.
+    ``sources`` tells of each extraction of the running action where its data came from.
+    """
+
+    first: Page
+    interface: NLWebInterface
+    finder: Finder = field(default_factory=Plain)
+    uploads: Path | None = None
+    llm: LLM | None = None
+    secrets: Secrets | None = None
+    snapshots: Snapshots | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    """What the running action did or met besides its steps, and its caller ought to know."""
+    dialogs: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_DIALOGS))
+    tools: list[str] = field(default_factory=list)
+    """Tools of the page itself that the running action was done by."""
+    submitted: set[str] = field(default_factory=set)
+    """Forms, with what was in them, that this action has sent."""
+    used_secrets: set[str] = field(default_factory=set)
+    """What no record, message or result may show as long as the page is open: it may come back much later."""
+    passwords: set[str] = field(default_factory=set)
+    """What was typed into fields for passwords and the like, whoever gave it: no record may show it."""
+    label: str = ""
+    """The step that is running, for those who record."""
+    confirmed: bool = False
+    """Whether the running action is one whose consequences are confirmed before it runs."""
+    answer: str = "dismiss"
+    """What the next dialogs are answered with: accept, dismiss, or a text."""
+    _popups: list[Page] = field(default_factory=list)
+    _followed: list[Page] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        context = self.first.context
+        context.on("page", self._note_page)
+        context.on("dialog", self._note_dialog)
+
+    @property
+    def page(self) -> Page:
+        """The page in front: the latest followed popup that is still open, else the first page."""
+        followed = [one for one in self._followed if not one.is_closed()]
+        return followed[-1] if followed else self.first
+
+    @property
+    def unfollowed(self) -> int:
+        """How many popups opened that no step spoke of."""
+        return len([one for one in self._popups if one not in self._followed and not one.is_closed()])
+
+    def follow(self, popup: Page) -> None:
+        """Go on in a popup that a step opened.
+
+        Others stay behind: whether an unannounced one is there before the next step begins is a matter of luck, and a
+        sequence must not depend on it.
+        """
+        self._followed.append(popup)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What placeholders and conditions may speak of."""
+        return {**self.parameters, **self.memory}
+
+    def begin(self, parameters: Mapping[str, Any] | None = None) -> None:
+        """Forget what the last action knew. Its popups are closed by ``tidy``."""
+        self.parameters = dict(parameters or {})
+        self.memory.clear()
+        self.sources.clear()
+        self.notices.clear()
+        self.tools.clear()
+        self.dialogs.clear()
+        self.submitted.clear()
+        self.answer = "dismiss"
+
+    @property
+    def private(self) -> bool:
+        """Whether something was typed that no picture and no record of this page may show."""
+        return bool(self.used_secrets or self.passwords)
+
+    def without_secrets(self, value: Any) -> Any:
+        """A text or any other JSON value as it may leave: well-formed, and no spelling of a used secret in it."""
+        value = well_formed(value)
+        hidden = [Secret(one) for one in self.used_secrets]
+        return rewrite_value(value, lambda text: redact(text, hidden)) if hidden else value
+
+    async def tidy(self) -> None:
+        """Close every popup, so that the next action begins on the first page."""
+        popups, self._popups, self._followed = self._popups, [], []
+        for one in popups:
+            with suppress(playwright().Error):
+                await one.close()
+
+    async def renew(self, page: Page) -> None:
+        """Go on with this page as the first one. The old one is closed, and so are its popups."""
+        old, self.first = self.first, page
+        self._popups = [one for one in self._popups if one is not page]
+        self._soon(old.close())
+        await self.tidy()
+
+    async def close_front(self) -> None:
+        """Close the popup in front; TargetError if there is none."""
+        if self.page is self.first:
+            raise TargetError("There is no popup to close: only the first page is open.")
+        await self.page.close()
+
+    async def place(self, action: NLWebAction, ms: float) -> Page | Frame:
+        """Where a step acts: the page in front, or the iframe that it names."""
+        if not action.frame:
+            return self.page
+        handle = await self.page.locator(action.frame).first.element_handle(timeout=ms)
+        inside = await handle.content_frame()
+        if inside is None:
+            raise TargetError(f"{action.frame!r} is no iframe. Name the iframe itself, not what is around it.")
+        return inside
+
+    def _note_page(self, page: Page) -> None:
+        if page is self.first:
+            return
+        self._popups = [one for one in self._popups if not one.is_closed()]
+        self._popups.append(page)
+        if len(self._popups) > _MOST_PAGES:
+            strangers = [one for one in self._popups[:-1] if one not in self._followed]
+            self._soon((strangers or [page])[0].close())
+
+    def _note_dialog(self, dialog: Dialog) -> None:
+        self.dialogs.append(well_formed(dialog.message[:2000]))
+        self.memory["dialog"] = self.dialogs[-1]
+        if dialog.type == "beforeunload" or self.answer == "accept":
+            self._soon(dialog.accept())
+        elif self.answer == "dismiss":
+            self._soon(dialog.dismiss())
+        else:
+            self._soon(dialog.accept(self.answer))
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.ensure_future(_quiet(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _quiet(work: Any) -> None:
+    """A dialog or page may be gone before it is answered or closed."""
+    with suppress(playwright().Error):
+        await work

@@ -1,0 +1,1 @@
+"""A visit to a website."""

@@ -1,0 +1,554 @@
+"""What is wrong with a value, in words: every fault at once, each with path, expected, got and the nearest name.
+
+The verdict is the validator's; this only explains it, after the fact. It walks on its own because the validator's
+error list copies the whole value into every error (90 KB of input made 2 GB) and is exponential in nested unions;
+this walk has a budget, and where that ends, so does the list. Patterns are matched by the validator's linear engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Literal, TypeAlias
+
+import jsonschema_rs
+
+from agent3.schema.bounds import Path, render
+
+__all__ = ["REGEX", "Fault", "explain", "nearest", "shorten", "summary"]
+
+REGEX = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
+"""The linear engine; a pattern that needs more than 1 MiB compiled is refused."""
+
+_STEPS = 20_000
+_FAULTS = 100
+_SUGGESTIONS = 20
+_SHOWN = 10
+_WIDTH = 80
+
+Kind = Literal["missing", "type", "other"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong. ``path`` is written as in ``items[2].price``, empty for the whole value."""
+
+    path: str
+    message: str
+    expected: str
+    got: str
+    nearest: str | None = None
+    kind: Kind = "other"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The machine form, without what is not known."""
+        body = asdict(self)
+        del body["kind"]
+        return {name: entry for name, entry in body.items() if entry is not None}
+
+
+def explain(
+    definition: Mapping[str, Any] | bool, targets: Mapping[int, Any], value: object, what: str = "input"
+) -> list[Fault]:
+    """The faults of a value, missing parameters first, at most a hundred.
+
+    ``targets`` gives for the id of each dict that holds a reference what it refers to. Empty when the walk finds
+    nothing, which does not mean that there is nothing.
+    """
+    walk = _Walk(targets, what)
+    found: list[Fault] = []
+    try:
+        found.extend(islice(walk.faults(definition, value, ()), _FAULTS))
+    except (_BudgetSpent, RecursionError):
+        pass  # what was found until then is kept
+    unique = list(dict.fromkeys(found))
+    return [one for one in unique if one.kind == "missing"] + [one for one in unique if one.kind != "missing"]
+
+
+def summary(faults: list[Fault]) -> str:
+    """The messages in one line."""
+    text = "; ".join(one.message for one in faults[:_SHOWN])
+    left = len(faults) - _SHOWN
+    return f"{text}; and {left} more" if left > 0 else text
+
+
+def shorten(value: object) -> str:
+    """A value as Python shows it, in at most 80 characters; never builds more than it needs."""
+    if isinstance(value, str):
+        text = repr(value[: _WIDTH + 1])
+    elif isinstance(value, Mapping):
+        text = repr(dict(islice(((key, _glimpse(entry)) for key, entry in value.items()), 20)))
+    elif isinstance(value, (list, tuple)):
+        text = repr([_glimpse(entry) for entry in islice(value, 40)])
+    elif isinstance(value, int) and abs(value) >= 10**_WIDTH:
+        text = "a number of more than 80 digits"
+    else:
+        text = repr(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _glimpse(entry: object) -> object:
+    """An entry of a container, cut before it is shown."""
+    if isinstance(entry, str):
+        return entry[:_WIDTH]
+    if isinstance(entry, Mapping):
+        return {} if not entry else _Dots("{…}")
+    if isinstance(entry, (list, tuple)):
+        return [] if not entry else _Dots("[…]")
+    return entry
+
+
+class _Dots(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one name that was probably meant, or None. Looks at 500 names of at most 100 characters."""
+    if len(name) > 100:
+        return None
+    pool = {one.casefold(): one for one in islice(names, 500) if len(one) <= 100}
+    close = difflib.get_close_matches(name.casefold(), pool, n=1, cutoff=0.6)
+    return pool[close[0]] if close else None
+
+
+class _BudgetSpent(Exception):
+    pass
+
+
+Node: TypeAlias = Mapping[str, Any]
+Faults: TypeAlias = Iterator[Fault]
+Rule: TypeAlias = Callable[["_Walk", Any, Any, Path, Node], Faults]
+_RULES: dict[str, Rule] = {}
+
+
+def _rule(*keywords: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(keywords, rule))
+        return rule
+
+    return register
+
+
+class _Walk:
+    """One explanation: the budget, and what was already judged."""
+
+    def __init__(self, targets: Mapping[int, Any], what: str):
+        self.targets = targets
+        self.whole = what[:1].upper() + what[1:]
+        self.noun = "parameter" if what == "input" else what
+        self.steps = 0
+        self.open: set[tuple[int, int]] = set()
+        self.judged: dict[tuple[int, int], bool] = {}
+        self.judging = 0
+        self.suggestions = 0
+
+    def faults(self, schema: Any, value: Any, path: Path) -> Faults:
+        """What is wrong with ``value`` under ``schema``; a loop of references adds nothing."""
+        if schema is False:
+            yield self.fault(path, "is not allowed here", "nothing", value)
+        pair = (id(schema), id(value))
+        if not isinstance(schema, Mapping) or pair in self.open:
+            return
+        self.spend(1)
+        self.open.add(pair)
+        try:
+            yield from self._keywords(schema, value, path)
+        finally:
+            self.open.discard(pair)
+
+    def _keywords(self, schema: Node, value: Any, path: Path) -> Faults:
+        if "type" in schema and not _is_of(value, schema["type"]):
+            # The other keywords would only say the same again in other words.
+            yield self.mistyped(path, _names(schema["type"]), value)
+            return
+        for keyword, argument in schema.items():
+            rule = _RULES.get(keyword)
+            if rule is not None:
+                yield from rule(self, argument, value, path, schema)
+
+    def spend(self, steps: int) -> None:
+        """Count work; beyond the budget the walk ends where it is."""
+        self.steps += steps
+        if self.steps > _STEPS:
+            raise _BudgetSpent
+
+    def near(self, name: Any, names: Iterable[Any]) -> str | None:
+        """A suggestion, for the first few that want one: each costs far more than a step."""
+        self.suggestions += 1
+        if self.suggestions > _SUGGESTIONS or not isinstance(name, str):
+            return None
+        return nearest(name, (one for one in names if isinstance(one, str)))
+
+    def fits(self, schema: Any, value: Any) -> bool:
+        """Whether there is no fault; judged once per pair, so that nested unions stay polynomial."""
+        pair = (id(schema), id(value))
+        if pair not in self.judged:
+            self.judging += 1
+            self.judged[pair] = next(self.faults(schema, value, ()), None) is None
+            self.judging -= 1
+        return self.judged[pair]
+
+    def target(self, schema: Any) -> Any:
+        """What a chain of plain references leads to."""
+        for _ in range(32):
+            if not isinstance(schema, Mapping) or id(schema) not in self.targets:
+                break
+            schema = self.targets[id(schema)]
+        return schema
+
+    def name(self, path: Path) -> str:
+        return f"{self.noun[:1].upper()}{self.noun[1:]} '{render(path)}'" if path else self.whole
+
+    def fault(self, path: Path, problem: str, expected: str, value: Any, near: str | None = None) -> Fault:
+        return Fault(render(path, 64), f"{self.name(path)} {problem}", expected, shorten(value), near)
+
+    def mistyped(self, path: Path, expected: str, value: Any) -> Fault:
+        got = type(value).__name__
+        message = f"{self.name(path)} has invalid type. Expected {expected}, got {got}"
+        return Fault(render(path, 64), message, expected, got, kind="type")
+
+
+def _names(types: Any) -> str:
+    return types if isinstance(types, str) else " or ".join(types)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "number": _is_number,
+    "integer": lambda value: _is_number(value) and value == value // 1,
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, (list, tuple)),
+    "object": lambda value: isinstance(value, Mapping),
+    "null": lambda value: value is None,
+}
+
+
+def _is_of(value: object, types: Any) -> bool:
+    return any(_TYPES[one](value) for one in ([types] if isinstance(types, str) else types))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality as JSON Schema has it: 1 is 1.0, but true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+@lru_cache(maxsize=512)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    return jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=REGEX, offline=True).is_valid
+
+
+@_rule("enum")
+def _enum(walk: _Walk, options: Any, value: Any, path: Path, _: Node) -> Faults:
+    walk.spend(len(options) // 8)
+    if not any(_same(value, option) for option in options):
+        shown = shorten(options)
+        yield walk.fault(path, f"must be one of {shown}", f"one of {shown}", value, walk.near(value, options))
+
+
+@_rule("const")
+def _const(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
+    if not _same(value, wanted):
+        yield walk.fault(path, f"must be {shorten(wanted)}, got {shorten(value)}", shorten(wanted), value)
+
+
+def _bound(keyword: str, words: str, holds: Callable[[Any, Any], bool]) -> None:
+    @_rule(keyword)
+    def check(walk: _Walk, limit: Any, value: Any, path: Path, _: Node) -> Faults:
+        # Draft 4 says exclusiveMinimum: true beside a minimum.
+        if _is_number(value) and _is_number(limit) and not holds(value, limit):
+            yield walk.fault(path, f"must be {words} {limit}, got {shorten(value)}", f"{words} {limit}", value)
+
+
+_bound("minimum", "at least", lambda value, limit: value >= limit)
+_bound("maximum", "at most", lambda value, limit: value <= limit)
+_bound("exclusiveMinimum", "greater than", lambda value, limit: value > limit)
+_bound("exclusiveMaximum", "less than", lambda value, limit: value < limit)
+
+
+@_rule("multipleOf")
+def _multiple(walk: _Walk, step: Any, value: Any, path: Path, _: Node) -> Faults:
+    if _is_number(value) and _remainder(value, step):
+        yield walk.fault(path, f"must be a multiple of {step}, got {shorten(value)}", f"a multiple of {step}", value)
+
+
+def _remainder(value: Any, step: Any) -> bool:
+    try:
+        return bool(Decimal(str(value)) % Decimal(str(step)))
+    except ArithmeticError:  # a quotient of more digits than decimals have
+        return False
+
+
+def _size(keyword: str, noun: str, kinds: tuple[type[Any], ...], most: bool) -> None:
+    @_rule(keyword)
+    def check(walk: _Walk, limit: Any, value: Any, path: Path, _: Node) -> Faults:
+        size = len(value) if isinstance(value, kinds) else limit
+        if size > limit if most else size < limit:
+            words = f"{'at most' if most else 'at least'} {limit} {noun}"
+            yield walk.fault(path, f"must have {words}, got {size}", words, value)
+
+
+_size("minLength", "characters", (str,), most=False)
+_size("maxLength", "characters", (str,), most=True)
+_size("minItems", "items", (list, tuple), most=False)
+_size("maxItems", "items", (list, tuple), most=True)
+_size("minProperties", "properties", (Mapping,), most=False)
+_size("maxProperties", "properties", (Mapping,), most=True)
+
+
+@_rule("pattern")
+def _pattern(walk: _Walk, pattern: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, str) and not _matcher(pattern)(value):
+        wanted = shorten(pattern)
+        yield walk.fault(path, f"must match the pattern {wanted}, got {shorten(value)}", f"pattern {wanted}", value)
+
+
+@_rule("uniqueItems")
+def _unique(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
+    if wanted is not True or not isinstance(value, (list, tuple)):
+        return
+    walk.spend(len(value))
+    if _repeats(value):
+        yield walk.fault(path, "must not hold the same item twice", "unique items", value)
+
+
+def _repeats(items: Any) -> bool:
+    """Whether an item comes twice; only scalars are compared beyond the first hundred items."""
+    scalars = [one for one in items if not isinstance(one, (Mapping, list, tuple))]
+    if len({(isinstance(one, bool), one) for one in scalars}) < len(scalars):
+        return True
+    few = items[:100]
+    return any(_same(one, other) for place, one in enumerate(few) for other in few[place + 1 :])
+
+
+@_rule("required")
+def _required(walk: _Walk, names: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, Mapping) and not isinstance(names, bool):
+        for name in names:
+            if name not in value:
+                yield _missing(walk, (*path, name), walk.near(name, value))
+
+
+def _missing(walk: _Walk, path: Path, near: str | None = None, because: str = "") -> Fault:
+    text = f"Missing required {walk.noun}: {render(path)}{because}"
+    return Fault(render(path, 64), text, "a value", "nothing", near, "missing")
+
+
+@_rule("dependentRequired", "dependencies", "dependentSchemas")
+def _dependent(walk: _Walk, needs: Any, value: Any, path: Path, _: Node) -> Faults:
+    for name, need in needs.items():
+        if not isinstance(value, Mapping) or name not in value:
+            continue
+        if not isinstance(need, (list, tuple)):
+            yield from walk.faults(need, value, path)
+            continue
+        for other in need:
+            if other not in value:
+                yield _missing(walk, (*path, other), because=f" (needed with '{render((name,))}')")
+
+
+@_rule("properties")
+def _properties(walk: _Walk, properties: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, Mapping):
+        for name, schema in properties.items():
+            if name in value:
+                yield from walk.faults(schema, value[name], (*path, name))
+
+
+@_rule("patternProperties")
+def _pattern_properties(walk: _Walk, patterns: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, Mapping):
+        for pattern, schema in patterns.items():
+            walk.spend(len(value) // 2)
+            for name in filter(_matcher(pattern), value):
+                yield from walk.faults(schema, value[name], (*path, name))
+
+
+@_rule("additionalProperties")
+def _additional(walk: _Walk, extra: Any, value: Any, path: Path, schema: Node) -> Faults:
+    if extra is True or not isinstance(value, Mapping):
+        return
+    known = schema.get("properties", {})
+    patterns = [_matcher(pattern) for pattern in schema.get("patternProperties", {})]
+    for name in value:
+        if name in known or any(matches(name) for matches in patterns):
+            continue
+        if extra is False:
+            yield _unknown(walk, (*path, name), known)
+        else:
+            yield from walk.faults(extra, value[name], (*path, name))
+
+
+def _unknown(walk: _Walk, path: Path, known: Iterable[str]) -> Fault:
+    near = walk.near(path[-1], known)
+    hint = f". Did you mean '{render((near,))}'?" if near is not None else ""
+    text = f"Unknown {walk.noun}: {render(path)}{hint}"
+    return Fault(render(path, 64), text, "no such name", shorten(path[-1]), near)
+
+
+@_rule("unevaluatedProperties")
+def _unevaluated(walk: _Walk, rest: Any, value: Any, path: Path, schema: Node) -> Faults:
+    if rest is not False or not isinstance(value, Mapping):
+        return
+    known: set[str] = set()
+    if _evaluated(walk, schema, value, known, 0):
+        for name in value:
+            if name not in known:
+                yield _unknown(walk, (*path, name), known)
+
+
+def _evaluated(walk: _Walk, schema: Any, value: Node, known: set[str], depth: int) -> bool:
+    """Add the names that a schema and those applied beside it speak of; False if it speaks of all."""
+    if not isinstance(schema, Mapping) or depth > 32:
+        return True
+    if "additionalProperties" in schema or (depth and "unevaluatedProperties" in schema):
+        return False
+    known.update(schema.get("properties", {}))
+    for pattern in schema.get("patternProperties", {}):
+        known.update(filter(_matcher(pattern), value))
+    return all(_evaluated(walk, one, value, known, depth + 1) for one in _applied(walk, schema, value))
+
+
+def _applied(walk: _Walk, schema: Node, value: Any) -> Iterator[Any]:
+    """The schemas that a schema applies at the same place, as far as the value fits them."""
+    if id(schema) in walk.targets:
+        yield walk.targets[id(schema)]
+    yield from schema.get("allOf", ())
+    for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        if walk.fits(one, value):
+            yield one
+    if "if" in schema:
+        met = walk.fits(schema["if"], value)
+        if met:
+            yield schema["if"]
+        yield schema.get("then" if met else "else", True)
+
+
+@_rule("propertyNames")
+def _property_names(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, Mapping):
+        for name in value:
+            if not walk.fits(schema, name):
+                yield walk.fault((*path, name), "has a name that is not allowed", "an allowed name", name)
+
+
+@_rule("prefixItems")
+def _prefix_items(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
+    if isinstance(value, (list, tuple)):
+        for place, (schema, item) in enumerate(zip(schemas, value, strict=False)):
+            yield from walk.faults(schema, item, (*path, place))
+
+
+@_rule("items")
+def _items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+    if isinstance(schema, (list, tuple)):
+        yield from _prefix_items(walk, schema, value, path, parent)
+    else:
+        yield from _rest(walk, schema, value, path, len(parent.get("prefixItems", ())))
+
+
+@_rule("additionalItems")
+def _additional_items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+    first = parent.get("items")
+    if isinstance(first, (list, tuple)):
+        yield from _rest(walk, schema, value, path, len(first))
+
+
+def _rest(walk: _Walk, schema: Any, value: Any, path: Path, first: int) -> Faults:
+    if isinstance(value, (list, tuple)):
+        for place in range(first, len(value)):
+            yield from walk.faults(schema, value[place], (*path, place))
+
+
+@_rule("contains")
+def _contains(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+    if not isinstance(value, (list, tuple)):
+        return
+    least, most = parent.get("minContains", 1), parent.get("maxContains", len(value))
+    found = sum(walk.fits(schema, item) for item in value)
+    if not least <= found <= most:
+        wanted = f"at least {least}" if found < least else f"at most {most}"
+        yield walk.fault(path, f"must hold {wanted} items of the wanted kind, got {found}", f"{wanted} items", value)
+
+
+@_rule("allOf")
+def _all_of(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
+    for schema in schemas:
+        yield from walk.faults(schema, value, path)
+
+
+@_rule("$ref", "$dynamicRef", "$recursiveRef")
+def _reference(walk: _Walk, _: Any, value: Any, path: Path, schema: Node) -> Faults:
+    yield from walk.faults(walk.targets.get(id(schema), True), value, path)
+
+
+@_rule("not")
+def _not(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
+    if walk.fits(schema, value):
+        yield walk.fault(path, f"must not be like {shorten(value)}", f"not {shorten(schema)}", value)
+
+
+@_rule("if")
+def _if(walk: _Walk, condition: Any, value: Any, path: Path, schema: Node) -> Faults:
+    branch = "then" if walk.fits(condition, value) else "else"
+    yield from walk.faults(schema.get(branch, True), value, path)
+
+
+@_rule("anyOf", "oneOf")
+def _alternatives(walk: _Walk, schemas: Any, value: Any, path: Path, parent: Node) -> Faults:
+    fitting = sum(walk.fits(schema, value) for schema in schemas)
+    if fitting == 0:
+        yield from _no_alternative(walk, schemas, value, path)
+    elif fitting > 1 and "oneOf" in parent and parent["oneOf"] is schemas:
+        problem = f"fits {fitting} of its {len(schemas)} alternatives, but must fit just one"
+        yield walk.fault(path, problem, "just one alternative", value)
+
+
+def _no_alternative(walk: _Walk, schemas: Any, value: Any, path: Path) -> Faults:
+    """Explain the one alternative that was meant, if it is clear which; explaining all would be exponential."""
+    if walk.judging:  # a verdict is wanted, no reasons
+        yield walk.fault(path, "", "", None)
+        return
+    targets = [walk.target(schema) for schema in schemas]
+    meant = [schema for schema in targets if _plausible(walk, schema, value)]
+    types: list[Any] = [schema.get("type") if isinstance(schema, Mapping) else None for schema in targets]
+    if len(meant) == 1:
+        yield from walk.faults(meant[0], value, path)
+    elif not meant and all(types) and not any(_is_of(value, one) for one in types):
+        yield walk.mistyped(path, " or ".join(dict.fromkeys(_names(one) for one in types)), value)
+    else:
+        problem = f"fits none of its {len(schemas)} alternatives, got {shorten(value)}"
+        yield walk.fault(path, problem, f"one of {len(schemas)} alternatives", value)
+
+
+def _plausible(walk: _Walk, schema: Any, value: Any) -> bool:
+    """Whether an alternative may have been meant: its type fits, and so do the constants that mark it."""
+    if not isinstance(schema, Mapping):
+        return False
+    if "type" in schema and not _is_of(value, schema["type"]):
+        return False
+    if not _marked(schema, value):
+        return False
+    properties = schema.get("properties", {}) if isinstance(value, Mapping) else {}
+    return all(_marked(walk.target(one), value[name]) for name, one in properties.items() if name in value)
+
+
+def _marked(schema: Any, value: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return True
+    options: Any = [schema["const"]] if "const" in schema else schema.get("enum")
+    return options is None or any(_same(value, option) for option in options)

@@ -1,0 +1,241 @@
+"""Keeping cards fresh: an added server is asked again what it can do when it says that this changed, and when its card
+is old at the time of its use.
+
+Whoever uses an agent never waits for that: the card is served as it is, and renewed behind it. A server that cannot be
+reached keeps its card and is marked, so that it is seen to be down and not to be empty; the mark goes when it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
+
+from agent3.directory import Directory
+from agent3.directory.stand_ins import keep_stand_ins
+from agent3.env import REAL, Env
+from agent3.errors import Agent3Error, SetupError, TargetError
+from agent3.gateway.gateway import UNREACHABLE
+from agent3.identity.secrets import EnvironmentVault, Vault
+from agent3.model import Agent, Connector, Done, Failed, Outcome, Route
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.protocols.a2a.peer.card_discovery import changed_hands
+from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
+from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp.client.upstream import place_of
+
+__all__ = ["Renewals", "describe"]
+
+log = logger("server")
+
+TOGETHER = 0.2
+"""Seconds for which news of one server is gathered: what changes tool by tool is asked for once."""
+APART = 2.0
+"""Least seconds between two questions to one server, also to one that says without end that it changed."""
+Duty = Callable[[str, float], Awaitable[bool]]
+"""Whether something named is this process's to do for so many seconds, of all that share the directory."""
+SUSPENDED = "suspended"
+"""The key in an agent's ``meta`` under which stands since when and why it is left alone."""
+_DOWN = frozenset({"unavailable", "circuit_open", "timeout"})
+
+
+async def describe(connectors: Mapping[str, Connector], route: Route, vault: Vault) -> Agent:
+    """What the server or agent of a route says of itself now."""
+    connector = connectors.get(route.protocol)
+    if not isinstance(connector, (MCPConnector, A2AConnector)):
+        raise SetupError(f"This gateway was built without a connector for {route.protocol}.")
+    secret = await vault.get(route.credential) if route.credential is not None else None
+    return await connector.describe(route.address, secret=secret, route=route, registered=True)
+
+
+class Renewals:
+    """Renews what the directory holds of MCP servers and A2A agents. It belongs to the event loop it is used in.
+
+    ``changed`` and ``used`` return at once; for one server at most one question is under way, and a new one waits a
+    little. ``listeners`` hear the address of a server that said that it changed, when the directory has its new card;
+    ``counts`` is how often each result came: ``renewed``, ``same``, ``unreachable`` or ``failed``.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        connectors: Mapping[str, Connector],
+        *,
+        vault: Vault | None = None,
+        card_seconds: float = 3_600.0,
+        env: Env = REAL,
+        metrics: Metrics = METRICS,
+        duty: Duty | None = None,
+    ):
+        self._metrics = metrics
+        self._duty = duty
+        self._aged: set[str] = set()
+        self.listeners: list[Callable[[str], None]] = []
+        self.counts: Counter[str] = Counter()
+        self._directory = directory
+        self._connectors = connectors
+        self._vault = vault or EnvironmentVault()
+        self._card_seconds = card_seconds
+        self._env = env
+        self._addresses: dict[str, tuple[Agent, frozenset[str]]] = {}
+        self._asked: dict[str, float] = {}
+        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._closed = False
+
+    def changed(self, address: str) -> None:
+        """A server says that its lists changed."""
+        self._aged.discard(address)
+        self._begin(address)
+
+    def used(self, agent: Agent, outcome: Outcome | None = None) -> None:
+        """Somebody looked at an agent, or called it with this outcome."""
+        for address in self._reached_at(agent):
+            if _doubtful(agent, outcome):
+                self._aged.discard(address)
+                self._begin(address)
+            elif self._old(address):
+                if address not in self._rounds:
+                    self._aged.add(address)
+                self._begin(address)
+
+    async def renew(self, address: str, vault: Vault | None = None) -> list[Agent]:
+        """Ask a server what it can do, and store it for every agent that is reached there; those that changed."""
+        changed = []
+        found = False
+        for agent in await self._directory.everything():
+            route = next((one for one in _routes(agent) if one.address == address), None)
+            if route is not None:
+                found = True
+                now = await self._asked_again(agent, replace(route, target=None), vault or self._vault)
+                changed += [now] if now is not None else []
+        if found:
+            self._asked[address] = self._env.monotonic()
+        else:
+            self._asked.pop(address, None)
+        return changed
+
+    async def aclose(self) -> None:
+        """Stop; what is under way is given up."""
+        self._closed = True
+        rounds = list(self._rounds.values())
+        for one in rounds:
+            one.cancel()
+        await asyncio.gather(*rounds, return_exceptions=True)
+
+    # Inside
+
+    def _reached_at(self, agent: Agent) -> frozenset[str]:
+        """Where its servers are; remembered, for a server may have thousands of tools and is called often."""
+        known = self._addresses.get(agent.id)
+        if known is None or known[0] is not agent:
+            known = self._addresses[agent.id] = agent, frozenset(route.address for route in _routes(agent))
+        return known[1]
+
+    def _old(self, address: str) -> bool:
+        age = self._env.monotonic() - self._asked.get(address, float("-inf"))
+        return 0 < self._card_seconds < age
+
+    def _begin(self, address: str) -> None:
+        if address in self._rounds:
+            self._again.add(address)
+        elif not self._closed:
+            task = asyncio.get_running_loop().create_task(self._round(address), name="renewal")
+            self._rounds[address] = task
+            task.add_done_callback(lambda _: self._rounds.pop(address, None))
+
+    async def _round(self, address: str) -> None:
+        while True:
+            since = self._env.monotonic() - self._asked.get(address, float("-inf"))
+            await asyncio.sleep(max(TOGETHER, APART - since))
+            self._again.discard(address)
+            try:
+                if await self._elsewhere(address):
+                    self._asked[address] = self._env.monotonic()
+                else:
+                    await self._renew_and_tell(address)
+            except Exception:
+                log.exception("%s could not be renewed", place_of(address))
+            if address not in self._again:
+                return
+
+    async def _elsewhere(self, address: str) -> bool:
+        """Whether another gateway sees to this card, and only its age gave reason to ask: one of all is enough."""
+        if address not in self._aged or self._duty is None:
+            return False
+        self._aged.discard(address)
+        return not await self._duty(f"card {address}", self._card_seconds)
+
+    async def _renew_and_tell(self, address: str) -> None:
+        try:
+            await self.renew(address)
+        except Agent3Error as wrong:
+            self._count("failed")
+            log.warning("%s could not be renewed: %s", place_of(address), wrong)
+            self._asked[address] = self._env.monotonic()
+        for listener in self.listeners:
+            listener(address)
+
+    async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
+        """The agent as it was stored anew; None where there was nothing to store."""
+        try:
+            found = await describe(self._connectors, route, vault)
+        except TargetError as wrong:
+            self._count("unreachable")
+            log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)
+            return await self._stored(agent, self._marked(agent, wrong))
+        except Agent3Error as wrong:
+            # Such as a variable that is not set here: a fault of this gateway, and no news of the server.
+            self._count("failed")
+            log.warning("%s cannot be asked what it can do: %s", agent.id, wrong)
+            return None
+        if why := changed_hands(agent.meta.get(SIGNATURE) or {}, found.meta.get(SIGNATURE) or {}):
+            return await self._stored(agent, self._suspended(agent, why))
+        meta = {key: value for key, value in agent.meta.items() if key != UNREACHABLE}
+        now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
+        now = keep_stand_ins(now, agent)
+        self._count("same" if now == agent else "renewed")
+        return await self._stored(agent, now)
+
+    def _count(self, result: str) -> None:
+        self.counts[result] += 1
+        self._metrics.renewals.inc((result,))
+
+    def _marked(self, agent: Agent, wrong: TargetError) -> Agent:
+        if UNREACHABLE in agent.meta:
+            return agent
+        mark = {"since": self._env.now(), "why": wrong.message[:300]}
+        return replace(agent, meta={**agent.meta, UNREACHABLE: mark})
+
+    def _suspended(self, agent: Agent, why: str) -> Agent:
+        """The agent as it was, which takes no calls until somebody looks at it and adds it again."""
+        self._count("failed")
+        log.error("%s is suspended: %s. If that is right, add it again.", agent.id, why)
+        mark = {"since": self._env.now(), "why": why}
+        return (
+            agent
+            if agent.status == "suspended"
+            else replace(agent, status="suspended", meta={**agent.meta, SUSPENDED: mark})
+        )
+
+    async def _stored(self, before: Agent, now: Agent) -> Agent | None:
+        if now == before or not await self._directory.renew(before, now):
+            return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
+        log.info("%s is renewed: it has %d capabilities", now.id, len(now.capabilities))
+        return now
+
+
+def _routes(agent: Agent) -> list[Route]:
+    """Those that tell what they can do; a card that was given by hand is not asked for again."""
+    routes = (route for one in agent.capabilities for route in one.routes)
+    return [route for route in routes if route.protocol in ("mcp", "a2a") and GIVEN not in route.meta]
+
+
+def _doubtful(agent: Agent, outcome: Outcome | None) -> bool:
+    """Whether a call gives reason to ask: a server is down that was not marked, or answers though it was."""
+    if isinstance(outcome, Failed):
+        return outcome.code in _DOWN and UNREACHABLE not in agent.meta
+    return isinstance(outcome, Done) and UNREACHABLE in agent.meta

@@ -1,0 +1,62 @@
+"""The example in examples/currency-agent does what its README says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "currency-agent"
+STAND_IN = (
+    "import agent3.a2a, time, currency\n"
+    "with agent3.a2a.listening(currency.agent) as url:\n"
+    "    print(url, flush=True)\n"
+    "    input()\n"
+)
+"""As the example serves itself, on a free port."""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", STAND_IN],
+        cwd=EXAMPLE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as serving:
+        assert serving.stdout is not None
+        try:
+            yield serving.stdout.readline().strip()
+            serving.communicate("\n", timeout=30)
+        finally:
+            serving.kill()
+
+
+@pytest.mark.requirement("SP-18", "SP-16")
+def test_it_converts_in_one_turn_asks_back_and_streams(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / "ask.py", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "one turn: 10 USD is 830.00 INR.",
+        "it asks: Which currency do you want?",
+        "two turns: 100 USD is 92.00 EUR.",
+    ]
+    assert lines[3:6] == ["streamed: 1 USD is 1 USD", "streamed: 1 USD is 0.92 EUR", "streamed: 1 USD is 0.79 GBP"]

@@ -1,0 +1,540 @@
+"""Waiting for a push: agents that do not stream tell the gateway when there is something to read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    TaskUpdater,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from agent3 import Context, LocalAgent
+from agent3.a2a import listening
+from agent3.protocols.a2a.door.endpoint import FEATURES
+from agent3.protocols.a2a.door.push import TOKEN
+from agent3.protocols.a2a.peer.connector import A2AConnector
+from agent3.protocols.a2a.peer.push_receiver import Hearing, Notices, Wait
+from agent3.protocols.functions.standalone import Standalone
+from agent3.server.registration import add
+from agent3.settings import Callbacks, Calls, Limits, OAuth, Server, Settings, Storage
+from tests.support.a2a_peers import _card, _Executor, _served
+from tests.support.gateway import Door, Hosted, hosted
+from tests.support.postgres import new_database_url
+from tests.support.receiver import SECRET, Receiver, Webhook, receiving
+
+SOON = 20.0
+OTHER = b'{"statusUpdate":{"taskId":"other","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'
+"""A notice of a task that nobody waits for."""
+OPEN = Callbacks(
+    secret="env:A2A_HOOK", schemes=("https", "http"), allow_loopback=True, first_delay=0.01, longest_delay=0.05
+)
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_HOOK", SECRET)
+    monkeypatch.setenv("A2A_SEAL", "one-secret-that-both-gateways-have")
+
+
+class Kitchen:
+    """An agent that is done when the test says so; what it was asked, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.begun, self.ready = threading.Event(), threading.Event()
+
+    def agent(self) -> LocalAgent:
+        agent = LocalAgent("kitchen", description="Bakes slowly")
+
+        @agent.capability
+        async def bake(ctx: Context, what: str) -> str:
+            """Bake something."""
+            self.begun.set()
+            await asyncio.to_thread(self.ready.wait, SOON)
+            return f"baked {what}"
+
+        @agent.capability
+        async def order(ctx: Context, what: str) -> str:
+            """Order something, after one question."""
+            return f"{await ctx.ask('Which size?')} {what}"
+
+        return agent
+
+
+@contextmanager
+def kitchen(callbacks: Callbacks = OPEN, **features: Any) -> Iterator[tuple[Kitchen, str]]:
+    """An agent of ours that pushes and does not stream."""
+    made = Kitchen()
+    core = Standalone(Settings(calls=Calls(ledger="batched"), limits=Limits(per_minute=0), callbacks=callbacks))
+    shown = FEATURES.model_copy(update={"streaming": False, "extended_agent_card": False, **features})
+    try:
+        with listening(made.agent(), core=core, features=shown) as url:
+            yield made, url
+    finally:
+        made.ready.set()
+        core.close()
+
+
+@contextmanager
+def public(folder: Path, url: str = "", front: Receiver | None = None) -> Iterator[tuple[Hosted, Receiver]]:
+    """A gateway behind an address that everybody knows, and what comes there on its way to it."""
+    with ExitStack() as stack:
+        before = front or stack.enter_context(receiving())
+        settings = Settings(
+            server=Server(shutdown_seconds=0.1),
+            storage=Storage(url=url, seal="env:A2A_SEAL"),
+            oauth=OAuth(resource=origin(before)),
+            calls=Calls(attempt_timeout=SOON),
+            limits=Limits(per_minute=0),
+        )
+        gateway = stack.enter_context(hosted(folder, settings=settings))
+        before.reply = lambda hook: forwarded(gateway, hook)
+        yield gateway, before
+
+
+def origin(front: Receiver) -> str:
+    parts = urlsplit(front.url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def forwarded(door: Door, hook: Webhook) -> int:
+    """Hand on what came."""
+    own = ("content-type", "authorization", TOKEN.lower(), "webhook-id")
+    return door.ask(
+        "POST", hook.path, hook.body, **{name: hook.headers[name] for name in own if name in hook.headers}
+    ).status
+
+
+def notices(gateway: Hosted) -> Notices:
+    connector = gateway.server.house.connectors["a2a"]
+    assert isinstance(connector, A2AConnector)
+    assert connector.notices is not None
+    return connector.notices
+
+
+def waits(gateway: Hosted) -> list[Wait]:
+    return list(notices(gateway)._waits.values())
+
+
+def hearing(gateway: Hosted, agent: str) -> Hearing:
+    """What the gateway knows of the pushes of an agent."""
+    found = gateway.run(gateway.server.directory.get(agent))
+    return notices(gateway).hearing(found.meta["route"]["address"])
+
+
+def added(gateway: Hosted, url: str) -> str:
+    agent = gateway.run(add(gateway.server, url))
+    return str(agent.id)
+
+
+class Calling(threading.Thread):
+    """A call under way."""
+
+    def __init__(self, gateway: Door, agent: str, what: str = "bread", capability: str = "bake", **more: Any):
+        super().__init__()
+        self._door = gateway
+        self._asked = {"agent": agent, "capability": capability, "input": {"what": what}} | more
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._door.call(**self._asked).json
+
+    def answered(self) -> Any:
+        self.join(SOON)
+        assert not self.is_alive()
+        return self.answer
+
+
+def until(true: Callable[[], bool]) -> None:
+    ends = time.monotonic() + SOON
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def eventually(gateway: Door, job: str) -> dict[str, Any]:
+    """A job when it has ended."""
+    found: dict[str, Any] = gateway.get(f"/v1/calls/{job}?wait=15").json
+    return found
+
+
+@pytest.mark.requirement("RF-013-32")
+def test_an_agent_that_does_not_stream_is_waited_for_by_its_push(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        notices(gateway).net = 600.0  # nothing is read unless somebody knocks
+        agent = added(gateway, url)
+        call = Calling(gateway, agent)
+        until(lambda: notices(gateway).came["taken"] > 0)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        until(lambda: notices(gateway).came.total() == 3)  # how it stood at first, the bread, and that it is done
+        assert set(notices(gateway).came) <= {"taken", "late"}
+        assert {urlsplit(one.path).path.rpartition("/")[0] for one in front.got} == {"/callbacks/a2a"}
+        assert len(notices(gateway)) == 0
+        said = [one.headers for one in front.got]
+        assert all(one[TOKEN.lower()] == one["authorization"].removeprefix("Bearer ") for one in said)
+
+
+def test_a_push_that_is_lost_loses_nothing(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        front.reply = lambda _: 204  # it never gets there
+        notices(gateway).net = 0.2
+        call = Calling(gateway, added(gateway, url))
+        assert made.begun.wait(SOON)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        assert not notices(gateway).came
+
+
+def test_a_job_that_goes_on_is_entered_when_somebody_knocks(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, _):
+        agent = added(gateway, url)
+        call = Calling(gateway, agent, metadata={"timeout": 2_000})
+        working = call.answered()
+        assert working.get("status") == "working", working
+        made.ready.set()
+        assert eventually(gateway, working["job"])["result"] == "baked bread"
+        assert notices(gateway).came["taken"] >= 2
+
+
+def test_a_question_and_its_answer_go_by_push_too(tmp_path: Path) -> None:
+    with kitchen() as (_, url), public(tmp_path) as (gateway, _):
+        notices(gateway).net = 600.0
+        asked = Calling(gateway, added(gateway, url), capability="order").answered()
+        assert asked.get("status") == "needs", asked
+        name = asked["questions"][0]["id"]
+        done = gateway.post(f"/v1/calls/{asked['job']}/answer", {"answers": {name: "large"}}).json
+        if done.get("status") == "working":
+            done = eventually(gateway, asked["job"])
+        assert done["result"] == "large bread"
+
+
+def test_an_agent_that_refuses_our_address_is_asked_instead(tmp_path: Path) -> None:
+    with kitchen(Callbacks(secret="env:A2A_HOOK")) as (made, url), public(tmp_path) as (gateway, front):
+        call = Calling(gateway, added(gateway, url))
+        assert made.begun.wait(SOON)
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        assert not front.got
+        assert len(notices(gateway)) == 0
+
+
+def test_agents_that_stream_or_do_not_push_are_followed_as_ever(tmp_path: Path) -> None:
+    with public(tmp_path) as (gateway, front):
+        for feature, has in (("streaming", True), ("push_notifications", False)):
+            with kitchen(OPEN, **{feature: has}) as (made, url):
+                made.ready.set()
+                agent = added(gateway, url)
+                assert Calling(gateway, agent).answered()["result"] == "baked bread"
+                gateway.run(gateway.server.directory.remove(agent))
+        assert not front.got
+
+
+class _Unhurried(_Executor):
+    """An agent of the SDK that goes on when the test says so."""
+
+    def __init__(self, ready: threading.Event):
+        self._ready = ready
+
+    async def _done(self, verb: str, rest: str, words: str, context: RequestContext, updater: TaskUpdater) -> None:
+        await asyncio.to_thread(self._ready.wait, SOON)
+        await super()._done(verb, rest, words, context, updater)
+
+
+@contextmanager
+def official(version: str, ready: threading.Event) -> Iterator[str]:
+    """An agent of the official SDK that pushes and does not stream."""
+
+    def make(url: str) -> ASGIApp:
+        card = _card(url, [("JSONRPC", version, "/rpc")], False)
+        card.capabilities.push_notifications = True
+        store = InMemoryPushNotificationConfigStore()
+        client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+        handler = DefaultRequestHandler(
+            agent_executor=_Unhurried(ready),
+            task_store=InMemoryTaskStore(),
+            agent_card=card,
+            push_config_store=store,
+            push_sender=BasePushNotificationSender(client, store),
+        )
+        spoken = create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=version == "0.3")
+        return Starlette(routes=[*create_agent_card_routes(card), *spoken])
+
+    with _served(make) as peer:
+        yield peer.url
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+def test_the_official_agent_is_waited_for_by_its_push(tmp_path: Path, version: str) -> None:
+    ready = threading.Event()
+    with official(version, ready) as url, public(tmp_path) as (gateway, front):
+        notices(gateway).net = 600.0
+        agent = added(gateway, url)
+        for _ in range(2):  # asked to push when its task is known, then with the message
+            ready.clear()
+            call = Calling(gateway, agent, capability="talk", input={"message": "story time"})
+            until(lambda: any(one.told for one in waits(gateway)))
+            ready.set()
+            assert call.answered()["result"] == ["Once ", "upon ", "time"]
+            until(lambda: hearing(gateway, agent).heard)
+        assert front.wait(1)[0].headers[TOKEN.lower()]
+
+
+# Agents that push badly
+
+
+class Clerk:
+    """An agent of the second generation that says it pushes, and works for ever; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.push: dict[str, Any] = {}
+        self.wrong: dict[str, int] = {}
+        """Methods that it answers with an error, and its code."""
+
+    def count(self, method: str) -> int:
+        return self.asked.count(method)
+
+    def app(self, url: str) -> ASGIApp:
+        skill = {"id": "pay", "name": "pay", "description": "Pays", "tags": ["x"]}
+        card = {"protocolVersion": "0.3.0", "name": "clerk", "description": "Pays", "version": "1", "url": f"{url}/"}
+        modes = {"defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"]}
+        shown = {**card, **modes, "capabilities": {"pushNotifications": True}, "skills": [skill]}
+
+        async def show(_: Request) -> JSONResponse:
+            return JSONResponse(shown)
+
+        async def talk(request: Request) -> JSONResponse:
+            return JSONResponse(self.said(await request.json()))
+
+        return Starlette(
+            routes=[Route("/.well-known/agent-card.json", show), Route("/", talk, methods=["POST"])],
+        )
+
+    def said(self, asked: dict[str, Any]) -> dict[str, Any]:
+        method, params = asked["method"], asked["params"]
+        self.asked.append(method)
+        answer = {"jsonrpc": "2.0", "id": asked["id"]}
+        if method in self.wrong:
+            return {**answer, "error": {"code": self.wrong[method], "message": "paid, but I do not like it"}}
+        if method == "tasks/pushNotificationConfig/set":
+            self.push = params["pushNotificationConfig"]
+            return {**answer, "result": params}
+        return {**answer, "result": WORKING}
+
+
+WORKING = {"kind": "task", "id": "t1", "contextId": "c1", "status": {"state": "working"}}
+SEND, SET, READ = "message/send", "tasks/pushNotificationConfig/set", "tasks/get"
+
+
+@contextmanager
+def clerk(folder: Path) -> Iterator[tuple[Clerk, Hosted, str]]:
+    made = Clerk()
+    with _served(made.app) as peer, public(folder) as (gateway, _):
+        yield made, gateway, added(gateway, peer.url)
+
+
+def paid(gateway: Hosted, agent: str, **more: Any) -> Any:
+    return Calling(gateway, agent, capability="pay", input={"message": "ten"}, **more).answered()
+
+
+def test_a_message_that_may_have_been_taken_is_not_sent_again(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SEND] = -32602
+        assert paid(gateway, agent)["errorCode"] == "invalid_input"
+        assert made.count(SEND) == 1
+        hearing(gateway, agent).hear()
+        assert paid(gateway, agent)["errorCode"] == "invalid_input"
+        assert made.count(SEND) == 2
+        assert not hearing(gateway, agent).heard  # if it was about the configuration, the next goes without
+        assert len(notices(gateway)) == 0
+
+
+def test_a_message_that_was_refused_for_its_configuration_goes_without_it(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SEND] = -32003
+        hearing(gateway, agent).hear()
+        assert paid(gateway, agent)["errorCode"] == "target_failed"
+        assert made.count(SEND) == 2
+
+
+def test_an_agent_that_will_not_push_is_asked_again_only_after_a_while(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SET] = -32602
+        for _ in range(2):
+            assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        assert made.count(SET) == 1
+        assert not hearing(gateway, agent).pushes(time.monotonic())
+        assert hearing(gateway, agent).pushes(time.monotonic() + 601)
+
+
+def test_one_hiccup_does_not_end_the_pushes_of_an_agent(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        made.wrong[SET] = -32053  # not now
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        assert hearing(gateway, agent).pushes(time.monotonic())
+        made.wrong.clear()
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        until(lambda: any(one.told for one in waits(gateway)))
+
+
+def test_an_agent_that_knocks_and_knocks_drives_nothing(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        until(lambda: bool(made.push))
+        path, token = urlsplit(made.push["url"]).path, made.push["token"]
+        before, rows, began, number = made.count(READ), len(gateway.rows("calls")), time.monotonic(), 0
+        while time.monotonic() < began + 2.0:
+            body = json.dumps({**WORKING, "metadata": {"number": number}}).encode()
+            assert gateway.ask("POST", path, body, **{TOKEN: token}).status == 200
+            number += 1
+        assert number > 20
+        reads, written = made.count(READ) - before, len(gateway.rows("calls")) - rows
+        lasted = time.monotonic() - began
+        assert reads <= 10 + lasted  # after 0.02 s, 0.04 s, ... 1 s
+        assert written <= 2 + lasted
+
+
+def test_a_job_whose_agent_turns_out_not_to_push_is_read_now_and_then(tmp_path: Path) -> None:
+    with clerk(tmp_path) as (made, gateway, agent):
+        assert paid(gateway, agent, metadata={"timeout": 400})["status"] == "working"
+        hearing(gateway, agent).refuse(time.monotonic())
+        until(lambda: len(notices(gateway)) == 0)
+        before, ends = made.count(READ), time.monotonic() + 1.0
+        until(lambda: time.monotonic() > ends)
+        assert made.count(READ) - before <= 3
+
+
+def test_an_agent_whose_pushes_never_come_is_asked_as_before(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        front.reply = lambda _: 204
+        notices(gateway).net = 600.0
+        agent = added(gateway, url)
+        for number in range(3):
+            made.begun.clear()
+            made.ready.clear()
+            call = Calling(gateway, agent, what=f"loaf {number}")
+            assert made.begun.wait(SOON)
+            until(lambda: any(one.told for one in waits(gateway)))
+            made.ready.set()
+            assert call.answered()["result"] == f"baked loaf {number}"
+        assert not hearing(gateway, agent).pushes(time.monotonic())
+
+
+def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        notices(gateway).net = 0.5
+        agent = added(gateway, url)
+        call = Calling(gateway, agent)
+        until(lambda: any(one.trusted for one in waits(gateway)))
+        front.reply = lambda _: 204  # from now on nothing gets there
+        ends = time.monotonic() + 0.8
+        until(lambda: time.monotonic() > ends)  # whatever knocked before has been read
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        until(lambda: not hearing(gateway, agent).heard)
+        notices(gateway).net = 600.0
+        assert Calling(gateway, agent, what="cake").answered()["result"] == "baked cake"
+        front.reply = lambda hook: forwarded(gateway, hook)
+        assert Calling(gateway, agent, what="pie").answered()["result"] == "baked pie"
+        until(lambda: hearing(gateway, agent).heard)
+
+
+# Who else comes to the address
+
+
+def test_what_is_not_genuine_is_refused_and_counted(tmp_path: Path) -> None:
+    with kitchen() as (made, url), public(tmp_path) as (gateway, front):
+        call = Calling(gateway, added(gateway, url))
+        genuine = front.wait(1)[0]
+        key = genuine.path.rpartition("/")[2]
+        until(lambda: getattr(notices(gateway).find(key), "task", None) is not None)
+        token, other = genuine.headers[TOKEN.lower()], hashlib.md5(b"x", usedforsecurity=False).hexdigest()
+
+        def post(path: str, body: bytes = genuine.body, token: str | None = token, **headers: str) -> int:
+            shown = {} if token is None else {TOKEN: token}
+            return gateway.ask("POST", path, body, **shown, **headers).status
+
+        assert post("/callbacks/a2a/nobody") == 404
+        assert post(f"/callbacks/a2a/{other}") == 401
+        assert post(genuine.path, token=None) == post(genuine.path, token="a" * 64) == 401
+        assert post(genuine.path, token=None, authorization="Bearer no") == 401
+        assert post(genuine.path, b"{") == 400
+        assert post(genuine.path, OTHER) == 422
+        assert post(genuine.path, b"x" * 2_000_000) == 413
+        counts = {"unknown": 1, "forged": 4, "malformed": 3}
+        assert {name: notices(gateway).came[name] for name in counts} == counts
+        assert b'agent3_a2a_callbacks_total{result="forged"} ' in gateway.get("/metrics").raw
+        shown = {TOKEN: token}
+        repeated = gateway.ask("POST", genuine.path, genuine.body, **shown, **{"webhook-id": genuine.id})
+        assert (repeated.status, repeated.json) == (200, {"status": "repeated"})
+        assert gateway.get(f"{genuine.path}?validationToken=abc").raw == b"abc"
+        assert gateway.get(f"/callbacks/a2a/{other}?validationToken=abc").status == 404
+        made.ready.set()
+        assert call.answered()["result"] == "baked bread"
+        late = gateway.ask("POST", genuine.path, genuine.body, **shown)
+        assert (late.status, late.json) == (200, {"status": "late"})
+
+
+def test_without_a_public_address_there_is_no_such_door(tmp_path: Path) -> None:
+    with hosted(tmp_path) as gateway:
+        assert gateway.post("/callbacks/a2a/x", {}).status == 404
+        connector = gateway.server.house.connectors["a2a"]
+        assert isinstance(connector, A2AConnector)
+        assert connector.notices is None
+
+
+def test_a_callback_outlives_the_gateway_that_asked_for_it(tmp_path: Path) -> None:
+    with kitchen() as (made, url), receiving() as front:
+        with public(tmp_path, front=front) as (gateway, _):
+            job = Calling(gateway, added(gateway, url), prefer="respond-async").answered()["job"]
+            until(lambda: any("a2a.task" in str(row["state"]) for row in gateway.rows("jobs")))
+        with public(tmp_path, front=front) as (again, _):
+            notices(again).net = 600.0
+            until(lambda: len(notices(again)) > 0)
+            made.ready.set()
+            done = eventually(again, job)
+            assert done.get("result") == "baked bread", done.get("error")
+            until(lambda: notices(again).came.total() > 0)
+            assert set(notices(again).came) <= {"taken", "late"}
+
+
+@pytest.mark.postgres
+def test_a_push_that_comes_to_another_gateway_is_passed_on(tmp_path: Path) -> None:
+    database = new_database_url()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with kitchen() as (made, url), public(tmp_path / "a", database) as (gateway, front):  # noqa: SIM117
+        with public(tmp_path / "b", database) as (other, _):
+            front.reply = lambda hook: forwarded(other, hook)
+            notices(gateway).net = 600.0
+            agent = added(gateway, url)
+            until(lambda: gateway.server.house.jobs.news.live and other.server.house.jobs.news.live)
+            call = Calling(gateway, agent)
+            until(lambda: notices(other).came["passed"] > 0)
+            made.ready.set()
+            assert call.answered()["result"] == "baked bread"
+            assert notices(other).came["passed"] >= 1
+            assert not notices(gateway).came

@@ -1,0 +1,105 @@
+"""Callbacks in one process: what is kept of them, who is told, and which are known for ours."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+import pytest
+
+from agent3.errors import NotFound
+from agent3.protocols.a2a.peer import push_receiver as module
+from agent3.protocols.a2a.peer.push_receiver import Hearing, Notices
+
+ADDRESS = "https://gateway.example/callbacks/a2a"
+SECRET = b"s" * 32
+BODY = b'{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'
+
+
+def test_the_ids_of_notices_take_little_room_however_long_they_are() -> None:
+    async def main() -> None:
+        notices = Notices(ADDRESS, SECRET)
+        key = notices.key("message")
+        notices.expect(key)
+        tracemalloc.start()
+        try:
+            for number in range(64):
+                assert notices.take(key, {"webhook-id": f"{number:05}" + "x" * 15_000}, BODY) == "taken"
+            assert tracemalloc.get_traced_memory()[0] < 100_000
+        finally:
+            tracemalloc.stop()
+        assert notices.take(key, {"webhook-id": "00063" + "x" * 15_000}, BODY) == "repeated"
+
+    asyncio.run(main())
+
+
+def test_any_process_of_the_house_answers_for_an_address_of_ours() -> None:
+    async def main() -> None:
+        ours, other, stranger = Notices(ADDRESS, SECRET), Notices(ADDRESS, SECRET), Notices(ADDRESS, b"t" * 32)
+        key = ours.key("message")
+        ours.expect(key)
+        assert ours.challenge(key, "abc") == other.challenge(key, "abc") == "abc"
+        for notices, name in ((stranger, key), (other, "0" * 32), (other, key[:-1] + "g"), (other, "")):
+            with pytest.raises(NotFound):
+                notices.challenge(name, "abc")
+
+    asyncio.run(main())
+
+
+def test_the_other_processes_are_not_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REST", 0.05)
+
+    async def main() -> None:
+        told: list[str] = []
+        again = asyncio.Event()
+
+        def pass_on(key: str) -> bool:
+            told.append(key)
+            if len(told) == 2:
+                again.set()
+            return True
+
+        notices = Notices(ADDRESS, SECRET, pass_on=pass_on)
+        key = notices.key("message")
+        assert {notices.take(key, {"webhook-id": str(number)}, BODY) for number in range(50)} == {"passed"}
+        assert told == [key]
+        assert notices.take(key, {"webhook-id": "7"}, BODY) == "repeated"
+        await asyncio.wait_for(again.wait(), 10)  # what came meanwhile is told once, and not lost
+        assert told == [key, key]
+
+    asyncio.run(main())
+
+
+def test_a_push_that_comes_late_has_come() -> None:
+    async def main() -> None:
+        notices = Notices(ADDRESS, SECRET)
+        for late in (lambda key: notices.take(key, {}, BODY), notices.knock):
+            key = notices.key(repr(late))
+            wait = notices.expect(key, repr(late))
+            notices.done(key)
+            assert not wait.hearing.heard
+            late(key)
+            assert wait.hearing.heard
+
+    asyncio.run(main())
+
+
+def test_words_that_may_have_been_missed_are_no_push() -> None:
+    async def main() -> None:
+        notices = Notices(ADDRESS, SECRET)
+        wait = notices.expect(notices.key("message"), "agent")
+        notices.knock("")
+        assert await wait.within(0.0)
+        assert not wait.hearing.heard
+
+    asyncio.run(main())
+
+
+def test_an_agent_is_asked_to_push_again_after_a_while_or_when_a_push_comes() -> None:
+    hearing = Hearing()
+    assert [hearing.miss(5.0) for _ in range(3)] == [False, False, True]
+    assert not hearing.pushes(604.0)
+    assert hearing.pushes(605.0)
+    hearing.hear()
+    assert hearing.pushes(6.0)
+    assert hearing.heard

@@ -1,0 +1,38 @@
+"""What a server's result becomes: nothing is said twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent3.model import Part, value_of
+from agent3.protocols.mcp.client.answers import parts_of
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "value"),
+    [
+        ([text("3")], {"result": 3}, {"result": 3}),
+        ([text("HELLO")], {"result": "HELLO"}, {"result": "HELLO"}),
+        ([text('"3"')], {"result": "3"}, {"result": "3"}),
+        ([text("true")], {"result": True}, {"result": True}),
+        ([text('{"a": 1}')], {"a": 1}, {"a": 1}),
+        ([text("1"), text("2")], {"result": [1, 2]}, {"result": [1, 2]}),
+        ([text("a"), text('{"b": 2}')], {"result": ["a", {"b": 2}]}, {"result": ["a", {"b": 2}]}),
+        ([], {"result": []}, {"result": []}),
+        ([text("3")], None, "3"),
+    ],
+)
+def test_a_text_that_repeats_the_structured_content_is_left_out(content: Any, structured: Any, value: Any) -> None:
+    assert value_of(parts_of({"content": content, "structuredContent": structured}, "it")) == value
+
+
+@pytest.mark.parametrize("said", ["4", "about 3", "[3]"])
+def test_a_text_that_says_something_else_stays(said: str) -> None:
+    found = parts_of({"content": [text(said)], "structuredContent": {"result": 3}}, "it")
+    assert found == (Part(text=said), Part(data={"result": 3}))

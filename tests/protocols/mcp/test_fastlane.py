@@ -1,0 +1,319 @@
+"""Both lanes give the same answers: the same requests are sent down each and compared."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import ASGIApp, Message
+
+from agent3.jsonrpc import SSEParser
+from agent3.model import LOCAL, Principal
+from agent3.observe.metrics import Metrics
+from agent3.protocols.functions import Context, LocalAgent
+from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.fast_lane import FastLane
+from agent3.protocols.mcp.door.gateway_tools import GatewayTools
+from agent3.server.app import door as door_of
+from agent3.server.build import build
+from agent3.server.demo import agents
+from agent3.settings import Settings, Storage
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+}
+slow_agent = LocalAgent("Slow", agent_id="slow")
+started, cancelled = asyncio.Event(), asyncio.Event()
+
+
+@slow_agent.capability
+async def wait(ctx: Context) -> str:
+    """Wait for a long time."""
+    started.set()
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+    return "never"
+
+
+class Counted:
+    """A lane that counts what reaches it."""
+
+    def __init__(self, inner: ASGIApp):
+        self.inner = inner
+        self.requests = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.requests += 1
+        await self.inner(scope, receive, send)
+
+
+class Lanes:
+    """The two lanes of one gateway."""
+
+    def __init__(self, door: MCPDoor):
+        self.door = door
+        self.sdk = Counted(door.asgi())
+        self.fast = FastLane(door)
+        self.fast._slow = self.sdk
+
+    async def both(self, body: Any, headers: dict[str, str] | None = None) -> tuple[Any, Any]:
+        """What each lane answers, without what differs between any two calls; the fast one must not ask the SDK."""
+        slow = await ask(self.sdk, body, headers)
+        before = self.sdk.requests
+        fast = await ask(self.fast, body, headers)
+        assert self.sdk.requests == before, "the request was not taken by the fast lane"
+        return comparable(slow), comparable(fast)
+
+
+def comparable(answer: tuple[int, dict[str, str], bytes]) -> Any:
+    status, headers, body = answer
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        body = next(frame.data for frame in SSEParser().feed(body) if frame.data)
+    steady = re.sub(rb'(\\?"responseTime\\?":)[0-9.e-]+', rb"\g<1>0", body)
+    found = msgspec.json.decode(steady)
+    for block in found.get("result", {}).get("content", []):
+        if block.get("text", "").startswith("{"):
+            block["text"] = msgspec.json.decode(block["text"])
+    return status, found
+
+
+async def ask(
+    lane: ASGIApp, body: Any, headers: dict[str, str] | None = None, *, gone: Callable[[], Any] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    """One POST, spoken in ASGI; ``gone`` is awaited before the client hangs up."""
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    plain = {"host": "127.0.0.1:8333", "content-type": "application/json"}
+    plain |= {"accept": "application/json, text/event-stream"} | (headers or {})
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "server": ("127.0.0.1", 8333),
+        "client": ("127.0.0.1", 40000),
+        "headers": [(key.lower().encode(), value.encode()) for key, value in plain.items()],
+    }
+    said = [{"type": "http.request", "body": raw, "more_body": False}]
+    heard: list[Message] = []
+    over = asyncio.Event()
+
+    async def receive() -> Message:
+        if said:
+            return said.pop()
+        await (gone() if gone is not None else over.wait())
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        heard.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            over.set()
+
+    await asyncio.wait_for(lane(scope, receive, send), 20)
+    if not heard:
+        return 0, {}, b""
+    told = {key.decode().lower(): value.decode() for key, value in heard[0]["headers"]}
+    return heard[0]["status"], told, b"".join(one.get("body", b"") for one in heard[1:])
+
+
+def modern(method: str, key: Any = 1, **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+    if "name" in params:
+        headers["mcp-name"] = params["name"]
+    return {"jsonrpc": "2.0", "id": key, "method": method, "params": {**params, "_meta": META}}, headers
+
+
+def a_call(tool: str = "agent3_call", key: Any = 1, **arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    return modern("tools/call", key, name=tool, arguments=arguments)
+
+
+@asynccontextmanager
+async def lanes(principal: Callable[[Any], Principal] = lambda scope: LOCAL) -> AsyncIterator[Lanes]:
+    settings = Settings(storage=Storage(url=":memory:"))
+    async with build(settings, [*agents(), slow_agent], metrics=Metrics()) as server:
+        door = door_of(server, GatewayTools(server.gateway, server.env), principal)
+        async with door.running():
+            both = Lanes(door)
+            await ask(both.sdk, *modern("tools/list"))  # a tool is regular once it has been seen
+            yield both
+
+
+async def a_session(both: Lanes) -> dict[str, str]:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    _, told, _ = await ask(both.fast, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    headers = {"mcp-session-id": told["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    await ask(both.fast, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
+    return headers
+
+
+CALLS = [
+    a_call(agentId="echo", message="hello"),
+    a_call(agentId="echo", message="ünïcödé \u2028 \U0001f355", key="a string"),
+    a_call(agentId="calculator", message="1/0"),
+    a_call(agentId="ech", message="hello"),
+    a_call(agentId="echo", message="hello", metadata={"timeout": -1}),
+    a_call(agentId="echo"),
+    a_call(nothing=True),
+    a_call(agentId="pizza", capability="menu"),
+    a_call("agent3_search", query="pizza"),
+    a_call("agent3_search", query="pizza", limit=0),
+    a_call("agent3_select", agentId="pizza"),
+    a_call("agent3_select", agentId="nobody"),
+    a_call("agent3_invoke", agentId="pizza"),
+    a_call("agent3_feedback", agentId="pizza", rating=9),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_modern_call_is_answered_alike_by_both_lanes(number: int) -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            slow, fast = await both.both(*CALLS[number])
+            assert fast == slow
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_legacy_call_is_answered_alike_by_both_lanes(number: int) -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            headers = await a_session(both)
+            body = CALLS[number][0]
+            legacy = {**body, "params": {key: value for key, value in body["params"].items() if key != "_meta"}}
+            slow, fast = await both.both(legacy, headers)
+            assert fast == slow
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("method", ["tools/list", "server/discover"])
+def test_lists_are_the_answers_of_the_sdk_remembered(method: str) -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            first = comparable(await ask(both.fast, *modern(method, 7)))
+            slow, fast = await both.both(*modern(method, 7))
+            assert first == slow == fast
+
+    asyncio.run(story())
+
+
+def test_a_legacy_ping_and_list_are_remembered_too() -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            headers = await a_session(both)
+            for method in ("ping", "tools/list"):
+                body = {"jsonrpc": "2.0", "id": 3, "method": method}
+                await ask(both.fast, body, headers)
+                slow, fast = await both.both(body, headers)
+                assert fast == slow
+
+    asyncio.run(story())
+
+
+def _without(name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    body, headers = a_call(agentId="echo", message="hello")
+    return body, {key: value for key, value in headers.items() if key != name}
+
+
+def _with(**more: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    body, headers = a_call(agentId="echo", message="hello")
+    return {**body, "params": {**body["params"], **more}}, headers
+
+
+IRREGULAR = [
+    (b"not json", {}),
+    (b"[" * 50_000, {}),
+    ([], {}),
+    _without("mcp-method"),
+    _without("mcp-name"),
+    _with(_meta={**META, "progressToken": 5}),
+    _with(_meta={**META, "io.modelcontextprotocol/logLevel": "debug"}),
+    _with(_meta={}),
+    _with(requestState="x", inputResponses={}),
+    _with(arguments=[1]),
+    (a_call(agentId="echo", message="x")[0], {**a_call()[1], "host": "evil.example"}),
+    (a_call(agentId="echo", message="x")[0], {**a_call()[1], "origin": "https://evil.example"}),
+    (a_call(agentId="echo", message="x")[0], {**a_call()[1], "accept": "text/plain"}),
+    (a_call(agentId="echo", message="x")[0], {**a_call()[1], "mcp-protocol-version": "2099-01-01"}),
+    a_call("nothing_like_it"),
+    a_call(agentId="echo", message="hello", key=True),
+    a_call(agentId="echo", message="hello", key=1.5),
+    modern("resources/list"),
+    modern("no/such/method"),
+    ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"mcp-session-id": "forged", "mcp-protocol-version": "2025-11-25"}),
+]
+
+
+@pytest.mark.parametrize("number", range(len(IRREGULAR)))
+def test_what_is_irregular_is_the_sdks_to_answer(number: int) -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            slow = await ask(both.sdk, *IRREGULAR[number])
+            before = both.sdk.requests
+            fast = await ask(both.fast, *IRREGULAR[number])
+            assert both.sdk.requests == before + 1
+            assert fast[0] == slow[0]
+            assert fast[2][:40] == slow[2][:40]
+
+    asyncio.run(story())
+
+
+def test_a_call_that_asks_is_begun_once_and_finished_by_the_sdks_lane() -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            body, headers = a_call(agentId="pizza", message="a pepperoni pizza", capability="order")
+            body["params"]["_meta"] = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+            status, _, raw = await ask(both.fast, body, headers)
+            result = msgspec.json.decode(raw)["result"]
+            assert (status, result["resultType"]) == (200, "input_required")
+            jobs = await _jobs(both)
+            assert jobs == 1
+
+    asyncio.run(story())
+
+
+async def _jobs(both: Lanes) -> int:
+    tools: Any = both.door.toolset
+    rows = await tools._gateway.house.database.all("SELECT id FROM jobs")
+    return len(rows)
+
+
+def test_a_modern_client_that_hangs_up_cancels_the_call() -> None:
+    async def story() -> None:
+        started.clear()
+        cancelled.clear()
+        async with lanes() as both:
+            body, headers = a_call(agentId="slow", input={})
+            status, _, _ = await ask(both.fast, body, headers, gone=started.wait)
+            assert status == 0
+            await asyncio.wait_for(cancelled.wait(), 5)
+
+    asyncio.run(story())
+
+
+def test_a_legacy_session_belongs_to_who_opened_it() -> None:
+    who = [Principal("alice")]
+
+    async def story() -> None:
+        async with lanes(lambda scope: who[0]) as both:
+            headers = await a_session(both)
+            body = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": CALLS[0][0]["params"]}
+            assert (await ask(both.fast, body, headers))[0] == 200
+            who[0] = Principal("mallory")
+            assert (await ask(both.fast, body, headers))[0] == 404
+
+    asyncio.run(story())

@@ -1,0 +1,293 @@
+"""The mirror of a server: news for many who come and go at once, and nothing secret in what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from agent3.errors import Agent3Error, MalformedResponse, NotFound, TargetError, TooLarge, Unavailable
+from agent3.identity.secrets import Secret
+from agent3.model import Done, Needs, Principal, Route
+from agent3.protocols.mcp.client.connector import Heard, MCPConnector
+from agent3.protocols.mcp.door import passthrough as module
+from agent3.protocols.mcp.door.passthrough import Keys, Mirror
+from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
+
+TOKEN = "the-token-of-the-route"
+IN_ADDRESS = "the-key-of-the-address"
+ANN = Caller(Principal("ann"), lambda event: None, "modern", can_elicit=False)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(story, 30)
+
+    asyncio.run(bounded())
+
+
+class Server:
+    """Stands for the connector and the server behind it: streams of news that stay open, and whatever it shall say."""
+
+    def __init__(self) -> None:
+        self.streams: list[tuple[str, ...]] = []
+        self.asked = 0
+        self.refuses: set[str] = set()
+        self.breaks: asyncio.Event | None = None
+        self.says: Any = {}
+
+    async def watch(self, route: Route, uris: Sequence[str], heard: Heard, *, secret: Secret | None = None) -> None:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        if self.refuses & set(uris):
+            raise NotFound(f"no such resource; you are {secret.reveal() if secret else ''}")
+        self.streams.append(tuple(uris))
+        try:
+            heard("notifications/subscriptions/acknowledged", {})
+            await (self.breaks or asyncio.Event()).wait()
+            raise Unavailable("gone")
+        finally:
+            self.streams.remove(tuple(uris))
+
+    async def request(self, route: Route, method: str, params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._said())
+
+    async def items(self, route: Route, method: str, key: str, **options: Any) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", self._said())
+
+    def _said(self) -> Any:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+def shown(server: Server, heard: Heard = lambda method, params: None) -> Mirror:
+    async def keys() -> Keys:
+        return Keys(Secret(TOKEN), (Secret(TOKEN), Secret(IN_ADDRESS)))
+
+    return Mirror(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
+
+
+async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:
+    async with asyncio.timeout(5):
+        while server.streams != streams:
+            await asyncio.sleep(0.005)
+
+
+# News
+
+
+def test_any_number_may_begin_to_watch_at_once() -> None:
+    async def story() -> None:
+        server = Server()
+        mirror = shown(server)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(mirror.watch(uri, "ann") for uri in "abcdefgh"))
+        assert server.asked <= 2  # one promise serves all that came together
+        await settled(server, [tuple("abcdefgh")])
+        async with asyncio.timeout(5):
+            await asyncio.gather(mirror.watch("i", "ann"), mirror.watch("a", "bob"), mirror.watch("k", "bob"))
+        await settled(server, [tuple("abcdefghik")])
+        await mirror.aclose()
+        assert server.streams == []
+
+    run(story())
+
+
+def test_no_stream_outlives_the_mirror() -> None:
+    async def story() -> None:
+        server = Server()
+        mirror = shown(server)
+        await mirror.watch("a", "ann")
+        late = asyncio.ensure_future(mirror.watch("b", "ann"))
+        await asyncio.sleep(0)
+        await mirror.aclose()
+        with pytest.raises(Unavailable):
+            await late
+        assert server.streams == []
+        with pytest.raises(Unavailable):
+            await mirror.watch("c", "ann")
+
+    run(story())
+
+
+def test_a_refused_resource_keeps_nobody_from_the_others() -> None:
+    async def story() -> None:
+        server = Server()
+        server.refuses = {"bad"}
+        mirror = shown(server)
+        await mirror.watch("a", "ann")
+        results = await asyncio.gather(
+            mirror.watch("b", "ann"), mirror.watch("bad", "ann"), mirror.watch("c", "bob"), return_exceptions=True
+        )
+        assert [type(one) for one in results] == [type(None), NotFound, type(None)]
+        assert TOKEN not in str(results[1])
+        await settled(server, [("a", "b", "c")])
+        with pytest.raises(NotFound):
+            await mirror.watch("bad", "bob")
+        assert server.streams == [("a", "b", "c")]  # the news of others goes on
+        await mirror.aclose()
+
+    run(story())
+
+
+def test_who_goes_while_it_waits_leaves_nothing_behind() -> None:
+    async def story() -> None:
+        server = Server()
+        mirror = shown(server)
+        gone = asyncio.ensure_future(mirror.watch("a", "ann"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stays = asyncio.ensure_future(mirror.watch("b", "bob"))
+        await stays
+        mirror.unwatch("b", "bob")
+        await settled(server, [])
+        await mirror.aclose()
+
+    run(story())
+
+
+def test_the_last_who_goes_ends_the_stream_and_who_does_not_wait_ends_nothing() -> None:
+    async def story() -> None:
+        server = Server()
+        mirror = shown(server)
+        for client in ("ann", "ann", "bob"):
+            await mirror.watch("a", client)
+        assert server.asked == 1
+        for client in ("ann", "bob", "bob", "eve"):
+            mirror.unwatch("a", client)
+        await asyncio.sleep(0.02)
+        assert server.streams == [("a",)]
+        mirror.unwatch("a", "ann")
+        await settled(server, [])
+        await mirror.watch("a", "ann")
+        await settled(server, [("a",)])
+        await mirror.aclose()
+
+    run(story())
+
+
+def test_one_client_cannot_take_the_room_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCHED", 5)
+    monkeypatch.setattr(module, "WATCHED_BY_ONE", 3)
+
+    async def story() -> None:
+        mirror = shown(Server())
+        for uri in "abc":
+            await mirror.watch(uri, "ann")
+        with pytest.raises(TooLarge, match="You wait for 3"):
+            await mirror.watch("d", "ann")
+        await mirror.watch("a", "ann")  # what it has already takes no room
+        for uri in "de":
+            await mirror.watch(uri, "bob")
+        with pytest.raises(TooLarge, match="5 resources"):
+            await mirror.watch("f", "bob")
+        mirror.unwatch("b", "ann")
+        await mirror.watch("f", "bob")
+        await mirror.aclose()
+
+    run(story())
+
+
+def test_after_a_gap_everything_that_is_waited_for_may_have_changed() -> None:
+    async def story() -> None:
+        server, told = Server(), asyncio.Queue[str]()
+        server.breaks = asyncio.Event()
+        mirror = shown(server, lambda method, params: told.put_nowait(params["uri"]))
+        await asyncio.gather(mirror.watch("a", "ann"), mirror.watch("b", "ann"))
+        mirror.unwatch("b", "ann")
+        broken, server.breaks = server.breaks, None
+        broken.set()
+        async with asyncio.timeout(10):
+            assert await told.get() == "a"
+        await settled(server, [("a",)])
+        assert told.empty()
+        await mirror.aclose()
+
+    run(story())
+
+
+# Secrets and hidden characters
+
+ECHO = f"you sent {TOKEN} to ?key={IN_ADDRESS}"
+SPLIT = f"{TOKEN[:5]}\u200b{TOKEN[5:]} \u202e\x07"
+
+
+def clean(told: object) -> None:
+    text = repr(told)
+    assert TOKEN not in text
+    assert IN_ADDRESS not in text
+    assert not any(hidden in text for hidden in ("\\u202e", "\\x07", "\\u200b"))
+    assert "***" in text
+
+
+def test_what_is_shown_holds_neither_credential_nor_hidden_characters() -> None:
+    async def story() -> None:
+        server = Server()
+        mirror = shown(server)
+        server.says = [{"uri": "a://b", "name": ECHO, "description": SPLIT, "_meta": {ECHO: SPLIT}}]
+        clean(await mirror.resources())
+        server.says = [{"uriTemplate": "a://{b}", "name": ECHO, "description": SPLIT}]
+        clean(await mirror.templates())
+        server.says = [{"name": ECHO, "arguments": [{"name": "x", "description": SPLIT}]}]
+        clean(await mirror.prompts())
+        server.says = {"contents": [{"uri": f"a://{TOKEN}", "text": ECHO + SPLIT}], "_meta": {"a": ECHO}}
+        clean(await mirror.read("a://b", ANN))
+        message = {"role": "assistant", "content": {"type": "text", "text": ECHO + SPLIT, "_meta": {"a": ECHO}}}
+        server.says = {"messages": [message], "description": SPLIT, "_meta": {"a": ECHO}}
+        clean(await mirror.prompt("p", {}, ANN))
+        server.says = {"completion": {"values": [ECHO, SPLIT]}}
+        clean(await mirror.complete(Completion(kind="prompt", name="p", argument="a", value="")))
+
+    run(story())
+
+
+def test_bytes_that_hold_the_credential_stay_readable() -> None:
+    async def story() -> None:
+        server = Server()
+        server.says = {"contents": [{"uri": "a://b", "blob": base64.b64encode(f"x{TOKEN}y".encode()).decode()}]}
+        done = await shown(server).read("a://b", ANN)
+        assert isinstance(done, Done)
+        assert done.parts[0].raw == b"x***y"
+
+    run(story())
+
+
+def test_a_question_holds_no_credential_either() -> None:
+    async def story() -> None:
+        server = Server()
+        params = {"message": ECHO + SPLIT, "requestedSchema": {"type": "object", "properties": {}}}
+        server.says = {
+            "resultType": "input_required",
+            "requestState": TOKEN,
+            "inputRequests": {"q": {"method": "elicitation/create", "params": params}},
+        }
+        asked = await shown(server).read("a://b", ANN)
+        assert isinstance(asked, Needs)
+        clean(asked)
+
+    run(story())
+
+
+FAULTS = [
+    TargetError(ECHO + SPLIT, data={PASSED: {"error": {"code": -1, "message": ECHO, "data": {ECHO: [SPLIT]}}}}),
+    MalformedResponse(ECHO + SPLIT),
+    RuntimeError(ECHO + SPLIT),
+    TimeoutError(ECHO + SPLIT),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: type(one).__name__)
+def test_what_goes_wrong_is_told_without_credential_and_hidden_characters(fault: Exception) -> None:
+    async def story() -> None:
+        server = Server()
+        server.says = fault
+        for asked in (shown(server).resources(), shown(server).read("a://b", ANN)):
+            with pytest.raises(Agent3Error) as caught:
+                await asked
+            clean((caught.value.message, caught.value.data, str(caught.value)))
+
+    run(story())

@@ -1,0 +1,108 @@
+"""Which of many elements is meant: what speaks for one, what against it, and when nothing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent3.protocols.nlweb.healing.fingerprints import Print, digests, of_page
+from agent3.protocols.nlweb.healing.scoring import judge, name_likeness, score
+
+AROUND = digests("Blue mug stoneware three hundred millilitres")
+BUTTON = Print(
+    role="button", tag="button", name="Add to cart", id="add", classes=("btn", "primary"), near=AROUND,
+    heading=digests("Blue mug"), fields=("count",), path=("button", "form", "main"), landmark="form",
+)  # fmt: skip
+
+
+def like(**changes: Any) -> Print:
+    """The button after a redesign: another id, other classes, other wrappers, and these changes."""
+    looks = {"id": "c8f1", "classes": ("c-btn",), "path": ("button", "span", "div", "form")}
+    return Print(**{**{key: getattr(BUTTON, key) for key in Print.__struct_fields__}, **looks, **changes})
+
+
+def test_a_redesigned_element_is_recognised_among_others() -> None:
+    others = [like(name="Save for later"), like(), like(name="Share")]
+    verdict = judge(BUTTON, others)
+    assert verdict.chosen is not None
+    assert verdict.chosen.index == 1
+    assert verdict.margin > 0.12
+
+
+@pytest.mark.parametrize("name", ["Add to basket", "Add to bag", "Add to your cart"])
+def test_a_name_that_says_the_same_in_other_words_is_the_same(name: str) -> None:
+    assert name_likeness("Add to cart", name) == 1.0
+    assert judge(BUTTON, [like(name=name)]).chosen is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Remove from cart", "it says 'remove'"),
+        ("Get premium", "premium"),
+        ("Tell me when it is back", "called something else"),
+        ("Add to cart help", "neither its name nor a mark"),
+    ],
+)
+def test_a_decoy_in_the_same_place_is_not_taken(name: str, reason: str) -> None:
+    decoy = like(name=name, classes=BUTTON.classes, path=BUTTON.path)
+    verdict = judge(BUTTON, [decoy], threshold=0.0)
+    assert verdict.chosen is None
+    assert reason in verdict.reason
+
+
+def test_an_element_of_another_role_is_never_taken() -> None:
+    link = like(role="link", tag="a", id=BUTTON.id, classes=BUTTON.classes)
+    assert judge(BUTTON, [link]).reason == "there is no other button on the page"
+
+
+def test_the_same_name_among_other_things_is_not_taken() -> None:
+    stranger = like(near=digests("Our letter once a month"), heading=digests("Newsletter"), fields=("letter",))
+    assert judge(BUTTON, [stranger], threshold=0.0).reason == "it stands among other things"
+
+
+def test_of_two_that_are_alike_none_is_taken() -> None:
+    assert judge(BUTTON, [like(), like()]).reason == "several elements are like it"
+
+
+def test_another_number_is_another_thing() -> None:
+    known = Print(role="link", tag="a", name="Open 2041", near=AROUND)
+    assert judge(known, [Print(role="link", tag="a", name="Open 2042", near=AROUND)]).chosen is None
+    assert name_likeness("Open 2041", "Open 2042") == 0.0
+
+
+def test_from_and_to_are_never_taken_for_each_other() -> None:
+    known = Print(
+        role="textbox", tag="input", name="From", id="a", placeholder="Airport", near=AROUND, fields=("a", "b")
+    )
+    other = Print(role="textbox", tag="input", name="To", id="a", placeholder="Airport", near=AROUND, fields=("a", "b"))
+    assert judge(known, [other], threshold=0.0).reason == "it says the opposite"
+
+
+def test_a_mark_of_the_site_outweighs_another_name_only_with_its_surroundings() -> None:
+    known = Print(role="textbox", tag="input", name="Cabin", field="cabin", near=AROUND)
+    same_place = Print(role="textbox", tag="input", name="Class of travel", field="cabin", near=AROUND)
+    elsewhere = Print(
+        role="textbox", tag="input", name="Class of travel", field="cabin", near=digests("quite other words")
+    )
+    assert judge(known, [same_place], threshold=0.0).chosen is not None
+    assert judge(known, [elsewhere], threshold=0.0).chosen is None
+
+
+def test_a_changed_id_counts_less_than_a_changed_name() -> None:
+    assert score(BUTTON, like()) > score(BUTTON, like(id=BUTTON.id, name="Show the details"))
+
+
+def test_words_around_an_element_are_kept_as_digests_only() -> None:
+    seen = {
+        "role": "button",
+        "tag": "button",
+        "name": "Pay",
+        "near": "Hello Ada Lovelace",
+        "heading": "",
+        "box": [0, 0, 0, 0],
+    }
+    made = of_page(seen)
+    assert "ada" not in repr(made).lower()
+    assert set(made.near) == set(digests("lovelace hello ada"))

@@ -1,0 +1,402 @@
+"""Interfaces that are made rather than written: learnt from a page, recorded from a person; and tools of a page."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from agent3 import bridge
+from agent3.cli.web import app
+from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
+from agent3.errors import MalformedResponse, SecurityError, SetupError, TargetError, ValidationError
+from agent3.nlweb import NLWebExecutor
+from agent3.protocols.nlweb.authoring import files
+from agent3.protocols.nlweb.authoring.checking import check
+from agent3.protocols.nlweb.authoring.learning import learn
+from agent3.protocols.nlweb.authoring.recording import Recorder
+from agent3.protocols.nlweb.authoring.workbench import run_action
+from agent3.protocols.nlweb.steps.webmcp import plan, tools_of
+from agent3.protocols.nlweb.visit.page_session import Session
+from tests.support.sites import Page, Site
+
+pytestmark = pytest.mark.browser
+
+T = TypeVar("T")
+A = ActionType
+
+HOME = """<!doctype html><title>Tea house</title><meta name=description content="Sells tea">
+<nav><a href="/news">News</a><a href="/">Home</a><a href="http://other.example/">Away</a></nav>
+<form role=search action="/found"><input type=search name=q aria-label="What you look for">
+<select name=kind><option value="">any</option><option value=green>Green</option></select>
+<button>Search</button></form>
+<form id=login method=post action="/enter"><label>Your name <input name=user required></label>
+<label>Password <input name=word type=password required></label>
+<label><input type=checkbox name=stay> Stay signed in</label><button>Sign in</button></form>
+<table id=prices><caption>Prices</caption><thead><tr><th>Tea</th><th>Price now</th></tr></thead>
+<tbody><tr><td>Assam</td><td>€ 3</td></tr><tr><td>Sencha</td><td>€ 4</td></tr></tbody></table>
+<main><div class=shelf>
+<div class=card><h3 class=name>Assam</h3><span class=price>€ 3,50</span><a href=/tea/1>More</a></div>
+<div class=card><h3 class=name>Sencha</h3><span class=price>€ 4</span><a href=/tea/2>More</a></div>
+<div class=card><h3 class=name>Oolong</h3><span class=price>€ 5</span><a href=/tea/3>More</a></div></div></main>"""
+
+TOOLS = """<!doctype html><title>Tools</title><h1>Tools</h1><input id=a><button id=add>Add</button>
+<form toolname=find tooldescription="Find a tea" toolautosubmit action=/found>
+<input name=q toolparamdescription=what></form>
+<script>
+const offer = tool => document.modelContext.registerTool(tool);
+const numbers = {type: 'object', properties: {a: {type: 'number'}, b: {type: 'number'}}, required: ['a', 'b']};
+offer({name: 'addNumbers', description: 'Adds', inputSchema: numbers, annotations: {readOnlyHint: true},
+       execute: async given => ({sum: given.a + given.b})});
+offer({name: 'buy', description: 'Buys', inputSchema: {type: 'object', properties: {tea: {type: 'string'}}},
+       annotations: {consequentialHint: true},
+       execute: async given => {
+         await fetch('/bought');
+         return {content: [{type: 'text', text: 'bought ' + given.tea}]};
+       }});
+offer({name: 'broken', description: 'Breaks', execute: async () => { throw new Error('no tea left'); }});
+</script>"""
+
+
+def found(query: dict[str, str]) -> str:
+    return f"<!doctype html><title>Found</title><h1>Found {html.escape(query.get('q', ''))}</h1>"
+
+
+def entered(query: dict[str, str]) -> str:
+    return f"<!doctype html><h1>Welcome {html.escape(query.get('user', ''))}</h1>"
+
+
+PAGES: dict[str, Page] = {
+    "/": HOME,
+    "/found": found,
+    "/enter": entered,
+    "/tools": TOOLS,
+    "/news": "<h1>News</h1>",
+    "/bought": "yes",
+    "/empty": "<p>nothing",
+}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with Site(PAGES) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site) -> Iterator[NLWebExecutor]:
+    with NLWebExecutor(NLWebInterface(interface_id="tea", name="Tea", base_url=site.url)) as executor:
+        yield executor
+
+
+def on(browser: NLWebExecutor, path: str, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """Do something on a page, in the loop that the browser belongs to."""
+    session = browser._session
+    assert session is not None
+    if path:
+        browser._execute_single_action(NLWebAction(action_type=A.NAVIGATE, value=path))
+    done: T = bridge.run(work(session))
+    return done
+
+
+def run(browser: NLWebExecutor, interface: NLWebInterface, action: str, **given: Any) -> Any:
+    """Run an action of another interface in the same browser."""
+
+    async def work(session: Session) -> Any:
+        before, session.scene.interface = session.scene.interface, interface
+        try:
+            return await session.run(action, interface.actions[action], given)
+        finally:
+            session.scene.interface = before
+
+    return on(browser, "", work)
+
+
+# Learning
+
+
+@pytest.fixture(scope="module")
+def learnt(browser: NLWebExecutor) -> NLWebInterface:
+    return on(browser, "/", lambda session: learn(session.page))
+
+
+def test_a_page_becomes_an_interface_that_can_be_written_and_read(learnt: NLWebInterface) -> None:
+    assert (learnt.name, learnt.description) == ("Tea house", "Sells tea")
+    assert set(learnt.actions) == {"search", "login", "read_prices", "list_card", "open_news"}
+    assert files.parse(files.dump(learnt), "yaml") == learnt
+
+
+def test_a_learnt_search_form_runs_as_it_is(browser: NLWebExecutor, learnt: NLWebInterface) -> None:
+    info = learnt.info["search"]
+    assert info.hints.read_only
+    assert info.input_schema is not None
+    assert info.input_schema["required"] == ["what_you_look_for"]
+    assert info.input_schema["properties"]["kind"]["enum"] == ["", "green"]
+    result = run(browser, learnt, "search", what_you_look_for="sencha", kind="green")
+    assert result["heading"] == "Found sencha"
+    assert run(browser, learnt, "search", what_you_look_for="assam")["heading"] == "Found assam"
+
+
+def test_a_learnt_login_has_a_secret_and_consequences(learnt: NLWebInterface) -> None:
+    info = learnt.info["login"]
+    assert info.hints.consequential
+    assert info.input_schema is not None
+    assert set(info.input_schema["properties"]) == {"your_name", "stay_signed_in"}
+    assert [one.value for one in learnt.actions["login"] if one.action_type is A.TYPE] == [
+        "{your_name}",
+        "{secret:password}",
+    ]
+    assert learnt.metadata["secrets"]["password"].startswith("env:")
+
+
+def test_tables_and_repeated_cards_are_learnt_with_their_fields(browser: NLWebExecutor, learnt: NLWebInterface) -> None:
+    assert run(browser, learnt, "read_prices") == [
+        {"tea": "Assam", "price_now": "€ 3"},
+        {"tea": "Sencha", "price_now": "€ 4"},
+    ]
+    cards = run(browser, learnt, "list_card")
+    assert [one["name"] for one in cards] == ["Assam", "Sencha", "Oolong"]
+    assert cards[0]["price"]["amount"] == 3.5
+    assert cards[2]["url"].endswith("/tea/3")
+
+
+PLANTS = """<!doctype html><title>Plants</title><form action=""><label>Search <input name=q></label><button>Go</button>
+</form><div class=card><b>Ivy</b> <i>€ 2</i> <a href=/p/1>More</a></div><div class=card><b>Fern</b> <i>€ 3</i>
+<a href=/p/2>More</a></div><div class=card><b>Palm</b> <i>€ 9</i> <a href=/p/3>More</a></div>
+<a href=/contact>Contact us</a>"""
+
+
+def test_links_names_of_columns_and_the_results_of_a_search_are_learnt_from_a_plain_page(
+    browser: NLWebExecutor, site: Site
+) -> None:
+    async def work(session: Session) -> NLWebInterface:
+        await session.page.set_content(PLANTS)
+        return await learn(session.page)
+
+    made = on(browser, "/empty", work)
+    assert set(made.actions) == {"go", "list_card", "open_contact_us"}
+    assert made.interface_id == f"site-{site.host.replace('.', '-').replace(':', '-')}-empty"
+    for action in ("go", "list_card"):
+        assert list(made.actions[action][-1].extract_schema or ()) == ["name", "price", "link", "url"]
+
+
+def test_a_page_without_anything_is_told_so(browser: NLWebExecutor) -> None:
+    with pytest.raises(MalformedResponse, match="shows no form"):
+        on(browser, "/empty", lambda session: learn(session.page))
+
+
+# WebMCP
+
+
+def test_the_tools_of_a_page_are_seen_with_their_hints(browser: NLWebExecutor) -> None:
+    tools = {one.name: one for one in on(browser, "/tools", lambda session: tools_of(session.page))}
+    assert set(tools) == {"addNumbers", "buy", "broken", "find"}
+    assert (tools["addNumbers"].read_only, tools["buy"].consequential) == (True, True)
+
+
+def test_learnt_tools_are_called_and_marked_as_the_pages_own_word(browser: NLWebExecutor) -> None:
+    learnt = on(browser, "/tools", lambda session: learn(session.page))
+    assert set(learnt.metadata["untrusted"]) == {"add_numbers", "buy", "broken", "find"}
+    assert learnt.info["buy"].hints.consequential
+    assert run(browser, learnt, "add_numbers", a=1, b=2) == {"sum": 3}
+    assert run(browser, learnt, "find", q="oolong")["heading"] == "Found oolong"
+    assert run(browser, learnt, "buy", tea="assam") == "bought assam"
+    with pytest.raises(TargetError, match="invocation failed"):
+        run(browser, learnt, "broken")
+
+
+def interface(site: Site, *steps: NLWebAction, **info: Any) -> NLWebInterface:
+    described = {"add_numbers": NLWebActionInfo(**info)}
+    actions = {"add_numbers": [NLWebAction(action_type=A.NAVIGATE, value="/tools"), *steps]}
+    return NLWebInterface(interface_id="x", name="X", base_url=site.url, actions=actions, info=described)
+
+
+def test_a_tool_of_the_same_name_is_used_before_selectors(browser: NLWebExecutor, site: Site) -> None:
+    steps = [
+        NLWebAction(action_type=A.TYPE, selector="#gone", value="{a} {b}", timeout=0.2),
+        NLWebAction(action_type=A.CLICK, selector="#add"),
+    ]
+    written = interface(site, *steps)
+    assert run(browser, written, "add_numbers", a=1, b=2) == {"sum": 3}
+    assert [(one.how, one.rows) for one in browser.sources] == [("webmcp", 1)]
+    without = written.model_copy(update={"metadata": {"webmcp": False}})
+    with pytest.raises(TargetError, match="#gone"):
+        run(browser, without, "add_numbers", a=1, b=2)
+    # What the tool does not take is left to the selectors.
+    with pytest.raises(TargetError, match="#gone"):
+        run(browser, written, "add_numbers", a="one", b=2)
+
+
+def test_a_tool_never_takes_the_place_of_what_only_the_steps_describe(site: Site) -> None:
+    click = NLWebAction(action_type=A.CLICK, selector="#add")
+    read = NLWebAction(action_type=A.EXTRACT, selector="h1")
+    steps = interface(site, click, read).actions["add_numbers"]
+    assert plan(interface(site, click, read), "add_numbers", steps) is None
+    promised = interface(site, click, read, output_schema={"type": "object"})
+    assert plan(promised, "add_numbers", steps) is not None
+
+
+def test_a_consequential_tool_is_not_called_unless_the_interface_says_so(browser: NLWebExecutor, site: Site) -> None:
+    tool = NLWebAction(action_type=A.TOOL, value="buy", fields={"tea": "assam"})
+    site.requests.clear()
+    with pytest.raises(SecurityError, match="has consequences"):
+        run(browser, interface(site, tool), "add_numbers")
+    instead = tool.model_copy(update={"otherwise": [NLWebAction(action_type=A.EXTRACT, selector="#add")]})
+    assert run(browser, interface(site, instead), "add_numbers") == ["Add"]
+    assert "/bought" not in {path for _, path in site.requests}
+    confirmed = interface(site, tool, hints=ActionHints(consequential=True))
+    assert run(browser, confirmed, "add_numbers") == "bought assam"
+    assert "/bought" in {path for _, path in site.requests}
+
+
+def test_wrong_input_never_reaches_a_tool(browser: NLWebExecutor, site: Site) -> None:
+    tool = NLWebAction(action_type=A.TOOL, value="addNumbers", fields={"a": "1"})
+    with pytest.raises(ValidationError, match="b"):
+        run(browser, interface(site, tool), "add_numbers")
+
+
+# Recording
+
+
+def recorded(browser: NLWebExecutor, deeds: Callable[[Any], Awaitable[None]]) -> NLWebInterface:
+    async def work(session: Session) -> NLWebInterface:
+        recorder = Recorder()
+        page = session.page
+        await recorder.begin(page.context, page)
+        await page.goto(f"{session.scene.interface.base_url}/")
+        await deeds(page)
+        return recorder.interface(action="sign_in", title="Tea")
+
+    return on(browser, "/empty", work)
+
+
+def test_what_a_person_does_becomes_an_action_that_does_it_again(browser: NLWebExecutor, site: Site) -> None:
+    async def deeds(page: Any) -> None:
+        await page.fill("[name=user]", "ann")
+        await page.fill("[name=word]", "sesame")
+        await page.check("[name=stay]")
+        await page.click("text=Sign in")
+        await page.wait_for_url("**/enter")
+
+    made = recorded(browser, deeds)
+    kinds = [one.action_type for one in made.actions["sign_in"]]
+    assert kinds == [A.NAVIGATE, A.TYPE, A.TYPE, A.CHECK, A.CLICK, A.WAIT, A.EXTRACT]
+    assert "sesame" not in files.dump(made)
+    properties = (made.info["sign_in"].input_schema or {})["properties"]
+    assert properties == {"your_name": {"type": "string", "description": "Your name"}}
+    assert "ann" not in files.dump(made)  # what somebody typed is theirs
+    assert made.info["sign_in"].hints.consequential  # it was posted
+    plain = made.model_copy(
+        update={
+            "actions": {
+                "sign_in": [
+                    one.model_copy(update={"value": "x"}) if one.value == "{secret:password}" else one
+                    for one in made.actions["sign_in"]
+                ]
+            }
+        }
+    )
+    assert run(browser, plain, "sign_in", your_name="bob")["heading"] == "Welcome bob"
+
+
+def test_enter_in_a_field_is_recorded_once(browser: NLWebExecutor) -> None:
+    async def deeds(page: Any) -> None:
+        await page.fill("[type=search]", "mint")
+        await page.press("[type=search]", "Enter")
+        await page.wait_for_url("**/found?**")
+
+    made = recorded(browser, deeds)
+    kinds = [one.action_type for one in made.actions["sign_in"]]
+    assert kinds == [A.NAVIGATE, A.TYPE, A.PRESS, A.WAIT, A.EXTRACT]
+    assert not made.info["sign_in"].hints.consequential
+    assert run(browser, made, "sign_in", what_you_look_for="chai")["heading"] == "Found chai"
+
+
+def test_a_button_that_says_so_has_consequences_though_nothing_is_posted(browser: NLWebExecutor) -> None:
+    async def deeds(page: Any) -> None:
+        await page.evaluate("document.body.insertAdjacentHTML('beforeend', '<button id=now>Buy it now</button>')")
+        await page.click("#now")
+        await page.title()
+
+    assert recorded(browser, deeds).info["sign_in"].hints.consequential
+
+
+# Checking
+
+
+def test_what_needs_a_parameter_that_nobody_gave_is_unseen_and_not_wrong(browser: NLWebExecutor, site: Site) -> None:
+    steps = [
+        NLWebAction(action_type=A.NAVIGATE, value="/{page}"),
+        NLWebAction(action_type=A.CLICK, selector="h1"),
+    ]
+    made = interface(site, *steps)
+    (name,) = made.actions
+    findings = on(browser, "", lambda session: check(session, made))
+    assert [one.state for one in findings] == ["ok", "unseen", "unseen"]
+    assert findings[1].detail == f"its address needs --param {name}.page=VALUE"
+    given = {name: {"page": "empty"}}
+    assert on(browser, "", lambda session: check(session, made, given))[1].state == "ok"
+
+
+def test_a_check_names_the_step_whose_element_is_gone(
+    browser: NLWebExecutor, learnt: NLWebInterface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.protocols.nlweb.authoring.checking._APPEAR_MS", 300.0)
+    steps = [
+        NLWebAction(action_type=A.NAVIGATE, value="/"),
+        NLWebAction(action_type=A.TYPE, selector="#old", value="{q}"),
+        NLWebAction(action_type=A.CLICK, selector="button"),
+        NLWebAction(action_type=A.EXTRACT, selector="h1"),
+    ]
+    actions = {"stale": steps, "read_prices": learnt.actions["read_prices"]}
+    info = {"read_prices": learnt.info["read_prices"]}
+    both = learnt.model_copy(update={"actions": actions, "info": info})
+    findings = on(browser, "", lambda session: check(session, both))
+    assert [(one.action, one.state) for one in findings] == [
+        ("stale", "ok"),
+        ("stale", "missing"),
+        ("stale", "ok"),
+        ("stale", "unseen"),
+        ("read_prices", "ok"),
+    ]
+    assert "#old" in findings[1].detail
+    assert findings[-1].detail == "it ran, and gave 2 rows"
+
+
+# From the command line's side
+
+
+def test_a_trace_is_written_but_not_where_a_secret_would_be_in_it(learnt: NLWebInterface, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.zip"
+    result = asyncio.run(run_action(learnt, "read_prices", {}, trace=trace))
+    assert len(result) == 2
+    assert trace.read_bytes().startswith(b"PK")
+    with pytest.raises(SetupError, match="would hold it"):
+        asyncio.run(run_action(learnt, "login", {"your_name": "x"}, trace=trace))
+
+
+def test_the_command_learns_and_runs(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tea.yaml"
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "data"))
+
+    def command(*words: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            app(list(words))
+        return int(ended.value.code or 0)
+
+    assert command("learn", f"{site.url}/", "--out", str(file)) == 0
+    (variable,) = files.load(file).metadata["secrets"].values()
+    said = capsys.readouterr().err
+    assert f"AGENT3_WEB_SECRETS={variable.removeprefix('env:')}@{site.host}" in said  # how its login gets its password
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "data"))  # this machine's own cookies and heals are no matter here
+    assert command("run", str(file), "search", "--param", "what_you_look_for=mint", "--json", "--trace") == 0
+    assert json.loads(capsys.readouterr().out)["result"]["heading"] == "Found mint"
+    assert (tmp_path / "agent3-traces" / "tea-search.zip").read_bytes().startswith(b"PK")
