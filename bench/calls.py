@@ -31,12 +31,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import uvloop
+from msgspec import structs
 
-from agent3.calls import House
-from agent3.calls.ledger import Ledger, ledger
-from agent3.calls.order import chain
+from agent3.calls import Core
+from agent3.calls.ledger import Ledger
+from agent3.calls.order import Chain
+from agent3.calls.step import Aim
 from agent3.env import REAL
-from agent3.model import LOCAL, Agent, Call, Capability, Done, Live, Outcome, Part, Step
+from agent3.model import LOCAL, Agent, Call, Capability, Done, Outcome, Part, Turn
 from agent3.observe.metrics import METRICS
 from agent3.protocols.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings
@@ -65,11 +67,11 @@ async def echo(message: str) -> str:
 class _Core:
     """A call core over a database of its own, with one agent in it."""
 
-    house: House
+    core: Core
     target: tuple[Agent, Capability]
 
-    def call(self, live: Live | None = None) -> Call:
-        """A new call of the echo; the Runner gives it its live part, else it must be born with one."""
+    def call(self) -> Call:
+        """A new call of the echo."""
         agent, capability = self.target
         return Call(
             id=REAL.id(),
@@ -78,20 +80,21 @@ class _Core:
             capability=capability.name,
             input={"message": "hello"},
             routes=capability.routes,
-            live=live,
         )
 
-    def noop(self, **other: Step) -> Once:
-        """Every step, ``other`` in place of those of the same name, around a handler that only returns."""
+    def noop(self, *, kept: bool = True) -> Once:
+        """Every step around a handler that only returns; with the rows of the ledger ``kept``, or going nowhere."""
         done = Done((Part(text="hello"),))
 
         async def nothing(_: Call) -> Outcome:
             return done
 
-        handler = chain({**self.house.steps, **other}, nothing)
+        nowhere = Ledger(cast("Database", _Nowhere()), "batched", REAL, METRICS)
+        parts = self.core.parts if kept else replace(self.core.parts, ledger=nowhere)
+        handler = Chain(parts).compile(Aim(*self.target, LOCAL, "library", "start"), nothing)
 
         async def once() -> None:
-            outcome = await handler(self.call(Live(*self.target)))
+            outcome = await handler(structs.replace(self.call(), live=Turn(*self.target)))
             if not isinstance(outcome, Done):
                 raise RuntimeError(f"the no-op did not answer: {outcome}")
 
@@ -101,7 +104,7 @@ class _Core:
         """The function through the Runner and every step."""
 
         async def once() -> None:
-            outcome = await self.house.runner.start(self.call(), self.target)
+            outcome = await self.core.runner.start(self.call(), self.target)
             if not isinstance(outcome, Done) or outcome.parts[0].text != "hello":
                 raise RuntimeError(f"the echo did not answer: {outcome}")
 
@@ -115,10 +118,6 @@ class _Nowhere:
         """Take the rows and forget them."""
 
 
-def _unkept() -> Step:
-    return ledger(Ledger(cast("Database", _Nowhere()), "batched", REAL, METRICS))
-
-
 @asynccontextmanager
 async def _core(folder: str, mode: Literal["durable", "batched"]) -> AsyncIterator[_Core]:
     local, connector = LocalAgent("echo"), LocalConnector()
@@ -130,11 +129,11 @@ async def _core(folder: str, mode: Literal["durable", "batched"]) -> AsyncIterat
         return target
 
     database = await open_database(f"sqlite:///{folder}/{mode}.db")
-    house = House.build(Settings(calls=Calls(ledger=mode)), database, {"local": connector}, lookup)
+    core = Core.build(Settings(calls=Calls(ledger=mode)), database, {"local": connector}, lookup)
     try:
-        yield _Core(house, target)
+        yield _Core(core, target)
     finally:
-        await house.aclose()
+        await core.aclose()
         await database.aclose()
 
 
@@ -159,7 +158,7 @@ async def _rounds(options: Options) -> dict[str, Row]:
             plan: dict[str, tuple[Once, int]] = {
                 "bare_function": (lambda: echo("hello"), 1),
                 "steps_noop": (batched.noop(), 1),
-                "steps_noop_unkept": (batched.noop(ledger=_unkept()), 1),
+                "steps_noop_unkept": (batched.noop(kept=False), 1),
                 "function_batched": (batched.function(), 1),
                 "function_durable_1": (durable.function(), 1),
                 f"function_durable_{MANY}": (durable.function(), MANY),
@@ -168,7 +167,7 @@ async def _rounds(options: Options) -> dict[str, Row]:
                 for name, (once, callers) in plan.items():
                     await _timed(name, once, callers, WARM_SECONDS)
                     row = await _timed(name, once, callers, options.seconds)
-                    await batched.house.ledger.flush()  # one row must not pay for the rows of another
+                    await batched.core.ledger.flush()  # one row must not pay for the rows of another
                     say(f"round {turn + 1}/{options.rounds} {name}: {row.rate or 0:,.0f}/s")
                     if name not in best or (row.rate or 0) > (best[name].rate or 0):
                         best[name] = row

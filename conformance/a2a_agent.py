@@ -253,16 +253,13 @@ def _endpoint(
     """
     host = _Host(under_test, lambda: card)
     host.asks = written == "0.3"
-    house = server.house
     pushes = server.pushes if profile == "full" else None
     engine = Engine(
-        house.runner,
-        house.jobs,
+        server.gateway,
         host,
-        house.env,
         push=pushes,
         agent=under_test.id,
-        fetch=house.artifacts.get,
+        fetch=server.core.artifacts.get,
         idempotent=False,
     )
     return A2AEndpoint(

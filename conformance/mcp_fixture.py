@@ -20,10 +20,13 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agent3.calls.core import House
-from agent3.calls.runner import Runner, Target
+from agent3.calls.core import Core
+from agent3.calls.runner import Target
+from agent3.directory import Directory, Reputation
 from agent3.env import REAL
 from agent3.errors import CapabilityNotFound, NotFound, ValidationError
+from agent3.gateway import Caller as GatewayCaller
+from agent3.gateway import Gateway
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
 from agent3.protocols.mcp.door.door import MCPDoor
@@ -211,10 +214,10 @@ REQUIRED = {"failing_job", "test_tool_with_task"}
 class Fixture:
     """A tool set with everything that the kit asks for. ``door`` is told of changes."""
 
-    def __init__(self, runner: Runner, ttl: float):
+    def __init__(self, gateway: Gateway):
         self.door: MCPDoor | None = None
-        self._runner = runner
-        self._tasks = JobTasks(runner, ttl)
+        self._gateway = gateway
+        self._tasks = JobTasks(gateway)
         self._dynamic: set[str] = set()
 
     # Tools
@@ -237,9 +240,8 @@ class Fixture:
         """Go on with a tool that asked."""
         if not state.startswith("["):
             follows = "tasks" in caller.can
-            return await self._runner.answer(
-                caller.principal, state, answers, listener=caller.listener, door="mcp", detach=follows
-            )
+            who = GatewayCaller(caller.principal, "mcp", caller.listener)
+            return await self._gateway.answer(who, state, answers, detach=follows)
         name, kept = json.loads(state)
         return await AFTER[name](self, kept, answers, caller)
 
@@ -255,7 +257,8 @@ class Fixture:
         )
         follows = "tasks" in caller.can and name not in INPUT_FIRST
         target: Target = (jobs.agent, capability)
-        return await self._runner.start(call, target, listener=caller.listener, door="mcp", detach=follows)
+        who = GatewayCaller(caller.principal, "mcp", caller.listener)
+        return await self._gateway.start(who, call, target, detach=follows)
 
     # Tasks
 
@@ -591,14 +594,14 @@ async def opened() -> AsyncIterator[MCPDoor]:
     async def lookup(agent: str, name: str) -> Target:
         return jobs.agent, jobs.functions[name].capability
 
-    house = House.build(settings, database, {"local": connector}, lookup)
-    fixture = Fixture(house.runner, settings.calls.job_days * 86_400)
+    core = Core.build(settings, database, {"local": connector}, lookup)
+    fixture = Fixture(Gateway(core, Directory(database, REAL), Reputation(database, REAL)))
     fixture.door = MCPDoor(fixture, name="agent3-conformance", retry=0.1)
     try:
         yield fixture.door
     finally:
-        await house.runner.aclose(0.1)
-        await house.aclose()
+        await core.runner.aclose(0.1)
+        await core.aclose()
         await database.aclose()
 
 

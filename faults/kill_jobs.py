@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent3.calls import House, Job
+from agent3.calls import Core, Job
 from agent3.calls.runner import Target
 from agent3.env import REAL
 from agent3.errors import JobNotFound
@@ -119,44 +119,44 @@ def _live_and_die(folder: Path, number: int, chance: random.Random) -> None:
 
 
 @asynccontextmanager
-async def _house(folder: Path) -> AsyncIterator[House]:
+async def _house(folder: Path) -> AsyncIterator[Core]:
     connector = LocalConnector()
     connector.add(worker)
 
     async def lookup(agent: str, name: str) -> Target:
         return worker.agent, worker.functions[name].capability
 
-    database = await open_database(f"sqlite:///{folder}/house.db")
-    house = House.build(SETTINGS, database, {"local": connector}, lookup)
+    database = await open_database(f"sqlite:///{folder}/core.db")
+    core = Core.build(SETTINGS, database, {"local": connector}, lookup)
     try:
-        yield house
+        yield core
     finally:
-        await house.aclose()
+        await core.aclose()
         await database.aclose()
 
 
 async def _work_until_killed(folder: Path, number: int) -> None:
     witness = os.open(folder / "witness", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    async with _house(folder) as house:
-        await house.runner.recover()
+    async with _house(folder) as core:
+        await core.runner.recover()
         for turn in range(1_000_000):
             for kind in KINDS:
-                line = await _one(house, kind, f"{number}/{turn}")
+                line = await _one(core, kind, f"{number}/{turn}")
                 os.write(witness, f"{json.dumps(line)}\n".encode())
             if not turn:
                 print("working", flush=True)
 
 
-async def _one(house: House, kind: str, text: str) -> list[Any]:
+async def _one(core: Core, kind: str, text: str) -> list[Any]:
     """Start a job and bring it into its state; kind, id, text, and how it ended if it has."""
     capability = worker.functions[kind].capability
     call = Call(id=REAL.id(), principal=LOCAL, agent="worker", capability=kind, input={"text": text})
-    await house.runner.start(call, (worker.agent, capability), detach=True)
+    await core.runner.start(call, (worker.agent, capability), detach=True)
     end: Outcome | None = None
     if kind == "canceled":
-        end = await house.runner.cancel(LOCAL, call.id)
+        end = await core.runner.cancel(LOCAL, call.id)
     elif kind in ("done", "failed", "needs"):
-        end = await house.runner.wait(LOCAL, call.id, 10)
+        end = await core.runner.wait(LOCAL, call.id, 10)
     return [kind, call.id, text, _words(end) if kind != "needs" else None]
 
 
@@ -172,19 +172,19 @@ def _words(outcome: Outcome | None) -> str | None:
 async def _judge(folder: Path) -> Result:
     lines = (folder / "witness").read_text().splitlines(True)
     witness = [json.loads(line) for line in lines if line.endswith("\n")]
-    async with _house(folder) as house:
-        taken = await house.runner.recover()
+    async with _house(folder) as core:
+        taken = await core.runner.recover()
         wrong: Counter[str] = Counter()
         ends: Counter[str] = Counter()
         for kind, job_id, text, end in witness:
-            job = await _ended(house, job_id)
+            job = await _ended(core, job_id)
             if job is None:
                 wrong["lost"] += 1
                 continue
             ends[f"{kind}: {_code(job)}"] += 1
-            wrong.update(_faults(kind, job, text, end, await house.jobs.events(job_id, 0)))
-        left = (await house.jobs.counts()).get("working", 0)
-        check = await house.database.check(thorough=True)
+            wrong.update(_faults(kind, job, text, end, await core.jobs.events(job_id, 0)))
+        left = (await core.jobs.counts()).get("working", 0)
+        check = await core.database.check(thorough=True)
     ok = bool(witness) and not wrong and not left and check["integrity"] == "ok"
     return {
         "ok": ok and ends["unrepeated: interrupted"] > 0 and taken > 0,
@@ -196,13 +196,13 @@ async def _judge(folder: Path) -> Result:
     }
 
 
-async def _ended(house: House, job_id: str) -> Job | None:
+async def _ended(core: Core, job_id: str) -> Job | None:
     """The job when it has ended, its question answered; None if there is none."""
     try:
-        outcome = await house.runner.wait(LOCAL, job_id, 20)
+        outcome = await core.runner.wait(LOCAL, job_id, 20)
         if isinstance(outcome, Needs):
-            await house.runner.answer(LOCAL, job_id, {"q1": Answer("accept", "answered")})
-        return await house.runner.get(LOCAL, job_id)
+            await core.runner.answer(LOCAL, job_id, {"q1": Answer("accept", "answered")})
+        return await core.runner.get(LOCAL, job_id)
     except JobNotFound:
         return None
 

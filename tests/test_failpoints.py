@@ -154,8 +154,8 @@ def test_a_ledger_that_cannot_be_written_fails_the_call_and_is_written_later() -
             with pytest.raises(StorageError):
                 await core.call("pay", {"amount": "much"})
             failpoints.disarm()
-            await core.house.ledger.flush()
-            rows = await core.house.database.all("SELECT code FROM calls")
+            await core.core.ledger.flush()
+            rows = await core.core.database.all("SELECT code FROM calls")
             assert [row["code"] for row in rows] == ["invalid_input"]
 
     run(story())

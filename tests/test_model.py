@@ -21,13 +21,13 @@ from agent3.model import (
     Event,
     Failed,
     Hints,
-    Live,
     Needs,
     Outcome,
     Part,
     Principal,
     Question,
     Route,
+    Turn,
     Usage,
     Working,
     decode_call,
@@ -91,7 +91,7 @@ def test_an_absent_datum_is_not_a_null_datum() -> None:
 
 
 def test_a_call_is_encoded_without_its_live_part_and_never_with_a_secret() -> None:
-    assert decode_call(encode(a_call(live=Live()))) == a_call()
+    assert decode_call(encode(a_call(live=Turn(None, Capability(name="b"))))) == a_call()
     with pytest.raises(TypeError, match="sealed"):
         encode(a_call(secret=Secret("pizza-token")))
 
@@ -116,12 +116,12 @@ def test_mutable_defaults_are_not_shared() -> None:
 def test_a_call_is_idempotent_by_its_capability() -> None:
     assert not a_call().idempotent
     for hints, expected in ((Hints(), False), (Hints(idempotent=True), True), (Hints(read_only=True), True)):
-        assert a_call(live=Live(None, Capability(name="b", hints=hints))).idempotent is expected
+        assert a_call(live=Turn(None, Capability(name="b", hints=hints))).idempotent is expected
 
 
 def test_events_pass_the_filters_and_count_as_content() -> None:
     heard: list[Event] = []
-    live = Live(listener=heard.append)
+    live = Turn(None, Capability(name="b"), heard.append)
     live.filters = (lambda event: msgspec.structs.replace(event, text=f"{event.text}!"),)
     call = a_call(live=live)
     call.emit(Event("status", text="a"))
@@ -133,7 +133,11 @@ def test_events_pass_the_filters_and_count_as_content() -> None:
 
 def test_a_frame_that_goes_on_in_a_later_turn_is_heard_there() -> None:
     first, second, third = [], [], []  # type: ignore[var-annotated]
-    one, two, three = Live(listener=first.append), Live(listener=second.append), Live(listener=third.append)
+    one, two, three = (
+        Turn(None, Capability(name="b"), first.append),
+        Turn(None, Capability(name="b"), second.append),
+        Turn(None, Capability(name="b"), third.append),
+    )
     one.forward, two.forward = two, three
     one.emit(Event("artifact"))
     assert (len(first), len(second), len(third)) == (0, 0, 1)

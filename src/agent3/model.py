@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextvars import Token
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+
+from agent3.secret import Secret
+
+if TYPE_CHECKING:
+    from agent3.observe.traces import Span
 
 __all__ = [
     "ANONYMOUS",
@@ -26,6 +32,7 @@ __all__ = [
     "Connector",
     "Deprecation",
     "Done",
+    "Entry",
     "Event",
     "Failed",
     "Handler",
@@ -38,7 +45,7 @@ __all__ = [
     "Principal",
     "Question",
     "Route",
-    "Step",
+    "Turn",
     "Usage",
     "Working",
     "decode_call",
@@ -228,6 +235,8 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     data: Any = None
 
 
+Entry = Literal["start", "answer", "attach", "cancel"]
+"""How a turn begins: a new call, answers to its questions, a look at work that goes on elsewhere, its end."""
 EventKind = Literal["status", "progress", "artifact", "message", "log", "state", "turn"]
 
 
@@ -311,48 +320,76 @@ class Working(Struct, frozen=True, omit_defaults=True, tag="working", tag_field=
 Outcome: TypeAlias = Done | Failed | Needs | Working
 
 
-class First(NamedTuple):
-    """What came of a first attempt that was made before the chain: an outcome or an exception, and the pieces of the
-    result that the caller saw meanwhile."""
+class Stoppable(Protocol):
+    """A running timeout. ``stop`` ends it, and tells whether an error is the cancellation that it caused."""
 
-    said: Outcome | BaseException
-    content: int
+    def stop(self, error: BaseException | None = None) -> bool: ...
 
 
-class Live:
-    """What one turn knows only while it runs; it belongs to one process and is never encoded.
+class Turn:
+    """What one turn knows only while it runs. It belongs to one process and is never stored.
 
-    Steps leave here what the ledger reads at the end: how many attempts, by which route, from the cache or not.
+    The fields are grouped by who sets them. Most turns leave most of them alone, so the defaults stand in the class.
     """
 
-    __slots__ = (
-        "agent",
-        "answered",
-        "answers",
-        "ask",
-        "asking",
-        "attempts",
-        "cached",
-        "capability",
-        "charged",
-        "content",
-        "denied",
-        "door",
-        "expires",
-        "filters",
-        "first",
-        "forward",
-        "hops",
-        "keep",
-        "kept",
-        "listener",
-        "route",
-    )
+    # The Runner: what the turn is for, and where its events go.
+    agent: Agent | None
+    capability: Capability
+    door: str
+    listener: Callable[[Event], None] | None
+    forward: Turn | None = None
+    """A later turn in which the same frame goes on; events and kept values belong to that one."""
+    kept: dict[str, Any]
+    """What ``ctx.once`` has already done in this job, by name."""
+
+    # ledger
+    at: float = 0.0
+    started: float = 0.0
+    log_token: Token[Any]
+    span: Span | None = None
+    span_token: Token[Any]
+    answered: bool = False
+    """The outcome is there; only its row in the ledger is still waited for."""
+
+    # authorize, limit, cache
+    denied: str | None = None
+    charged: bool = False
+    """The caller has paid for this call."""
+    admitted: bool = False
+    """It holds one of the places of its agent."""
+    cached: bool = False
+
+    # validate
+    answers: dict[str, Answer] | None = None
+    """The answers that fit their questions, when others have to be asked again."""
+
+    # deadline, fallback, attempt
+    expires: float | None = None
+    """When the time of the whole call is over, by the monotonic clock."""
+    route: Route | None = None
+    hops: int = 0
+    attempts: int = 0
+    content: int = 0
+    """Pieces of the result that the caller has already seen."""
+    seen: int = 0
+    """Those that it had seen before this attempt."""
+    deadline: Stoppable | None = None
+    attempt: Stoppable | None = None
+    """The running timeouts of the whole call and of this attempt."""
+    asking: bool = True
+    """The target is being waited for, not a queue of ours. Set before each attempt; connectors that queue correct it."""
+
+    # sanitize, sealing
+    filters: tuple[Callable[[Event], Event], ...] = ()
+    """What every event passes on its way out."""
+
+    # park
+    ask: Callable[[Question], Awaitable[Answer]] | None = None
 
     def __init__(
         self,
-        agent: Agent | None = None,
-        capability: Capability | None = None,
+        agent: Agent | None,
+        capability: Capability,
         listener: Callable[[Event], None] | None = None,
         door: str = "library",
     ):
@@ -360,49 +397,60 @@ class Live:
         self.capability = capability
         self.listener = listener
         self.door = door
-        self.filters: tuple[Callable[[Event], Event], ...] = ()
-        """What every event passes on its way out, set by the steps that clean and redact."""
-        self.forward: Live | None = None
-        """The live part of a later turn, when the same frame goes on in it."""
-        self.answered = False
-        """The outcome is there; what is still waited for is only its row in the ledger."""
-        self.asking = True
-        """It is the target that is waited for, and no line of ours; set before each attempt, and by who knows more."""
-        self.attempts = 0
-        self.hops = 0
-        self.content = 0
-        """Pieces of the result that the caller has already seen."""
-        self.first: First | None = None
-        """What the target has already said to the first attempt, for the chain to go on with."""
-        self.cached = False
-        self.charged = False
-        """The caller paid for this call already, before a restart."""
-        self.denied: str | None = None
-        self.route: Route | None = None
-        self.expires: float | None = None
-        self.answers: dict[str, Answer] | None = None
-        """Answers that fitted, where others must be asked for again."""
-        self.ask: Callable[[Question], Awaitable[Answer]] | None = None
-        self.keep: Callable[[str, Any], Awaitable[None]] | None = None
-        self.kept: dict[str, Any] = {}
-        """What ``ctx.once`` has already done in this job, by name."""
+        self.kept = {}
 
-    def now(self) -> Live:
-        """The live part of the turn that runs now."""
-        live = self
-        while live.forward is not None:
-            live = live.forward
-        return live
+    @property
+    def heard(self) -> bool:
+        """Whether events go anywhere: to a listener, or to the log of a job."""
+        return self.listener is not None
+
+    def now(self) -> Turn:
+        """The turn that runs now: this one, or the one that its frame goes on in."""
+        turn = self
+        while turn.forward is not None:
+            turn = turn.forward
+        return turn
+
+    async def keep(self, name: str, value: Any) -> None:
+        """Remember what ``ctx.once`` did, before it counts as done. Here only in memory."""
+        self.kept[name] = value
+
+    def fork(self) -> Turn:
+        """A turn for a frame that may outlive this one: what it emits and keeps belongs to this one for now."""
+        turn = Turn.__new__(Turn)
+        vars(turn).update(vars(self), listener=None, forward=self)
+        return turn
 
     def emit(self, event: Event) -> None:
-        """Tell whoever listens to the turn that is running now."""
-        now = self.now()
+        """Tell the listener of the turn that runs now. Never waits."""
+        turn = self.now()
         if event.kind == "artifact":
-            now.content += 1
-        if now.listener is not None:
-            for each in now.filters:
-                event = each(event)
-            now.listener(event)
+            turn.content += 1
+        for change in turn.filters:
+            event = change(event)
+        turn.hear(event)
+
+    def hear(self, event: Event) -> None:
+        """Take an event that has passed the filters."""
+        if self.listener is not None:
+            self.listener(event)
+
+
+class _NotRunning(Turn):
+    """The turn of a call that does not run: one that was read from storage, or is still being put together."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"this call does not run, so {name!r} cannot be set on its turn")
+
+    def emit(self, event: Event) -> None:
+        """There is nobody to hear it."""
+
+
+_IDLE = Turn.__new__(_NotRunning)
+vars(_IDLE).update(agent=None, capability=Capability(name=""), listener=None, door="", kept={})
+
+
+Live = Turn
 
 
 class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -418,7 +466,7 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
     capability: str
     input: Any = None
     parts: tuple[Part, ...] = ()
-    entry: Literal["start", "answer", "attach", "cancel"] = "start"
+    entry: Entry = "start"
     job: str | None = None
     context: str | None = None
     turn: int = 1
@@ -435,23 +483,21 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 0
     traceparent: str | None = None
     meta: dict[str, Any] = {}
-    live: Any = None
-    secret: Any = None
+    live: Turn = _IDLE
+    secret: Secret | None = None
 
     @property
     def idempotent(self) -> bool:
-        """Whether doing it twice is as good as once: by its nature, or because the target gets a key."""
-        capability: Capability | None = self.live.capability if self.live is not None else None
-        return capability is not None and (capability.hints.idempotent or capability.hints.read_only)
+        """Whether doing it twice is as good as once, by its author's word."""
+        hints = self.live.capability.hints
+        return hints.idempotent or hints.read_only
 
     def emit(self, event: Event) -> None:
-        """Tell what happens meanwhile. Synchronous: it never waits for a reader."""
-        if self.live is not None:
-            self.live.emit(event)
+        """Tell what happens meanwhile. Never waits for a reader."""
+        self.live.emit(event)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Outcome]]
-Step: TypeAlias = Callable[[Handler], Handler]
 
 
 class Connector(Protocol):
@@ -480,8 +526,8 @@ def encode(value: Any) -> bytes:
     if isinstance(value, Call):
         if value.secret is not None:
             raise TypeError("a sealed call must never be encoded")
-        if value.live is not None:
-            value = msgspec.structs.replace(value, live=None)
+        if value.live is not _IDLE:
+            value = msgspec.structs.replace(value, live=_IDLE)
     return _encoder.encode(value)
 
 

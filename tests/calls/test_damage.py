@@ -8,14 +8,15 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from agent3.calls.artifacts import ArtifactStore
+from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.jobs.jobs import Jobs
-from agent3.calls.keeping import ArtifactStore, DeadLetters
 from agent3.calls.outbox import Delivery, Outbox
 from agent3.directory import Directory, Rating, Reputation
 from agent3.env import REAL
 from agent3.errors import Corrupt
 from agent3.identity.secrets import EnvironmentVault
-from agent3.model import Agent, Call, Done, Event, Failed, Live, Part, Principal
+from agent3.model import Agent, Call, Capability, Done, Event, Failed, Part, Principal, Turn
 from agent3.observe.metrics import Metrics
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
@@ -138,7 +139,9 @@ def test_an_agent_under_another_name_is_left_out() -> None:
 def test_a_dead_letter_whose_bytes_have_changed_is_named() -> None:
     async def story(database: Database) -> None:
         letters = DeadLetters(database, REAL)
-        await letters.bury(replace(a_call(), live=Live()), Failed("timeout", "It did not answer."))
+        await letters.bury(
+            replace(a_call(), live=Turn(None, Capability(name="do"))), Failed("timeout", "It did not answer.")
+        )
         (letter,) = await letters.latest()
         await turn_a_bit(database, "dead_letters", "call", "id = ?", letter.id)
         with pytest.raises(Corrupt, match=letter.id):

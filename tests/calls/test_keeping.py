@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from agent3.calls.artifacts import ArtifactStore
+from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.jobs.jobs import Jobs
-from agent3.calls.keeping import ArtifactStore, DeadLetters, Retention
+from agent3.calls.retention import Retention
 from agent3.env import REAL, SeededEnv
 from agent3.errors import NotFound
-from agent3.model import Call, Done, Failed, Live, Principal
+from agent3.model import Call, Capability, Done, Failed, Principal, Turn
 from agent3.observe.metrics import Metrics
 from agent3.settings import Calls, Settings
 from agent3.storage import Blobs, Database
@@ -75,12 +77,14 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_counted_and_logged(
         letters = DeadLetters(database, world, 3, metrics)
         for number in range(5):
             world.advance(1.0)
-            await letters.bury(replace(a_call(), live=Live()), Failed("unavailable", f"{number}"))
+            await letters.bury(
+                replace(a_call(), live=Turn(None, Capability(name="do"))), Failed("unavailable", f"{number}")
+            )
         assert [letter.message for letter in await letters.latest()] == ["4", "3", "2"]
         assert b'agent3_dead_letters_dropped_total{place="calls"} 2.0' in metrics.render()[0]
         assert "were dropped: 3 are kept" in caplog.text
         many = DeadLetters(database, world, 0, metrics)
-        await many.bury(replace(a_call(), live=Live()), Failed("unavailable", "5"))
+        await many.bury(replace(a_call(), live=Turn(None, Capability(name="do"))), Failed("unavailable", "5"))
         assert len(await many.latest()) == 4
 
     using(url, story)
@@ -141,10 +145,10 @@ def test_the_background_duty_sweeps() -> None:
     async def story() -> None:
         world = SeededEnv()
         async with home(settings=Settings(calls=Calls(ledger_days=1)), env=world) as here:
-            await aged(here.house.database, "calls", world, 2)
-            here.runner.keep_house(60, 0.01)
+            await aged(here.core.database, "calls", world, 2)
+            here.runner.takeover.keep_house(60, 0.01)
             async with asyncio.timeout(5):
-                while await count(here.house.database, "calls"):
+                while await count(here.core.database, "calls"):
                     await asyncio.sleep(0.01)
 
     run(story())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.ledger import Ledger, trace_id
+from agent3.calls.ledger import Ledger
+from agent3.calls.steps.ledger import trace_id
 from agent3.env import REAL, SeededEnv
 from agent3.errors import StorageError
 from agent3.model import Call, Done, Event, Failed, Hints, Needs, Outcome, Part, Price, Question, Usage
@@ -339,7 +340,7 @@ def test_hostile_input_is_refused_and_recorded() -> None:
 def test_a_step_that_fails_is_an_internal_error_without_details(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with rig(Script()) as it:
-            it.house.access.narrow = lambda *given: 1 / 0  # type: ignore[assignment, method-assign]
+            it.core.access.narrow = lambda *given: 1 / 0  # type: ignore[assignment, method-assign]
             outcome = await it.call()
             assert isinstance(outcome, Failed)
             assert outcome.code == "internal"
@@ -458,8 +459,7 @@ def test_seconds_and_time_come_from_the_world() -> None:
         return DONE
 
     async def story() -> None:
-        async with rig(Script(slow)) as it:
-            it.house.ledger.env = world
+        async with rig(Script(slow), env=world) as it:
             await it.call()
             (row,) = await it.rows()
             assert (row["at"], row["seconds"]) == (1_000.0, 2.5)

@@ -71,7 +71,7 @@ def test_an_exception_after_an_answer_is_the_turns_failure() -> None:
             assert outcome.message == "asker failed: ValueError: after the answer"
             assert (await here.job(first)).status == "failed"
             assert log == ["run"]
-            assert len(here.house.park) == 0
+            assert len(here.core.parts.park) == 0
 
     run(story())
 
@@ -107,10 +107,10 @@ def test_a_frame_that_is_let_go_is_cancelled_where_it_waits(how: str) -> None:
                 assert isinstance(outcome, Failed)
                 assert outcome.code == "canceled"
             else:
-                await here.house.park.aclose()
+                await here.core.parts.park.aclose()
                 assert (await here.job(first)).status == "needs", "its job stays in storage"
             assert log == ["run", "cancelled"]
-            assert len(here.house.park) == 0
+            assert len(here.core.parts.park) == 0
 
     run(story())
 
@@ -151,7 +151,7 @@ def test_the_oldest_frames_leave_memory_and_then_replay_or_are_interrupted(repla
         agent, log = asking(replay=replay)
         async with home(agent, settings=settings(parked=2)) as here:
             paused = [await here.call("ask", {}) for _ in range(4)]
-            assert len(here.house.park) == 2
+            assert len(here.core.parts.park) == 2
             await until(lambda: log.count("cancelled") == 2)
             oldest, newest = await here.answer(paused[0], q1="a"), await here.answer(paused[3], q1="a")
             assert isinstance(newest, Needs)
@@ -171,9 +171,9 @@ def test_frames_leave_memory_by_age_also_when_nothing_else_happens() -> None:
         agent, log = asking()
         async with home(agent, settings=settings(parked_seconds=0.05)) as here:
             await here.call("ask", {})
-            assert len(here.house.park) == 1
+            assert len(here.core.parts.park) == 1
             await until(lambda: log == ["run", "cancelled"])
-            assert len(here.house.park) == 0
+            assert len(here.core.parts.park) == 0
 
     run(story())
 
@@ -187,7 +187,7 @@ def test_a_frame_whose_time_is_over_goes_when_the_next_is_parked() -> None:
             await here.call("ask", {}, timeout=10.0)
             world.advance(101)
             await here.call("ask", {})
-            assert len(here.house.park) == 1
+            assert len(here.core.parts.park) == 1
 
     run(story())
 
@@ -247,7 +247,7 @@ def test_parked_frames_are_small() -> None:
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            assert len(here.house.park) == 201
+            assert len(here.core.parts.park) == 201
             return (after - before) / 200 / 1024
 
     each = run(story(), 60)
@@ -341,7 +341,7 @@ def test_a_function_that_delays_its_cancellation_does_not_delay_the_deadline() -
             assert asyncio.get_running_loop().time() - started < 1.2
             assert isinstance(outcome, Failed)
             assert outcome.code == "timeout"
-            page = here.house.metrics.render()[0].decode()
+            page = here.core.metrics.render()[0].decode()
             assert 'agent3_events_dropped_total{reason="frame outlived its turn"} 1.0' in page
             gc.collect()  # only the park holds its task now
             await asyncio.wait_for(ended.wait(), 5)

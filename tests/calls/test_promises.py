@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from agent3.calls.order import ORDER
+from agent3.calls.order import ORDER, Chain
 from agent3.errors import Conflict
 from agent3.model import (
     Call,
@@ -26,9 +26,8 @@ from agent3.model import (
     text_of,
 )
 from agent3.settings import Calls, Limits, Rule, Settings
-from tests.support.rig import CLIENT, DONE, DOWN, QUICK, OneSecret, Script, hang, moved, rig
+from tests.support.rig import CLIENT, DONE, DOWN, FORM, QUICK, Nested, OneSecret, Order, Script, hang, moved, rig
 
-Order = Sequence[str]
 Promise = Callable[[Order], Coroutine[Any, Any, None]]
 
 IDEMPOTENT = Hints(idempotent=True)
@@ -57,14 +56,14 @@ async def authorized_once_and_for_every_route(order: Order) -> None:
     forbidden = Script()
     async with rig(Script(DOWN), forbidden, order=order, hints=IDEMPOTENT, settings=settings) as it:
         asked = 0
-        narrow = it.house.access.narrow
+        narrow = it.core.access.narrow
 
         def counted(*given: object) -> tuple[Route, ...]:
             nonlocal asked
             asked += 1
             return narrow(*given)  # type: ignore[arg-type]
 
-        it.house.access.narrow = counted  # type: ignore[assignment, method-assign]
+        it.core.access.narrow = counted  # type: ignore[assignment, method-assign]
         outcome = await it.call()
         assert isinstance(outcome, Failed)
         assert not forbidden.calls
@@ -123,11 +122,11 @@ async def breaker_sees_each_attempt(order: Order) -> None:
     async with rig(Script(hang), order=order, calls=patient) as it:
         for _ in range(2):
             await it.call()
-        assert it.house.breakers.state("a:a.test") == "open", "a hang that the deadline ended was not seen"
+        assert it.core.parts.breakers.state("a:a.test") == "open", "a hang that the deadline ended was not seen"
     failing = Script(DOWN)
     async with rig(failing, order=order, hints=IDEMPOTENT, calls=calls) as it:
         await it.call(retries=1)
-        assert it.house.breakers.state("a:a.test") == "open", "the breaker did not see both attempts"
+        assert it.core.parts.breakers.state("a:a.test") == "open", "the breaker did not see both attempts"
 
 
 async def emitted_content_is_final(order: Order) -> None:
@@ -170,7 +169,7 @@ async def validated_then_sanitized_then_stored(order: Order) -> None:
         assert isinstance(outcome, Done), outcome
         (part,) = outcome.parts
         assert part.artifact is not None
-        stored = await it.house.artifacts.get(CLIENT.id, part.artifact)
+        stored = await it.core.artifacts.get(CLIENT.id, part.artifact)
         assert "\u202e" not in stored.body.decode()
 
 
@@ -278,15 +277,23 @@ PROMISES: dict[int, tuple[Promise, list[Order]]] = {
 BROKEN = [(number, order) for number, (_, orders) in PROMISES.items() for order in orders]
 
 
+@pytest.fixture(params=[Chain, Nested], ids=["compiled", "nested"], autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds for both forms of the chain."""
+    token = FORM.set(request.param)
+    yield
+    FORM.reset(token)
+
+
 @pytest.mark.parametrize("number", PROMISES)
 def test_the_promise_holds(number: int) -> None:
-    asyncio.run(asyncio.wait_for(PROMISES[number][0](ORDER), 30))
+    asyncio.run(asyncio.wait_for(PROMISES[number][0](ORDER), 60))
 
 
 @pytest.mark.parametrize(("number", "order"), BROKEN, ids=[f"{n}-{i}" for i, (n, _) in enumerate(BROKEN)])
 def test_the_promise_fails_when_its_steps_are_moved(number: int, order: Order) -> None:
     with pytest.raises(AssertionError):
-        asyncio.run(asyncio.wait_for(PROMISES[number][0](order), 30))
+        asyncio.run(asyncio.wait_for(PROMISES[number][0](order), 60))
 
 
 def test_every_step_stands_in_the_order_once() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from agent3.calls.order import Chain
 from agent3.calls.runner import converse
 from agent3.env import REAL
 from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, TurnTaken
@@ -259,7 +260,7 @@ def test_a_caller_that_goes_away_ends_the_job_its_turn_became() -> None:
                 await calling
             (job,) = await here.jobs.owned("alice")
             assert job.status == "canceled"
-            assert not here.runner._inlined
+            assert not here.runner.inlined
 
     run(story())
 
@@ -304,7 +305,7 @@ def test_a_paused_job_is_cancelled_by_a_turn_even_when_its_agent_is_gone() -> No
         toy = Toy()
         async with home(toy.agent) as here:
             first = await here.call("choose", {})
-            assert len(here.house.park) == 1
+            assert len(here.core.parts.park) == 1
             toy.agent.remove("choose")
             with pytest.raises(Exception, match="no capability"):
                 await here.answer(first, q1="s")
@@ -312,7 +313,7 @@ def test_a_paused_job_is_cancelled_by_a_turn_even_when_its_agent_is_gone() -> No
             assert isinstance(outcome, Failed)
             assert outcome.code == "canceled"
             assert (await here.job(first)).status == "canceled"
-            assert len(here.house.park) == 0, "its frame is still there"
+            assert len(here.core.parts.park) == 0, "its frame is still there"
             assert sorted(row["entry"] for row in await here.rows()) == ["cancel", "start"]
 
     run(story())
@@ -403,7 +404,7 @@ def test_work_elsewhere_is_looked_at_until_it_is_done() -> None:
             assert [call.entry for call in remote.calls] == ["start", "attach", "attach", "attach"]
             assert [call.state for call in remote.calls] == [None, "ref 1", "ref 2", "ref 2"]
             assert all(call.route == it.capability.routes[0] for call in remote.calls)
-            await until(lambda: not it.runner._tasks)
+            await until(lambda: not it.runner.tasks)
 
     run(story())
 
@@ -568,7 +569,7 @@ def test_a_job_is_left_for_a_process_that_has_its_agent_and_failed_when_none_has
             assert await here.runner.recover() == 0
             assert await here.job(running) == before, "who does not have the agent touches nothing"
             long_ago = REAL.now() - 3_700
-            await here.house.database.many("UPDATE jobs SET lease = ?, updated = ?", [(long_ago, long_ago)])
+            await here.core.database.many("UPDATE jobs SET lease = ?, updated = ?", [(long_ago, long_ago)])
             assert await here.runner.recover() == 1
             outcome = await here.runner.wait(CLIENT, running, 5)
             assert isinstance(outcome, Failed)
@@ -602,7 +603,7 @@ def test_two_processes_share_one_database(lasting_url: str) -> None:
             job = job_of(await here.call("wait_again", {}, detach=True))
             await asyncio.wait_for(one.entered.wait(), 5)
             assert await there.runner.recover() == 0, "a job that is worked on was taken away"
-            here.runner.keep_house()
+            here.runner.takeover.keep_house()
             other = job_of(await here.call("wait", {}, detach=True))
             assert isinstance(ended := await there.runner.cancel(CLIENT, other), Failed)
             assert ended.code == "canceled"
@@ -630,8 +631,8 @@ def test_the_background_duty_renews_leases(lasting_url: str) -> None:
             inline = asyncio.create_task(here.call("wait", {}))
             await asyncio.wait_for(toy.entered.wait(), 5)
             await here.call("wait_again", {}, detach=True)
-            await here.house.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
-            here.runner.keep_house(0.02)
+            await here.core.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
+            here.runner.takeover.keep_house(0.02)
             async with asyncio.timeout(5):
                 while any((one.lease or 0) < REAL.now() for one in await here.jobs.owned("alice")):
                     await asyncio.sleep(0.01)
@@ -648,8 +649,8 @@ def test_the_background_duty_takes_over_what_is_lost(lasting_url: str) -> None:
         async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
             job = job_of(await here.call("wait_again", {}, detach=True))
             await asyncio.wait_for(one.entered.wait(), 5)
-            await here.house.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
-            there.runner.keep_house(0.02)
+            await here.core.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
+            there.runner.takeover.keep_house(0.02)
             assert isinstance(await there.runner.wait(CLIENT, job, 5), Done)
 
     run(story())
@@ -801,19 +802,18 @@ def test_an_end_that_storage_does_not_take_is_written_later(detach: bool) -> Non
             assert len(target.calls) == 1
             events = [event async for event in it.runner.follow(CLIENT, call.id)]
             assert [event.kind for event in events] == ["status", "turn"]
-            await until(lambda: not it.runner._tasks)
+            await until(lambda: not it.runner.tasks)
 
     run(story())
 
 
 def test_a_step_that_raises_ends_the_job_instead_of_leaving_it_behind() -> None:
     async def story() -> None:
-        async with rig(Script()) as it:
-
-            async def broken(call: Call) -> Outcome:
+        class Broken(Chain):
+            async def __call__(self, call: Call) -> Outcome:  # type: ignore[override]
                 raise StorageError("The ledger cannot be written.")
 
-            it.runner._handler = broken
+        async with rig(Script(), chain=Broken) as it:
             outcome = await it.call(key="k")
             assert isinstance(outcome, Failed)
             assert outcome.code == "storage_failed"
@@ -832,7 +832,7 @@ def test_one_job_that_cannot_be_taken_over_does_not_stop_the_others(lasting_url:
             await until(lambda: toy.runs.count("wait") == 3)
         toy.go.set()
         async with home(toy.agent, url=lasting_url) as here:
-            await here.house.database.many("UPDATE jobs SET call = ? WHERE id = ?", [(b"{}", jobs[0])])
+            await here.core.database.many("UPDATE jobs SET call = ? WHERE id = ?", [(b"{}", jobs[0])])
             found = here.runner._lookup
             failures = iter([RuntimeError("a bug")])
 
@@ -957,16 +957,16 @@ def test_who_lost_a_job_stops_and_writes_nothing(lasting_url: str) -> None:
             one.entered.clear()
             keyed = asyncio.create_task(here.call("wait_again", {}, key="k"))
             await asyncio.wait_for(one.entered.wait(), 5)
-            await here.house.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
+            await here.core.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
             assert await there.runner.recover() == 2
-            await here.runner._round()
+            await here.runner.takeover._round()
             assert {type(await told) for told in (inline, keyed)} <= {Working, Done}
             assert one.cancelled.is_set()
             for job in await there.jobs.owned("alice"):
                 assert isinstance(await there.runner.wait(CLIENT, job.id, 5), Done)
                 turns = [event for event in await there.followed(job.id) if event.kind == "turn"]
                 assert len(turns) == 1
-            await until(lambda: not here.runner._tasks and not here.runner._lost)
+            await until(lambda: not here.runner.tasks and not here.runner.lost)
 
     run(story())
 
@@ -988,7 +988,7 @@ def test_events_that_are_no_longer_ours_to_write_are_counted() -> None:
             await asyncio.wait_for(emitted.wait(), 5)
             await until(lambda: 'agent3_events_dropped_total{reason="not written"} 1.0' in _page(it))
             go.set()
-            await until(lambda: not it.runner._tasks)
+            await until(lambda: not it.runner.tasks)
 
     run(story())
 

@@ -167,7 +167,7 @@ def test_several_questions_can_be_answered_one_after_the_other() -> None:
 
     async def story() -> None:
         async with opened() as server:
-            cast("dict[str, Any]", server.house.connectors)["form"] = Form()
+            cast("dict[str, Any]", server.core.connectors)["form"] = Form()
             capability = Capability(name="fill", routes=(Route("form", "form", "fill"),))
             await server.directory.add(Agent(id="form", name="Form", capabilities=(capability,)))
             outcome = await call(server.gateway, "form", "x")

@@ -63,7 +63,7 @@ async def gateway(folder: Path) -> AsyncIterator[Server]:
 
 async def stored(server: Server) -> str:
     """Everything that the database holds, as text."""
-    await server.house.ledger.flush()
+    await server.core.ledger.flush()
     names = await server.database.all("SELECT name FROM sqlite_master WHERE type = 'table'")
     rows = [row for one in names for row in await server.database.all(f'SELECT * FROM "{one["name"]}"')]
     return "\n".join(str(list(dict(row).values())) for row in rows)

@@ -31,7 +31,7 @@ from tests.support.storage import using
 
 @pytest.fixture(params=["sqlite-file", pytest.param("postgres", marks=pytest.mark.postgres)])
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return new_database_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/house.db"
+    return new_database_url() if request.param == "postgres" else f"sqlite:///{tmp_path}/core.db"
 
 
 def worker(done: list[str]) -> tuple[LocalAgent, asyncio.Event]:
@@ -88,13 +88,13 @@ def test_what_a_silent_process_writes_late_is_refused(lasting_url: str) -> None:
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             jobs = [job_of(await here.call(name, {}, detach=True)) for name in ("again", "once_only")]
             await until(lambda: done == ["first", "first"])
-            await expire(here.house.database)
+            await expire(here.core.database)
             assert await there.runner.recover() == 2
             other[1].set()
             assert isinstance(await there.runner.wait(CLIENT, jobs[0], 5), Done)
             before = [await there.runner.get(CLIENT, job) for job in jobs]
             one[1].set()  # the silent one wakes up and wants to go on
-            await until(lambda: not here.runner._tasks)
+            await until(lambda: not here.runner.tasks)
             assert [await there.runner.get(CLIENT, job) for job in jobs] == before
             assert isinstance(before[1].outcome, Failed)
             assert before[1].outcome.code == "interrupted"
@@ -108,11 +108,11 @@ def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
         one, other = worker([]), worker([])
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             job = job_of(await here.call("again", {}, detach=True))
-            there.runner.keep_house(0.05)
+            there.runner.takeover.keep_house(0.05)
             cancelling = asyncio.create_task(there.runner.cancel(CLIENT, job))
             await asyncio.sleep(0.2)
             assert not cancelling.done(), "it has been asked, and its lease is not over"
-            await expire(here.house.database)
+            await expire(here.core.database)
             outcome = await asyncio.wait_for(cancelling, 5)
             assert isinstance(outcome, Failed)
             assert outcome.code == "canceled"
@@ -125,14 +125,14 @@ def test_who_could_not_say_that_it_lives_does_not_take_from_the_others(lasting_u
         one, other = worker([]), worker([])
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             job_of(await here.call("again", {}, detach=True))
-            await expire(here.house.database)
+            await expire(here.core.database)
 
             async def broken(*_: Any) -> list[str]:
                 raise StorageError("The database is away.")
 
-            there.runner._leases.take = broken  # type: ignore[union-attr, method-assign]
+            there.runner.takeover._leases.take = broken  # type: ignore[union-attr, method-assign]
             with pytest.raises(StorageError):
-                await there.runner._round()
+                await there.runner.takeover._round()
             assert await there.runner.recover() == 0, "the others were cut off as well, and live"
             one[1].set()
 
@@ -147,7 +147,7 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
         done: list[str] = []
         one, other = worker(done), worker(done)
         async with home(other[0], url=lasting_url) as there:
-            there.runner.keep_house()
+            there.runner.takeover.keep_house()
             async with home(one[0], url=lasting_url) as here:
                 job = job_of(await here.call("again", {}, detach=True))
                 await until(lambda: done == ["first"])
@@ -167,7 +167,7 @@ def test_no_call_fails_while_both_are_restarted() -> None:
 
 @contextmanager
 def a_gateway(tmp_path: Path) -> Iterator[Any]:
-    with machines(tmp_path, f"sqlite:///{tmp_path}/house.db", many=1) as alone:
+    with machines(tmp_path, f"sqlite:///{tmp_path}/core.db", many=1) as alone:
         yield alone.gateways[0]
 
 
@@ -250,8 +250,10 @@ def test_of_several_processes_one_sweeps(lasting_url: str) -> None:
                 return sweep
 
             for name, one in (("here", here), ("there", there)):
-                one.runner._sweep = counting(name)
-                one.runner.keep_house(60, 0.4)  # its duty lasts as long: a machine that stops for less changes nothing
+                one.runner.takeover._sweep = counting(name)
+                one.runner.takeover.keep_house(
+                    60, 0.4
+                )  # its duty lasts as long: a machine that stops for less changes nothing
             await until(lambda: len(swept) >= 4)
             assert len(set(swept)) == 1, swept
 

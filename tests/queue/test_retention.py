@@ -40,8 +40,8 @@ def test_a_gateway_sweeps_its_queues_with_everything_else() -> None:
             await queue.put(b"dead")
             await queue.nack(await one(queue), "poison")
             await pass_time(gateway.database, 2_000.0)
-            assert gateway.house.runner._sweep is not None
-            assert (await gateway.house.runner._sweep())["messages and keys"] == 1
+            assert gateway.core.runner.takeover._sweep is not None
+            assert (await gateway.core.runner.takeover._sweep())["messages and keys"] == 1
             assert await queue.dead() == []
             await queue.aclose()
 

@@ -188,11 +188,10 @@ def test_an_agent_of_this_process_is_counted_in_it(url: str) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("short", [False, True])
-def test_an_agent_behind_two_gateways_is_never_given_more_than_the_setting_says(short: bool) -> None:
+def test_an_agent_behind_two_gateways_is_never_given_more_than_the_setting_says() -> None:
     async def story(url: str) -> None:
         go, most = asyncio.Event(), 3
-        how: dict[str, Any] = {"url": url, "limits": Limits(per_minute=0, concurrent=most), "short": short}
+        how: dict[str, Any] = {"url": url, "limits": Limits(per_minute=0, concurrent=most)}
 
         async def busy(call: Call) -> Outcome:
             await go.wait()

@@ -162,7 +162,7 @@ def test_a_letter_is_sent_again_once_as_its_first_caller(tmp_path: Path) -> None
             assert shop.sold == ["pizza"]
             with pytest.raises(Conflict, match="--again"):
                 await replay(server, letter, twice=True)
-            await server.house.ledger.flush()
+            await server.core.ledger.flush()
             rows = await server.database.all("SELECT principal, door, status FROM calls ORDER BY at")
             assert dict(rows[-1]) == {"principal": "alice", "door": "dlq", "status": "done"}
             assert await letters.find(Wanted()) == []

@@ -36,7 +36,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 async def gateway(folder: Path) -> AsyncIterator[Server]:
     settings = Settings(storage=Storage(url=f"sqlite:///{folder / 'adding.db'}"))
     async with build(settings) as server:
-        connectors = server.house.connectors
+        connectors = server.core.connectors
         assert isinstance(connectors, dict)
         connectors.setdefault("mcp", MCPConnector())
         yield server

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent3.calls.core import House
+from agent3.calls.core import Core
 from agent3.calls.outbox import Outbox
-from agent3.calls.policy import unknown
-from agent3.calls.prepared import Ready
 from agent3.calls.runner import Target
+from agent3.calls.steps.authorize import unknown
 from agent3.definitions import AgentCard
+from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
+from agent3.gateway import Gateway
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
@@ -53,9 +54,9 @@ class OneAgent:
 class Bench:
     """One process: an engine and what it stands on."""
 
-    def __init__(self, engine: Engine, house: House, database: Database, pushes: Pushes, outbox: Outbox):
+    def __init__(self, engine: Engine, core: Core, database: Database, pushes: Pushes, outbox: Outbox):
         self.engine = engine
-        self.house = house
+        self.core = core
         self.database = database
         self.pushes = pushes
         self.outbox = outbox
@@ -85,20 +86,20 @@ async def a_bench(
         return agent.agent, function.capability
 
     metrics = Metrics()
-    house = House.build(settings, database, {"local": local}, lookup, env=env, metrics=metrics)
+    core = Core.build(settings, database, {"local": local}, lookup, env=env, metrics=metrics)
     outbox = Outbox(settings, database, EnvironmentVault(), env, metrics)
-    pushes = Pushes(outbox, house.jobs, database, env)
-    options.setdefault("ready", Ready(house, "a2a"))
-    engine = Engine(house.runner, house.jobs, OneAgent(agent), env, push=pushes, metrics=metrics, **options)
+    pushes = Pushes(outbox, core.jobs, database, env)
+    gateway = Gateway(core, Directory(database, env), Reputation(database, env))
+    engine = Engine(gateway, OneAgent(agent), push=pushes, **options)
     if recover:
-        await house.runner.recover()
-    house.runner.keep_house()
+        await core.runner.recover()
+    core.runner.takeover.keep_house()
     if deliver:
         outbox.start()
     try:
-        yield Bench(engine, house, database, pushes, outbox)
+        yield Bench(engine, core, database, pushes, outbox)
     finally:
-        await house.aclose()
+        await core.aclose()
         await outbox.aclose(1.0)
         await database.aclose()
 

@@ -195,7 +195,7 @@ class Hosted(Door):
         """Everything in a table."""
 
         async def read() -> list[dict[str, Any]]:
-            await self.server.house.ledger.flush()
+            await self.server.core.ledger.flush()
             return [dict(row) for row in await self.server.database.all(f"SELECT * FROM {table}")]
 
         found: list[dict[str, Any]] = self.run(read())

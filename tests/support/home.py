@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from agent3.calls import House
+from agent3.calls import Core
 from agent3.calls.jobs.jobs import Job
-from agent3.calls.policy import unknown
 from agent3.calls.runner import Target
+from agent3.calls.steps.authorize import unknown
 from agent3.env import REAL, Env
 from agent3.model import Answer, Call, Event, Needs, Outcome, Part, Principal, Working
 from agent3.observe.metrics import Metrics
@@ -56,10 +56,10 @@ def job_of(outcome: Outcome) -> str:
 class Home:
     """The core, and the calls that a test makes."""
 
-    def __init__(self, house: House, agents: dict[str, LocalAgent]):
-        self.house = house
-        self.runner = house.runner
-        self.jobs = house.jobs
+    def __init__(self, core: Core, agents: dict[str, LocalAgent]):
+        self.core = core
+        self.runner = core.runner
+        self.jobs = core.jobs
         self._agents = agents
         self.events: list[Event] = []
 
@@ -95,8 +95,8 @@ class Home:
         return await self.runner.get(CLIENT, outcome if isinstance(outcome, str) else job_of(outcome))
 
     async def rows(self, table: str = "calls") -> list[dict[str, Any]]:
-        await self.house.ledger.flush()
-        return [dict(row) for row in await self.house.database.all(f"SELECT * FROM {table}")]
+        await self.core.ledger.flush()
+        return [dict(row) for row in await self.core.database.all(f"SELECT * FROM {table}")]
 
     async def followed(self, job: str, after: int = 0) -> list[Event]:
         return [event async for event in self.runner.follow(CLIENT, job, after)]
@@ -120,11 +120,11 @@ async def home(
     async def lookup(agent_id: str, name: str) -> Target:
         return await entered.lookup(agent_id, name)
 
-    house = House.build(settings, opened, {"local": connector}, lookup, env=env, metrics=Metrics())
-    entered = Home(house, by_id)
+    core = Core.build(settings, opened, {"local": connector}, lookup, env=env, metrics=Metrics())
+    entered = Home(core, by_id)
     try:
         yield entered
     finally:
-        await house.aclose()
+        await core.aclose()
         if database is None:
             await opened.aclose()

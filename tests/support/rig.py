@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from agent3.calls.core import House
-from agent3.calls.order import ORDER, chain, dispatch
+from agent3.calls.core import Core
+from agent3.calls.order import ORDER, Chain
 from agent3.calls.runner import Runner, Target
-from agent3.env import REAL
+from agent3.calls.step import Aim, Step
+from agent3.env import REAL, Env
 from agent3.identity.secrets import Secret
 from agent3.model import (
     Agent,
@@ -18,6 +20,7 @@ from agent3.model import (
     Capability,
     Done,
     Failed,
+    Handler,
     Hints,
     Outcome,
     Part,
@@ -70,13 +73,27 @@ class OneSecret:
         return self.secret
 
 
-def moved(step: str, *, before: str | None = None, after: str | None = None) -> tuple[str, ...]:
+Order = Sequence[type[Step]]
+
+
+def moved(step: str, *, before: str | None = None, after: str | None = None) -> Order:
     """The order with one step somewhere else."""
-    rest = [name for name in ORDER if name != step]
-    place = rest.index(before) if before is not None else rest.index(after or "") + 1
-    return (*rest[:place], step, *rest[place:])
+    (chosen,) = (one for one in ORDER if one.name == step)
+    rest = [one for one in ORDER if one is not chosen]
+    names = [one.name for one in rest]
+    place = names.index(before) if before is not None else names.index(after or "") + 1
+    return (*rest[:place], chosen, *rest[place:])
 
 
+class Nested(Chain):
+    """The chain without anything left out or folded: every step in a frame of its own."""
+
+    def compile(self, aim: Aim, target: Handler | None = None) -> Handler:
+        return self.nest(aim, target)
+
+
+FORM: ContextVar[type[Chain]] = ContextVar("form", default=Chain)
+"""Which form of the chain the rigs of a test are made with."""
 PLAIN = Hints()
 UNLIMITED = Limits(per_minute=0)
 QUICK = Calls(timeout=5.0, attempt_timeout=2.0, backoff=0.001, backoff_max=0.002)
@@ -85,8 +102,8 @@ QUICK = Calls(timeout=5.0, attempt_timeout=2.0, backoff=0.001, backoff_max=0.002
 class Rig:
     """One capability ``do`` of one agent ``target``, reached by routes to scripted targets."""
 
-    def __init__(self, house: House, capability: Capability, runner: Runner, database: Database):
-        self.house = house
+    def __init__(self, core: Core, capability: Capability, runner: Runner, database: Database):
+        self.core = core
         self.capability = capability
         self.runner = runner
         self.database = database
@@ -94,7 +111,7 @@ class Rig:
 
     @property
     def metrics(self) -> Metrics:
-        return self.house.metrics
+        return self.core.metrics
 
     def a_call(self, **more: Any) -> Call:
         plain: dict[str, Any] = {
@@ -113,7 +130,7 @@ class Rig:
         return await self.runner.start(self.a_call(**given), (self.agent, chosen), door="test")
 
     async def rows(self, table: str = "calls") -> list[dict[str, Any]]:
-        await self.house.ledger.flush()
+        await self.core.ledger.flush()
         found = await self.database.all(f"SELECT * FROM {table}")
         return [dict(row) for row in found]
 
@@ -126,7 +143,7 @@ class Rig:
 @asynccontextmanager
 async def rig(
     *targets: Script,
-    order: Sequence[str] = ORDER,
+    order: Order = ORDER,
     hints: Hints = PLAIN,
     settings: Settings | None = None,
     calls: Calls = QUICK,
@@ -134,12 +151,13 @@ async def rig(
     vault: Any = None,
     url: str = ":memory:",
     wrap: Callable[[Database], Database] = lambda database: database,
-    short: bool = False,
+    chain: type[Chain] | None = None,
+    env: Env = REAL,
     **capability: Any,
 ) -> AsyncIterator[Rig]:
     """A rig with one route for each target, in the protocols ``a``, ``b``, ``c``.
 
-    Its calls go through every step in ``order``; with ``short``, by the short way in front of them, as in a gateway.
+    Its calls go through the steps in ``order``, compiled as in a gateway unless ``chain`` does otherwise.
     """
     database = await open_database(url)
     connectors = dict(zip("abc", targets, strict=False))
@@ -150,21 +168,20 @@ async def rig(
     async def lookup(agent_id: str, name: str) -> Target:
         return agent, chosen
 
-    house = House.build(
+    core = Core.build(
         settings or Settings(calls=calls, limits=limits),
         wrap(database),
         connectors,
         lookup,
         vault=vault,
         metrics=Metrics(),
-    )
-    handler = house.handler if short else chain(house.steps, dispatch(connectors), order)
-    runner = Runner(
-        handler, house.jobs, lookup, REAL, house.metrics, settings=house.settings.calls, charge=house.charge
+        order=order,
+        chain=chain or FORM.get(),
+        env=env,
     )
     try:
-        yield Rig(house, chosen, runner, database)
+        yield Rig(core, chosen, core.runner, database)
     finally:
-        await runner.aclose(0.1)
-        await house.aclose()
+        await core.runner.aclose(0.1)
+        await core.aclose()
         await database.aclose()

@@ -1,16 +1,8 @@
-"""The call core: steps in one order, jobs with an event log, and Python functions as agents."""
+"""The call core: every call runs through the steps of one order, as turns of durable jobs."""
 
-from agent3.calls.core import House
+from agent3.calls.core import Core
 from agent3.calls.jobs.jobs import Job, Jobs
-from agent3.calls.order import ORDER, chain
+from agent3.calls.order import ORDER, Chain
 from agent3.calls.runner import Runner, converse
 
-__all__ = [
-    "ORDER",
-    "House",
-    "Job",
-    "Jobs",
-    "Runner",
-    "chain",
-    "converse",
-]
+__all__ = ["ORDER", "Chain", "Core", "Job", "Jobs", "Runner", "converse"]

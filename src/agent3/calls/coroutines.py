@@ -1,7 +1,7 @@
-"""Driving a coroutine by hand, so that what never waits pays for no watcher.
+"""Driving a coroutine by hand, so that what never waits pays for no watcher and no timer.
 
-Many calls finish without ever suspending; ``watched`` starts its watcher only when one does. The coroutine stays in
-the task that awaits it, so everything that asks for the current task still works inside.
+Many calls finish without ever suspending. The coroutine stays in the task that awaits it, so everything that asks for
+the current task still works inside.
 """
 
 from __future__ import annotations
@@ -11,44 +11,61 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "noticing", "to_the_end", "watched"]
+__all__ = ["Left", "drive", "finish", "watched"]
 
 T = TypeVar("T")
 
 
 class Left(Exception):
-    """The watcher came back first: whoever was waiting has left."""
-
-
-def watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[T]:
-    """Await ``coro`` while ``watch`` runs beside it; when that returns first, ``coro`` is cancelled and Left raised."""
-    return _driven(coro, watch)
+    """The watcher came back first: the caller has left."""
 
 
 @types.coroutine
-def noticing(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
-    """Await ``coro``, and have it noticed if it has to wait for anything, at the moment when it first does."""
+def drive(running: Awaitable[T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
+    """Await ``running``; ``on_wait`` is called once, at the moment when it first has to wait for anything."""
+    coro = running if isinstance(running, Coroutine) else _as_coroutine(running)
     try:
         pending = coro.send(None)
     except StopIteration as done:
         return cast("T", done.value)
-    waits()
-    return (yield from to_the_end(coro, pending))
+    on_wait()
+    return (yield from finish(coro, pending))
 
 
-class _Watch:
+def watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[T]:
+    """Await ``coro`` while ``watch`` runs beside it; when that returns first, ``coro`` is cancelled and Left raised."""
+    return _watched(coro, watch)
+
+
+@types.coroutine
+def _watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Generator[Any, Any, T]:
+    try:
+        pending = coro.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    watcher = _Watcher(watch)
+    try:
+        result = yield from finish(coro, pending)
+    except BaseException as error:
+        watcher.close(error)
+        raise
+    watcher.close()
+    return result
+
+
+class _Watcher:
     """Cancels the current task when the watcher comes back."""
 
     def __init__(self, watch: Callable[[], Coroutine[Any, Any, Any]]):
         owner = asyncio.current_task()
         assert owner is not None
         self._owner = owner
-        self._before = owner.cancelling()
+        self._cancelling = owner.cancelling()
         self._came_back = False
         self._task = asyncio.ensure_future(watch())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_end)
 
-    def _ended(self, watcher: asyncio.Future[Any]) -> None:
+    def _on_end(self, watcher: asyncio.Future[Any]) -> None:
         if not watcher.cancelled():
             self._came_back = True
             self._owner.cancel()
@@ -56,27 +73,13 @@ class _Watch:
     def close(self, error: BaseException | None = None) -> None:
         """End the watcher. A cancellation that was its own, and only its own, becomes Left."""
         self._task.cancel()
-        if self._came_back and self._owner.uncancel() <= self._before and isinstance(error, asyncio.CancelledError):
+        if not self._came_back:
+            return
+        if self._owner.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise Left from error
 
 
-@types.coroutine
-def _driven(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Generator[Any, Any, T]:
-    try:
-        pending = coro.send(None)
-    except StopIteration as done:
-        return cast("T", done.value)
-    around = _Watch(watch)
-    try:
-        result = yield from to_the_end(coro, pending)
-    except BaseException as error:
-        around.close(error)
-        raise
-    around.close()
-    return result
-
-
-def to_the_end(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]:
+def finish(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]:
     """``yield from coro``, for a coroutine that has been started already."""
     try:
         while True:
@@ -91,3 +94,7 @@ def to_the_end(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any
                 pending = coro.send(value)
     except StopIteration as done:
         return cast("T", done.value)
+
+
+async def _as_coroutine(running: Awaitable[T]) -> T:
+    return await running

@@ -1,4 +1,4 @@
-"""The order of the steps: one list, and what it promises.
+"""The order of the steps: one list, what it promises, and the handlers that are made from it.
 
 Everything that every call must respect is a step around the handler that answers. The order below keeps fourteen
 promises, each of them a test in tests/calls/test_promises.py that fails when the steps it speaks of are swapped:
@@ -17,73 +17,313 @@ promises, each of them a test in tests/calls/test_promises.py that fails when th
 12. span, metric, audit row and cost are written once per turn
 13. a turn is durable before it is told
 14. cancellation reaches the innermost handler, and a paused job is cancelled by a turn of its own
+
+There is one way through the steps. ``Chain.compile`` makes it for an aim: idle steps are left out, and neighbours that
+are decided without waiting share a frame. ``Chain.nest`` makes the same handler the long way, every step in a frame of
+its own and none left out; tests hold the two against each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from types import CoroutineType, coroutine
+from typing import Any, cast
 
+from msgspec.structs import replace
+
+from agent3.calls.coroutines import finish
+from agent3.calls.step import OUTCOMES, Aim, Parts, Stage, Step
+from agent3.calls.steps.artifacts import Artifacts
+from agent3.calls.steps.attempt import Attempt
+from agent3.calls.steps.authorize import Authorize
+from agent3.calls.steps.breaker import Breaker
+from agent3.calls.steps.cache import Cache
+from agent3.calls.steps.dead_letter import DeadLetter
+from agent3.calls.steps.deadline import Deadline
+from agent3.calls.steps.fallback import Fallback
+from agent3.calls.steps.ledger import Record
+from agent3.calls.steps.limit import Limit
+from agent3.calls.steps.park import Parking
+from agent3.calls.steps.resolve import Resolve
+from agent3.calls.steps.retry import Retry
+from agent3.calls.steps.sanitize import Sanitize
+from agent3.calls.steps.sealing import Sealing
+from agent3.calls.steps.validate import Validate
 from agent3.errors import Unavailable
-from agent3.model import Call, Connector, Handler, Live, Outcome, Step
+from agent3.model import Agent, Call, Capability, Done, Handler, Outcome
 
-__all__ = ["AFTER", "ORDER", "chain", "dispatch"]
+__all__ = ["ORDER", "Chain"]
 
-ORDER: tuple[str, ...] = (
-    "ledger",
-    "authorize",
-    "limit",
-    "cache",
-    "artifacts",
-    "resolve",
-    "validate",
-    "dead_letter",
-    "deadline",
-    "fallback",
-    "retry",
-    "breaker",
-    "attempt",
-    "sanitize",
-    "sealing",
-    "park",
+ORDER: tuple[type[Step], ...] = (
+    Record,
+    Authorize,
+    Limit,
+    Cache,
+    Artifacts,
+    Resolve,
+    Validate,
+    DeadLetter,
+    Deadline,
+    Fallback,
+    Retry,
+    Breaker,
+    Attempt,
+    Sanitize,
+    Sealing,
+    Parking,
 )
 
-
-AFTER = tuple(name for name in ORDER if name not in ("ledger", "authorize", "limit", "cache", "resolve", "validate"))
-"""The steps for a call whose target has been asked already: those that deal with what it said."""
-
-
-def chain(steps: Mapping[str, Step], handler: Handler, order: Sequence[str] = ORDER) -> Handler:
-    """The handler with every step around it, the first of the list outermost.
-
-    A step with nothing to do afterwards hands on what the next one will answer, instead of awaiting it: a frame less
-    for every call.
-    """
-    for name in reversed(order):
-        handler = steps[name](handler)
-    return handler
+_MOST = 10_000
+"""Compiled handlers that are remembered."""
+_FINE = Done()
 
 
-async def _said(live: Live) -> Outcome:
-    """What the target said before the chain was asked; it is not asked twice."""
-    first, live.first = live.first, None
-    assert first is not None
-    live.content = first.content
-    if isinstance(first.said, BaseException):
-        raise first.said
-    return first.said
+class Chain:
+    """The steps of one call core, in their order, and the handlers compiled from them."""
 
+    def __init__(self, parts: Parts, order: Sequence[type[Step]] | None = None):
+        self._connectors = parts.connectors
+        self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
+        self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
-def dispatch(connectors: Mapping[str, Connector]) -> Handler:
-    """The innermost handler: the connector of the route's protocol."""
+    def __call__(self, call: Call) -> Awaitable[Outcome]:
+        """Run a call through every step that has to do with it, to the connector of its route."""
+        live, principal = call.live, call.principal
+        agent, capability = live.agent, live.capability
+        if call.routes is not capability.routes and call.routes != capability.routes:
+            # A job that was begun by other routes goes on by those; what was compiled for the capability does not fit.
+            capability = replace(capability, routes=call.routes)
+            return self.compile(Aim(agent, capability, principal, live.door, call.entry))(call)
+        key = (call.agent, call.capability, live.door, call.entry, principal.id, principal.scopes, principal.tenant)
+        known = self._compiled.get(key)
+        # The agent and its capability are frozen: as long as they are the same objects, nothing about them changed.
+        if known is None or known[0] is not agent or known[1] is not capability:
+            known = self._remember(key, Aim(agent, capability, principal, live.door, call.entry))
+        return known[2](call)
 
-    def call_connector(call: Call) -> Awaitable[Outcome]:
-        if call.live.first is not None:
-            return _said(call.live)
+    def compile(self, aim: Aim, target: Handler | None = None) -> Handler:
+        """The handler for an aim: idle steps left out, quick ones folded into one frame."""
+        handler = self._dispatch if target is None else target
+        quick: list[Stage] = []
+        for step in reversed(self.steps):
+            if step.idle(aim):
+                continue
+            stage = step.bind(aim)
+            if around := _around(stage):
+                handler, quick = around(_fold(quick, handler)), []
+            else:
+                if stage is not step:
+                    stage.inner = _fold(quick, handler)
+                quick = [stage, *quick]
+        return _fold(quick, handler)
+
+    def nest(self, aim: Aim, target: Handler | None = None) -> Handler:
+        """The same, with a frame for every step and none left out."""
+        handler = self._dispatch if target is None else target
+        for step in reversed(self.steps):
+            stage = step.bind(aim)
+            if stage is not step:
+                stage.inner = handler
+            around = _around(stage)
+            handler = Folded([stage], handler) if around is None else around(handler)
+        return handler
+
+    async def record(self, call: Call, outcome: Outcome) -> Outcome:
+        """Record an outcome that came before there was anything to run."""
+
+        async def known(_: Call) -> Outcome:
+            return outcome
+
+        return await self._only(("ledger",), call, known)(call)
+
+    async def check(self, call: Call) -> Outcome | None:
+        """What is wrong with the input of a call; None where nothing is. Nothing is recorded or sent."""
+
+        async def nothing(_: Call) -> Outcome:
+            return _FINE
+
+        outcome = await self._only(("resolve", "validate"), call, nothing)(call)
+        return None if outcome is _FINE else outcome
+
+    async def admit(self, call: Call) -> Outcome | None:
+        """Whether a call may start, asked before anything of it is kept; None where it may, and has paid.
+
+        A refusal is recorded as if the whole chain had refused.
+        """
+
+        async def nothing(_: Call) -> Outcome:
+            return _FINE
+
+        refusal: Outcome | None = await self._only(("authorize",), call, nothing)(call)
+        if refusal is _FINE:
+            limits = [step for step in self.steps if isinstance(step, Limit)]
+            refusal = await limits[0].charge(call) if limits else None
+        return None if refusal is None else await self.record(call, refusal)
+
+    def drop(self) -> None:
+        """Forget what was compiled: something that it was made of has changed, such as a rule."""
+        self._compiled.clear()
+
+    def _only(self, names: Sequence[str], call: Call, target: Handler) -> Handler:
+        aim = Aim(call.live.agent, call.live.capability, call.principal, call.live.door, call.entry)
+        return _fold([step.bind(aim) for step in self.steps if step.name in names], target)
+
+    def _remember(self, key: tuple[Any, ...], aim: Aim) -> tuple[Agent | None, Capability, Handler]:
+        if len(self._compiled) >= _MOST:
+            self._compiled.clear()
+        try:
+            made = self._compiled[key] = (aim.agent, aim.capability, self.compile(aim))
+        except Exception as error:  # noqa: BLE001 - the ledger logs it and makes an outcome of it
+            failure = error
+
+            async def fail(_: Call) -> Outcome:
+                raise failure
+
+            ledger = [step.bind(aim) for step in self.steps if isinstance(step, Record)]
+            return aim.agent, aim.capability, _fold(ledger, fail)
+        return made
+
+    def _dispatch(self, call: Call) -> Awaitable[Outcome]:
+        """The innermost handler: the connector of the route's protocol."""
         route = call.route
-        connector = connectors.get(route.protocol) if route is not None else None
+        connector = self._connectors.get(route.protocol) if route is not None else None
         if connector is None:
             protocol = route.protocol if route is not None else "no route"
             raise Unavailable(f"Agent {call.agent!r} cannot be reached by {protocol!r}: no connector speaks it here.")
         return connector.call(call)
 
-    return call_connector
+
+def _around(stage: Stage) -> Callable[[Handler], Handler] | None:
+    return getattr(stage, "around", None)
+
+
+def _fold(stages: Sequence[Stage], inner: Handler) -> Handler:
+    return Folded(stages, inner) if stages else inner
+
+
+class Folded:
+    """Some stages, and what lies inside them, as one handler: entered in order, left in reverse.
+
+    It does in one frame what nested frames with try, except and finally would do. Timers start only when the call has
+    to wait for something (``Stage.wait``); most calls to functions never do.
+    """
+
+    def __init__(self, stages: Sequence[Stage], inner: Handler):
+        self._inner = inner
+        self._depth = len(stages)
+        # Only the methods that a stage really has: the others would be called to do nothing.
+        numbered = tuple(enumerate(stages, 1))
+        self._enters = tuple((number, stage.enter) for number, stage in numbered if _has(stage, "enter"))
+        self._exits = tuple(
+            (number, stage.leave if _has(stage, "leave") else None, stage.fail if _has(stage, "fail") else None)
+            for number, stage in reversed(numbered)
+            if _has(stage, "leave") or _has(stage, "fail")
+        )
+        self._leaves = tuple(leave for _, leave, _ in self._exits if leave is not None)
+        # Of each leave the number of its stage, and where the exits behind it begin.
+        self._exits_of_leaves = tuple(
+            (number, place) for place, (number, leave, _) in enumerate(self._exits, 1) if leave is not None
+        )
+        self._waits = tuple((number, stage.wait) for number, stage in numbered if _has(stage, "wait"))
+
+    async def __call__(self, call: Call) -> Outcome:
+        entered = 0
+        replaced: list[tuple[int, Call]] | None = None
+        """The calls that stages were given, where they gave on another one."""
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            for number, enter in self._enters:
+                got: Any = enter(call)
+                if got is not call:
+                    if type(got) is not Call and type(got) not in OUTCOMES:
+                        self._start_timers(call, number)
+                        got = await got
+                    if type(got) is not Call:
+                        result, entered = got, number - 1
+                        break
+                    if replaced is None:
+                        replaced = []
+                    replaced.append((number, call))
+                    call = got
+                entered = number
+            else:
+                entered = self._depth
+                result = await (_drive(self._inner(call), self._waits, call) if self._waits else self._inner(call))
+        except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
+            error = raised
+        exits = self._exits
+        if error is None and replaced is None and entered == self._depth:
+            # The usual way out, for which the loop below would look at every stage twice.
+            place = 0
+            try:
+                for leave in self._leaves:
+                    place += 1
+                    result = leave(call, result)
+                    if type(result) not in OUTCOMES:
+                        self._start_timers(call, self._exits_of_leaves[place - 1][0])
+                        result = await result
+                return cast("Outcome", result)
+            except BaseException as raised:  # noqa: BLE001 - likewise
+                error = raised
+                exits = exits[self._exits_of_leaves[place - 1][1] :]
+        for number, leave_or_none, fail in exits:
+            if number > entered:
+                continue
+            while replaced and number <= replaced[-1][0]:
+                call = replaced.pop()[1]
+            try:
+                if error is None:
+                    if leave_or_none is None:
+                        continue
+                    result = leave_or_none(call, result)
+                elif fail is None:
+                    continue
+                else:
+                    result = fail(call, error)
+                    error = None
+                if type(result) not in OUTCOMES:
+                    self._start_timers(call, number)
+                    result = await result
+            except BaseException as raised:  # noqa: BLE001 - likewise
+                error = raised
+        if error is not None:
+            try:
+                raise error
+            finally:
+                error = None  # the exception holds this frame, and this frame must not hold the exception
+        return cast("Outcome", result)
+
+    def _start_timers(self, call: Call, before: int) -> None:
+        """Something has to be waited for: tell the stages that are entered at that moment."""
+        for number, wait in self._waits:
+            if number < before:
+                wait(call)
+
+
+@coroutine
+def _drive(
+    running: Awaitable[Outcome], waits: Sequence[tuple[int, Callable[[Call], None]]], call: Call
+) -> Generator[Any, Any, Outcome]:
+    """Await what lies inside, and tell the stages when it first has to wait."""
+    if type(running) is not CoroutineType:
+        for _, wait in waits:
+            wait(call)
+        outcome: Outcome = yield from running.__await__()
+        return outcome
+    try:
+        pending = running.send(None)
+    except StopIteration as done:
+        return cast("Outcome", done.value)
+    try:
+        for _, wait in waits:
+            wait(call)
+    except BaseException:
+        running.close()
+        raise
+    outcome = yield from finish(running, pending)
+    return outcome
+
+
+def _has(stage: Stage, method: str) -> bool:
+    return getattr(type(stage), method) is not getattr(Stage, method)

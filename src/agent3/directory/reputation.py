@@ -8,7 +8,7 @@ from agent3.env import Env
 from agent3.errors import ValidationError
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.storage import Database
+from agent3.storage import Database, Transaction
 
 __all__ = ["Rating", "Reputation"]
 
@@ -16,6 +16,9 @@ log = logger("directory")
 
 _TIMES = 1_000_003
 """A rating is kept twice, the second time so often: so the database itself can compare them while it counts."""
+_INSERT = (
+    "INSERT INTO feedback (id, at, agent, principal, call, rating, comment, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _RATINGS = f"""
 SELECT agent, SUM(good) AS voices, AVG(CASE WHEN good = 1 THEN rating END) AS mean, COUNT(*) - SUM(good) AS damaged
 FROM (
@@ -43,14 +46,16 @@ class Reputation:
         self._metrics = metrics
 
     async def rate(self, agent: str, principal: str, rating: int, comment: str = "", call: str | None = None) -> None:
-        """Record what a caller thinks."""
+        """Record what a caller thinks. Its latest word counts, and is the only one kept."""
         if type(rating) is not int or not 1 <= rating <= 5:
             raise ValidationError(f"rating must be a whole number from 1 to 5, got {rating!r}")
-        await self._database.many(
-            "INSERT INTO feedback (id, at, agent, principal, call, rating, comment, checksum) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(self._env.id(), self._env.now(), agent, principal, call, rating, comment[:2000], rating * _TIMES)],
-        )
+        row = (self._env.id(), self._env.now(), agent, principal, call, rating, comment[:2000], rating * _TIMES)
+
+        async def work(tx: Transaction) -> None:
+            await tx.run(_INSERT, *row)
+            await tx.run("DELETE FROM feedback WHERE agent = ? AND principal = ? AND id <> ?", agent, principal, row[0])
+
+        await self._database.write(work)
 
     async def of(self, agent: str) -> Rating:
         """The rating of one agent."""
@@ -65,10 +70,7 @@ class Reputation:
                 row["agent"]: Rating(row["voices"], round(float(row["mean"]), 2)) for row in rows if row["voices"]
             }
             for row in rows:
-                self._tell(row["agent"], row["damaged"])
+                if damaged := row["damaged"]:
+                    log.error("%d ratings of agent %s are damaged and do not count", damaged, row["agent"])
+                    self._metrics.events_dropped.inc(("undecodable row",), damaged)
         return found
-
-    def _tell(self, agent: str, damaged: int) -> None:
-        if damaged:
-            log.error("%d ratings of agent %s are damaged and do not count", damaged, agent)
-            self._metrics.events_dropped.inc(("undecodable row",), damaged)

@@ -1,27 +1,27 @@
-"""The gateway: search, select, invoke, call, feedback.
+"""The gateway: search, select, invoke, call, feedback, and the jobs behind calls. Every door speaks to it.
 
-It knows the directory and the Runner, and no protocol: every door hands it the caller and gets plain answers. What a
-caller may not call it does not see either, here as in every list.
+It is the only way from a door into the call core, and knows no protocol: a door hands it the caller and gets plain
+answers. What a caller may not call it does not see either, here as in every list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from agent3 import schema
-from agent3.calls.callbacks import CALLBACK, Callbacks
-from agent3.calls.core import House
+from agent3.calls.artifacts import StoredArtifact
+from agent3.calls.callbacks import CALLBACK
+from agent3.calls.core import Core
 from agent3.calls.jobs.jobs import Job
-from agent3.calls.keeping import StoredArtifact
 from agent3.calls.outbox import Receipt
-from agent3.calls.policy import unknown
 from agent3.calls.responses import response
 from agent3.calls.runner import Listener, Target
-from agent3.directory import Directory, Hit, Rating, Reputation
+from agent3.calls.steps.authorize import unknown
+from agent3.directory import Directory, Reputation
 from agent3.directory.search import Index
 from agent3.errors import (
     Agent3Error,
@@ -33,16 +33,7 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.gateway.cards import card_of
-from agent3.model import (
-    Agent,
-    Answer,
-    Call,
-    Capability,
-    Outcome,
-    Part,
-    Principal,
-    Question,
-)
+from agent3.model import Agent, Answer, Call, Capability, Event, Outcome, Part, Principal, Question
 from agent3.schema import nearest
 from agent3.schema.coercion import from_words
 from agent3.security.limits import RateLimiter
@@ -57,7 +48,8 @@ _MOST_RETRIES = 10
 _MOST_NAMED = 20
 _QUESTIONS_PER_CALL = 10
 """How much oftener than call a client may search, look, answer and rate."""
-
+_KNOWN = 10_000
+"""Pairs of a caller and an agent of which it is remembered what the caller may call."""
 
 OnUse = Callable[[Agent, Outcome | None], None]
 
@@ -89,35 +81,49 @@ class CallRequest(Struct, frozen=True, kw_only=True):
 
 
 class Gateway:
-    """The five verbs, for every door."""
+    """The verbs, for every door."""
 
-    def __init__(self, house: House, directory: Directory, reputation: Reputation):
-        self.house = house
+    def __init__(self, core: Core, directory: Directory, reputation: Reputation):
+        self.core = core
         self.directory = directory
         self.reputation = reputation
-        limits = house.settings.limits
         self.on_use: OnUse | None = None
         """Hears of every agent that was looked at or called, with how the call ended."""
         self.sign_in: Callable[[Agent], Awaitable[dict[str, Any] | None]] | None = None
         """Tells how somebody is signed in for an agent, where the agent asks for that."""
         self.heals: Callable[[Agent], Awaitable[list[dict[str, Any]]]] | None = None
         """Tells which selectors of a website did not fit any more, and what is taken in their place."""
-        more = _QUESTIONS_PER_CALL
-        self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=house.env)
+        limits, more = core.settings.limits, _QUESTIONS_PER_CALL
+        self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=core.env)
+        self._offered: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
+
+    # Finding
 
     async def search(self, caller: Caller, query: str, limit: int = 10) -> dict[str, Any]:
         """The agents that fit a query, the best first, each with what it can do and how it was rated."""
-        self._metered(caller)
-        hits = await self.directory.search(query, max(1, min(limit, 50)), self._visible(caller.principal))
+        self.count_question(caller.principal)
+        hits = await self.directory.search(query, max(1, min(limit, 50)), self.visible_to(caller.principal))
         ratings = await self.reputation.all([hit.agent.id for hit in hits])
-        found = [self._summary(hit, ratings[hit.agent.id], caller.principal) for hit in hits]
+        found = [
+            {
+                "id": hit.agent.id,
+                "name": hit.agent.name,
+                "description": hit.agent.description,
+                "status": status_of(hit.agent),
+                "score": hit.score,
+                "rating": ratings[hit.agent.id].mean,
+                "capabilities": [
+                    {"name": capability.name, "description": capability.description}
+                    for capability in self.offered(hit.agent, caller.principal)
+                ],
+            }
+            for hit in hits
+        ]
         return {"query": query, "agents": found, "count": len(found)}
 
     async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """Everything one needs to decide whether and how to call an agent."""
-        self._metered(caller)
-        agent = await self.directory.get(agent_id, self._visible(caller.principal))
-        self._used(agent)
+        agent = await self._look(caller, agent_id)
         rating = await self.reputation.of(agent.id)
         signed = None if self.sign_in is None else await self.sign_in(agent)
         healed = [] if self.heals is None else await self.heals(agent)
@@ -131,7 +137,19 @@ class Gateway:
             "status": status_of(agent),
             "tags": list(agent.tags),
             "rating": msgspec.to_builtins(rating),
-            "capabilities": [self._detail(one) for one in self._callable(agent, caller.principal)],
+            "capabilities": [
+                {
+                    "name": capability.name,
+                    "description": capability.description,
+                    "inputSchema": capability.input_schema,
+                    "outputSchema": capability.output_schema,
+                    "examples": list(capability.examples),
+                    "price": msgspec.to_builtins(capability.price),
+                    "hints": msgspec.to_builtins(capability.hints),
+                    "protocols": [route.protocol for route in capability.routes],
+                }
+                for capability in self.offered(agent, caller.principal)
+            ],
             **({} if signed is None else {"signIn": signed}),
             **({"signature": signature} if isinstance(signature, dict) else {}),
             **({"heals": healed} if healed else {}),
@@ -139,22 +157,108 @@ class Gateway:
 
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """The agent's raw card. No network is touched and no credential is in it."""
-        self._metered(caller)
-        agent = await self.directory.get(agent_id, self._visible(caller.principal))
-        self._used(agent)
-        return card_of(agent, self._callable(agent, caller.principal))
+        agent = await self._look(caller, agent_id)
+        return card_of(agent, self.offered(agent, caller.principal))
+
+    async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
+        """Rate an agent from 1 to 5; the latest word of each caller counts, and is the only one kept."""
+        self.count_question(caller.principal)
+        agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
+        await self.reputation.rate(agent.id, caller.principal.id, rating, comment)
+        rated = await self.reputation.of(agent.id)
+        return {"agentId": agent.id, "recorded": True, "rating": msgspec.to_builtins(rated)}
+
+    # Who may call what
+
+    def offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
+        """What a caller may call of an agent. Found out once for as long as the agent stays the same object."""
+        key = (agent.id, principal.id, principal.scopes)
+        known = self._offered.get(key)
+        if known is not None and known[0] is agent:
+            return known[1]
+        narrow = self.core.access.narrow
+        offered = tuple(
+            capability
+            for capability in agent.capabilities
+            if narrow(principal, agent.id, capability.name, capability.routes)
+        )
+        if len(self._offered) >= _KNOWN:
+            self._offered.clear()
+        self._offered[key] = agent, offered
+        return offered
+
+    def may_call(self, principal: Principal, agent: Agent, capability: Capability) -> bool:
+        """Whether the rules let a caller call a capability by any of its routes."""
+        routes = capability.routes
+        return bool(self.core.access.narrow(principal, agent.id, capability.name, routes)) or not routes
+
+    def visible_to(self, principal: Principal) -> Callable[[Agent], bool]:
+        """Whether a caller sees an agent: it may call something of it, or there is nothing to call."""
+        return lambda agent: bool(self.offered(agent, principal)) or not agent.capabilities
+
+    async def agent(self, principal: Principal, agent_id: str, visible: Callable[[Agent], bool] | None = None) -> Agent:
+        """An agent that takes calls; AgentNotFound for one that is not there, not visible, or does not."""
+        agent = await self.directory.get(agent_id, visible or self.visible_to(principal))
+        if agent.status in ("suspended", "retired"):
+            raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
+        return agent
+
+    def count_question(self, principal: Principal) -> None:
+        """What is no call is free, but bounded: each of these verbs reads or writes the database."""
+        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
+            raise RateLimited(
+                f"Client {principal.id} searches, reads, answers or rates too often. Come back in {wait:.1f} s.",
+                retry_after=wait,
+            )
+
+    # Calling
+
+    async def aim(
+        self, principal: Principal, agent_id: str, name: str | None = None, *, message: str = "", given: Any = None
+    ) -> Target:
+        """The agent and capability that a call means.
+
+        The capability is the named one; else the only one, the one that takes commands, or whose words fit best.
+        """
+        agent = await self.agent(principal, agent_id)
+        offered = self.offered(agent, principal)
+        if name is not None:
+            return agent, self._named(agent, name, offered)
+        if len(offered) == 1:
+            return agent, offered[0]
+        if not offered:
+            raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
+        if message and given is None:
+            for capability in offered:
+                if capability.meta.get("reads") == "commands":
+                    return agent, capability
+        if best := _best(offered, message):
+            return agent, best
+        names = ", ".join(sorted(capability.name for capability in offered)[:_MOST_NAMED])
+        raise ValidationError(
+            f"Agent {agent.id!r} can do several things and the message does not say which. "
+            f"Name one as capability: {names}"
+        )
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
+        principal = caller.principal
         try:
-            agent, capability = await self._target(caller.principal, request)
-            meta = await self._meta(caller.principal, request)
+            target = await self.aim(
+                principal, request.agent, request.capability, message=request.message, given=request.input
+            )
+            meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
+            if request.callback is not None:
+                if self.core.callbacks is None:
+                    raise _no_callbacks()
+                meta[CALLBACK] = await self.core.callbacks.register(principal, request.callback)
         except Agent3Error as refusal:
-            await self._record_refusal(caller, request, refusal)
+            await self.refuse(caller, request.agent, request.capability or "", refusal)
             raise
+        agent, capability = target
         call = Call(
-            id=self.house.env.id(),
-            principal=caller.principal,
+            id=self.core.env.id(),
+            principal=principal,
             agent=agent.id,
             capability=capability.name,
             input=request.input,
@@ -169,11 +273,47 @@ class Gateway:
             meta=meta,
         )
         detach = request.detach or request.callback is not None
-        outcome = await self.house.runner.start(
-            call, (agent, capability), listener=caller.listener, door=caller.door, detach=detach
+        return await self.start(caller, call, target, detach=detach)
+
+    async def start(
+        self,
+        caller: Caller,
+        call: Call,
+        target: Target,
+        *,
+        detach: bool = False,
+        opened: Callable[[Job], None] | None = None,
+    ) -> Outcome:
+        """Run the first turn of a call that a door has put together; see ``Runner.start``."""
+        outcome = await self.core.runner.start(
+            call, target, listener=caller.listener, door=caller.door, detach=detach, opened=opened
         )
-        self._used(agent, outcome)
+        if self.on_use is not None:
+            self.on_use(target[0], outcome)
         return outcome
+
+    def run(
+        self, caller: Caller, call: Call, target: Target, work: Callable[[Call], Awaitable[Outcome]]
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Run something that is no capability, such as the read of a resource, under every step all the same."""
+        return self.core.run(call, target, work, door=caller.door)
+
+    async def check(self, caller: Caller, call: Call, target: Target) -> Outcome | None:
+        """What is wrong with the input of a call that is about to start; None where nothing is."""
+        return await self.core.check(call, target, caller.door)
+
+    async def refuse(self, caller: Caller, agent: str, capability: str, refusal: Agent3Error) -> None:
+        """Record a call that is refused before it has a target."""
+        call = Call(
+            id=self.core.env.id(),
+            principal=caller.principal,
+            agent=agent[:200],
+            capability=capability[:200],
+            traceparent=caller.traceparent,
+        )
+        await self.core.refuse(call, refusal, caller.door)
+
+    # Jobs
 
     async def answer(
         self,
@@ -182,12 +322,22 @@ class Gateway:
         answers: Mapping[str, Answer],
         turn: int | None = None,
         *,
+        reply: tuple[Part, ...] = (),
+        said: tuple[Event, ...] = (),
         detach: bool = False,
     ) -> Outcome:
         """The next turn of a job that asked. With ``detach`` it answers ``Working`` as soon as the answers are kept."""
-        self._metered(caller)
-        return await self.house.runner.answer(
-            caller.principal, job, answers, turn=turn, listener=caller.listener, door=caller.door, detach=detach
+        self.count_question(caller.principal)
+        return await self.core.runner.answer(
+            caller.principal,
+            job,
+            answers,
+            turn=turn,
+            reply=reply,
+            said=said,
+            listener=caller.listener,
+            door=caller.door,
+            detach=detach,
         )
 
     async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
@@ -195,41 +345,47 @@ class Gateway:
 
         With ``agent``, only a job of that agent is answered.
         """
-        waiting = await self.house.runner.get(caller.principal, job)
-        _same_agent(waiting, agent)
+        waiting = await self.job(caller, job, agent)
+        given: Mapping[str, Any]
         if isinstance(said, str):
-            given: Mapping[str, Any] = {waiting.questions[0].id: said} if waiting.questions else {}
+            given = {waiting.questions[0].id: said} if waiting.questions else {}
         else:
             given = said
         answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
         return await self.answer(caller, job, answers)
 
+    async def job(self, caller: Caller, job: str, agent: str | None = None) -> Job:
+        """A job of this caller as it stands; JobNotFound for any other, and for one of another ``agent``."""
+        found = await self.core.runner.get(caller.principal, job)
+        if agent is not None and found.call.agent != agent:
+            raise JobNotFound(f"Agent {agent[:100]!r} has no job {found.id}. Give the agent that asked.")
+        return found
+
     async def wait(self, caller: Caller, job: str, seconds: float, agent: str | None = None) -> Outcome:
         """How a job stands when it pauses or ends, or that it still works when the time is over."""
-        _same_agent(await self.house.runner.get(caller.principal, job), agent)
-        return await self.house.runner.wait(caller.principal, job, seconds)
+        if agent is not None:
+            await self.job(caller, job, agent)
+        return await self.core.runner.wait(caller.principal, job, seconds)
+
+    def follow(self, caller: Caller, job: str, after: int = 0) -> AsyncIterator[Event]:
+        """The events of a job past a number, until it pauses or ends."""
+        return self.core.runner.follow(caller.principal, job, after)
+
+    async def cancel(self, caller: Caller, job: str) -> Outcome:
+        """Cancel a job, down to its target."""
+        return await self.core.runner.cancel(caller.principal, job, caller.door)
 
     async def callbacks(self, caller: Caller, job: str) -> list[Receipt]:
         """What the caller was told of a job, and what became of each delivery."""
-        found = await self.house.runner.get(caller.principal, job)
-        return await self._callbacks().of(found)
+        found = await self.core.runner.get(caller.principal, job)
+        if self.core.callbacks is None:
+            raise _no_callbacks()
+        return await self.core.callbacks.of(found)
 
     async def artifact(self, caller: Caller, artifact: str) -> StoredArtifact:
-        """A large result of this caller's; NotFound for anybody else's."""
-        self._metered(caller)
-        return await self.house.artifacts.get(caller.principal.id, artifact)
-
-    async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
-        """Rate an agent from 1 to 5; the latest word of each caller counts, and is the only one kept."""
-        self._metered(caller)
-        agent = await self.directory.get(agent_id, self._visible(caller.principal))
-        await self.reputation.rate(agent.id, caller.principal.id, rating, comment)
-        await self._forget_earlier_ratings(agent.id, caller.principal.id)
-        return {
-            "agentId": agent.id,
-            "recorded": True,
-            "rating": msgspec.to_builtins(await self.reputation.of(agent.id)),
-        }
+        """A large result of this caller's; NotFound for any other."""
+        self.count_question(caller.principal)
+        return await self.core.artifacts.get(caller.principal.id, artifact)
 
     async def lookup(self, agent_id: str, name: str) -> Target:
         """The agent and capability of a job that goes on."""
@@ -241,118 +397,37 @@ class Gateway:
 
     # Inside
 
-    def _used(self, agent: Agent, outcome: Outcome | None = None) -> None:
+    async def _look(self, caller: Caller, agent_id: str) -> Agent:
+        self.count_question(caller.principal)
+        agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
         if self.on_use is not None:
-            self.on_use(agent, outcome)
+            self.on_use(agent, None)
+        return agent
 
-    def _metered(self, caller: Caller) -> None:
-        """What is no call is free, but not without end: each of these verbs reads or writes the database."""
-        principal = caller.principal
-        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
-            raise RateLimited(
-                f"Client {principal.id} searches, looks, answers or rates too often. Come back in {wait:.1f} s.",
-                retry_after=wait,
-            )
-
-    async def _forget_earlier_ratings(self, agent: str, principal: str) -> None:
-        latest = "SELECT id FROM feedback WHERE agent = ? AND principal = ? ORDER BY at DESC, id DESC LIMIT 1"
-        await self.house.database.many(
-            f"DELETE FROM feedback WHERE agent = ? AND principal = ? AND id <> ({latest})",
-            [(agent, principal, agent, principal)],
-        )
-
-    def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
-        return lambda agent: bool(self._callable(agent, principal)) or not agent.capabilities
-
-    def _callable(self, agent: Agent, principal: Principal) -> list[Capability]:
-        narrow = self.house.access.narrow
-        return [one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes)]
-
-    async def _target(self, principal: Principal, request: CallRequest) -> Target:
-        agent = await self.directory.get(request.agent, self._visible(principal))
-        if agent.status in ("suspended", "retired"):
-            raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
-        return agent, self._choose(agent, principal, request)
-
-    def _choose(self, agent: Agent, principal: Principal, request: CallRequest) -> Capability:
-        """The capability that was named; else the only one, the one that takes commands, or whose words fit best."""
-        offered = self._callable(agent, principal)
-        names = [one.name for one in offered]
-        if request.capability is not None:
-            return self._named(agent, request.capability, names)
-        if len(offered) == 1:
-            return offered[0]
+    def _named(self, agent: Agent, name: str, offered: Sequence[Capability]) -> Capability:
+        for capability in offered:
+            if capability.name == name:
+                return capability
         if not offered:
-            raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
-        reader = next((one for one in offered if one.meta.get("reads") == "commands"), None)
-        if reader is not None and request.message and request.input is None:
-            return reader
-        if best := _best(offered, request.message):
-            return best
-        raise ValidationError(
-            f"Agent {agent.id!r} can do several things and the message does not say which. "
-            f"Name one as capability: {', '.join(sorted(names)[:_MOST_NAMED])}"
+            raise unknown(agent.id, name)
+        names = sorted(capability.name for capability in offered)
+        near = nearest(name, names)
+        hint = f"Did you mean {near!r}? " if near else ""
+        more = ", and more: use agent3_select" if len(names) > _MOST_NAMED else ""
+        raise CapabilityNotFound(
+            f"Agent {agent.id!r} has no capability {name[:100]!r} that you can call. "
+            f"{hint}It has {', '.join(names[:_MOST_NAMED])}{more}.",
+            data={"nearest": [near]} if near else None,
         )
-
-    def _named(self, agent: Agent, name: str, names: list[str]) -> Capability:
-        found = agent.capability(name)
-        if found is not None and name in names:
-            return found
-        raise _not_offered(agent.id, name, names) if names else unknown(agent.id, name)
-
-    def _callbacks(self) -> Callbacks:
-        if self.house.callbacks is None:
-            raise SetupError("This gateway was built without callbacks. Wait for the job, or follow its events.")
-        return self.house.callbacks
-
-    async def _meta(self, principal: Principal, request: CallRequest) -> dict[str, Any]:
-        """What a call keeps beside its input."""
-        meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
-        if request.callback is not None:
-            meta[CALLBACK] = await self._callbacks().register(principal, request.callback)
-        return meta
-
-    async def _record_refusal(self, caller: Caller, request: CallRequest, refusal: Agent3Error) -> None:
-        """A call to nowhere is recorded too."""
-        from_nowhere = Call(
-            id=self.house.env.id(),
-            principal=caller.principal,
-            agent=request.agent[:200],
-            capability=(request.capability or "")[:200],
-            traceparent=caller.traceparent,
-        )
-        await self.house.refuse(from_nowhere, refusal, caller.door)
-
-    def _summary(self, hit: Hit, rating: Rating, principal: Principal) -> dict[str, Any]:
-        agent = hit.agent
-        return {
-            "id": agent.id,
-            "name": agent.name,
-            "description": agent.description,
-            "status": status_of(agent),
-            "score": hit.score,
-            "rating": rating.mean,
-            "capabilities": [
-                {"name": one.name, "description": one.description} for one in self._callable(agent, principal)
-            ],
-        }
-
-    def _detail(self, one: Capability) -> dict[str, Any]:
-        return {
-            "name": one.name,
-            "description": one.description,
-            "inputSchema": one.input_schema,
-            "outputSchema": one.output_schema,
-            "examples": list(one.examples),
-            "price": msgspec.to_builtins(one.price),
-            "hints": msgspec.to_builtins(one.hints),
-            "protocols": [route.protocol for route in one.routes],
-        }
 
 
 def status_of(agent: Agent) -> str:
-    """How the agent stands: what the directory says, unless nobody could reach it when last asked."""
+    """How the agent stands: what the directory says, unless it could not be reached when last asked."""
     return "unreachable" if agent.status == "active" and UNREACHABLE in agent.meta else agent.status
+
+
+def _no_callbacks() -> SetupError:
+    return SetupError("This gateway was built without callbacks. Wait for the job, or follow its events.")
 
 
 def _bounded(name: str, value: Any, least: float, most: float) -> Any:
@@ -363,40 +438,21 @@ def _bounded(name: str, value: Any, least: float, most: float) -> Any:
     return value
 
 
-def _not_offered(agent: str, name: str, names: list[str]) -> CapabilityNotFound:
-    """What a caller hears of a capability that it cannot call, with those that it can."""
-    near = nearest(name, names)
-    hint = f"Did you mean {near!r}? " if near else ""
-    more = ", and more: use agent3_select" if len(names) > _MOST_NAMED else ""
-    return CapabilityNotFound(
-        f"Agent {agent!r} has no capability {name[:100]!r} that you can call. "
-        f"{hint}It has {', '.join(sorted(names)[:_MOST_NAMED])}{more}.",
-        data={"nearest": [near]} if near else None,
-    )
-
-
-def _same_agent(job: Job, agent: str | None) -> None:
-    if agent is not None and job.call.agent != agent:
-        raise JobNotFound(f"Agent {agent[:100]!r} has no job {job.id}. Give the agent that asked.")
-
-
 def _answer(given: Mapping[str, Any], question: Question) -> Answer:
+    """An answer as it was given: with an action, or the data alone.
+
+    A text for a question that wants something else, such as a number or a yes, is taken for that where it fits.
+    """
     said = given[question.id]
-    if (
-        isinstance(said, dict)
-        and set(said) <= {"action", "data"}
-        and said.get("action") in ("accept", "decline", "cancel")
-    ):
-        return Answer(said["action"], said.get("data"))
-    return Answer("accept", _typed(said, question) if isinstance(said, str) else said)
-
-
-def _typed(text: str, question: Question) -> Any:
-    """A text for a question that wants something else, such as a number or a yes, is taken for that where it fits."""
-    if question.schema is None or _fits(text, question.schema):
-        return text
-    value = from_words(question.schema, text)
-    return value if _fits(value, question.schema) else text
+    if isinstance(said, dict) and set(said) <= {"action", "data"}:
+        action = said.get("action")
+        if action in ("accept", "decline", "cancel"):
+            return Answer(action, said.get("data"))
+    if isinstance(said, str) and question.schema is not None and not _fits(said, question.schema):
+        value = from_words(question.schema, said)
+        if _fits(value, question.schema):
+            return Answer("accept", value)
+    return Answer("accept", said)
 
 
 def _fits(value: Any, definition: dict[str, Any]) -> bool:
@@ -407,9 +463,13 @@ def _fits(value: Any, definition: dict[str, Any]) -> bool:
     return True
 
 
-def _best(offered: list[Capability], message: str) -> Capability | None:
-    from_words = {one.name: Agent(id=one.name, name=one.name, capabilities=(one,)) for one in offered}
-    ranked = Index(from_words).search(message)
+def _best(offered: Sequence[Capability], message: str) -> Capability | None:
+    """The capability whose words fit a message clearly best."""
+    by_name = {
+        capability.name: Agent(id=capability.name, name=capability.name, capabilities=(capability,))
+        for capability in offered
+    }
+    ranked = Index(by_name).search(message)
     if not ranked or (len(ranked) > 1 and ranked[0][1] < 1.15 * ranked[1][1]):
         return None
-    return from_words[ranked[0][0]].capabilities[0]
+    return by_name[ranked[0][0]].capabilities[0]

@@ -233,7 +233,9 @@ async def _caught(lane: ASGIApp, scope: Scope, receive: Receive, send: Send) -> 
     except Exception:
         log.exception("%s %s failed", scope["method"], scope["path"][:200])
         if not begun:
-            await error_response(Agent3Error("Internal error. The log of the gateway says more."))(scope, receive, send)
+            await error_response(Agent3Error("Internal error. The gateway's log has the details."))(
+                scope, receive, send
+            )
 
 
 async def _home(request: Request) -> Response:
@@ -293,4 +295,4 @@ async def _not_allowed(request: Request, wrong: Exception) -> Response:
 
 async def _internal(request: Request, wrong: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=wrong)
-    return error_response(Agent3Error("Internal error. The log of the gateway says more."))
+    return error_response(Agent3Error("Internal error. The gateway's log has the details."))

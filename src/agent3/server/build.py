@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from agent3.calls import House
+from agent3.calls import Core
 from agent3.calls.callbacks import Callbacks
 from agent3.calls.outbox import KEY, Outbox
 from agent3.calls.runner import Target
@@ -50,7 +50,7 @@ class Server:
 
     settings: Settings
     database: Database
-    house: House
+    core: Core
     directory: Directory
     gateway: Gateway
     metrics: Metrics
@@ -88,12 +88,12 @@ def _tracer() -> traces.Tracer | None:
     return traces.otel() if wanted else None
 
 
-async def _take_over(house: House) -> None:
-    if taken := await house.runner.recover():
+async def _take_over(core: Core) -> None:
+    if taken := await core.runner.recover():
         log.info("%d jobs of an earlier process were taken over", taken)
-    house.runner.keep_house()
-    if house.callbacks is not None:
-        house.callbacks.start()
+    core.runner.takeover.keep_house()
+    if core.callbacks is not None:
+        core.callbacks.start()
 
 
 def _vault(settings: Settings, database: Database, url: str, env: Env) -> tuple[SignIns, Seals]:
@@ -142,15 +142,15 @@ class _Works:
         keys = await _keys(self.settings, self._safe) if self._lasting else None
         connectors = self._connectors()
         outbox = Outbox(self.settings, self.database, self._vault, self.env, self.metrics, self._safe)
-        self.house = self._house(connectors, outbox)
-        self.gateway = Gateway(self.house, self.directory, Reputation(self.database, self.env))
+        self.core = self._core(connectors, outbox)
+        self.gateway = Gateway(self.core, self.directory, Reputation(self.database, self.env))
         self.gateway.sign_in = self._vault.about
         self.gateway.heals = partial(of_agent, StoredBook(self.database, self.env))
         self.renewals = self._renewals(connectors)
         return Server(
             settings=self.settings,
             database=self.database,
-            house=self.house,
+            core=self.core,
             directory=self.directory,
             gateway=self.gateway,
             metrics=self.metrics,
@@ -174,7 +174,7 @@ class _Works:
         web = websites(
             self.database,
             self.directory,
-            lambda: self.house.access,
+            lambda: self.core.access,
             self._seals,
             self._vault,
             self._policy,
@@ -186,8 +186,8 @@ class _Works:
         a2a = ReferringA2AConnector(self._vault, self._policy, env=self.env)
         return {"local": self._local, "mcp": mcp, "a2a": a2a, "nlweb": web}
 
-    def _house(self, connectors: dict[str, Connector], outbox: Outbox) -> House:
-        return House.build(
+    def _core(self, connectors: dict[str, Connector], outbox: Outbox) -> Core:
+        return Core.build(
             self.settings,
             self.database,
             connectors,
@@ -199,6 +199,7 @@ class _Works:
             metrics=self.metrics,
             news=self._news,
             callbacks=Callbacks(outbox, self.env),
+            own_agents=self._local.agents,
         )
 
     def _renewals(self, connectors: dict[str, Connector]) -> Renewals:
@@ -209,13 +210,13 @@ class _Works:
             card_seconds=self.settings.calls.card_seconds,
             env=self.env,
             metrics=self.metrics,
-            duty=self.house.leases.take,
+            duty=self.core.leases.take,
         )
 
     def _pushes(self, outbox: Outbox, keys: HouseKeys | None) -> Pushes | None:
         if not _tells(self.settings, keys):
             return None
-        return Pushes(outbox, self.house.jobs, self.database, self.env)
+        return Pushes(outbox, self.core.jobs, self.database, self.env)
 
     async def _lookup(self, agent_id: str, capability: str) -> Target:
         return await self.gateway.lookup(agent_id, capability)
@@ -247,14 +248,14 @@ async def build(
         try:
             if take_over:
                 server.gateway.on_use = server.renewals.used
-                await _take_over(server.house)
+                await _take_over(server.core)
             else:
-                server.house.runner.keep_house(take_over=False)
+                server.core.runner.takeover.keep_house(take_over=False)
             server.ready = True
             yield server
         finally:
             server.ready = False
             await server.renewals.aclose()
-            await server.house.aclose()
+            await server.core.aclose()
     finally:
         await database.aclose()

@@ -14,12 +14,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agent3.calls.dead_letters import DeadLetter, DeadLetters
 from agent3.calls.jobs.jobs import Job
-from agent3.calls.keeping import DeadLetter, DeadLetters
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.runner import Target
 from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict, NotFound, ValidationError
+from agent3.gateway import Caller
 from agent3.model import Call, Capability, Failed, Needs, Outcome, Working
 from agent3.observe.logs import tidy
 from agent3.observe.metrics import Metrics
@@ -193,9 +194,9 @@ async def _sent_again(server: Server, target: Target, kept: DeadLetter, call: Ca
     if came.key is None:
         came = replace(came, key=_key_of(kept))
     else:
-        holder = await server.house.jobs.known(came)
+        holder = await server.core.jobs.known(came)
         if holder is not None and holder.ended and (holder.id == call.job or holder.created <= (kept.replayed or 0.0)):
-            await server.house.jobs.free_key(holder)
+            await server.core.jobs.free_key(holder)
     first = Call(
         id=server.env.id(),
         principal=came.principal,
@@ -211,13 +212,13 @@ async def _sent_again(server: Server, target: Target, kept: DeadLetter, call: Ca
         routes=target[1].routes,
         meta=came.meta,
     )
-    return await server.house.runner.start(first, target, door="dlq")
+    return await server.gateway.start(Caller(came.principal, "dlq"), first, target)
 
 
 async def _job_of(server: Server, call: Call) -> Job | None:
     """The job that the call was: it has the call as it came, by which its key is known again."""
     try:
-        return None if call.job is None else await server.house.jobs.get(call.principal.id, call.job)
+        return None if call.job is None else await server.core.jobs.get(call.principal.id, call.job)
     except NotFound:
         return None
 

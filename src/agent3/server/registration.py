@@ -298,7 +298,7 @@ def _speaks_at(agent: Agent, address: str) -> bool:
 
 async def _website(server: Server, route: Route) -> Agent | None:
     """A site that answers questions by itself; None if this one does not."""
-    connector = server.house.connectors.get("nlweb")
+    connector = server.core.connectors.get("nlweb")
     if connector is None or route.credential is not None:
         return None
     try:
@@ -340,7 +340,7 @@ def _endpoint(site: str) -> str:
 
 
 async def _describe(server: Server, route: Route, vault: Vault) -> Agent:
-    return await describe(server.house.connectors, route, vault)
+    return await describe(server.core.connectors, route, vault)
 
 
 # Signing in
@@ -421,7 +421,7 @@ async def _by_card(server: Server, route: Route, card: Mapping[str, Any] | None,
 
 
 def _a2a(server: Server) -> A2AConnector:
-    connector = server.house.connectors["a2a"]
+    connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     return connector
 

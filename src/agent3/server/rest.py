@@ -88,7 +88,7 @@ class Rest:
                 return error_response(error)
             except Exception:
                 log.exception("%s %s failed", request.method, request.url.path)
-                return error_response(Agent3Error("Internal error. The log of the gateway says more."))
+                return error_response(Agent3Error("Internal error. The gateway's log has the details."))
 
         return guarded
 
@@ -147,20 +147,20 @@ class Rest:
     # Jobs
 
     async def _job(self, request: Request) -> Response:
-        principal = self._caller(request).principal
+        caller, gateway = self._caller(request), self._server.gateway
         seconds = float(_whole(request, "wait", 0, 0, 60))
         job_id = request.path_params["job_id"]
         if seconds:
-            await self._server.house.runner.wait(principal, job_id, seconds)
-        return json_response(shown(await self._server.house.runner.get(principal, job_id)))
+            await gateway.wait(caller, job_id, seconds)
+        return json_response(shown(await gateway.job(caller, job_id)))
 
     async def _events(self, request: Request) -> Response:
-        principal = self._caller(request).principal
+        caller, gateway = self._caller(request), self._server.gateway
         job_id = request.path_params["job_id"]
         last = request.headers.get("last-event-id")
         after = _number("Last-Event-ID", last, 0, 2**53) if last else _whole(request, "after", 0, 0, 2**53)
-        await self._server.house.runner.get(principal, job_id)
-        stream = _frames(self._server.house.runner.follow(principal, job_id, after))
+        await gateway.job(caller, job_id)
+        stream = _frames(gateway.follow(caller, job_id, after))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def _callbacks(self, request: Request) -> Response:
@@ -182,13 +182,15 @@ class Rest:
         return _json_outcome(outcome, self._server.env.monotonic() - started)
 
     async def _cancel(self, request: Request) -> Response:
-        principal = self._caller(request).principal
+        caller, gateway = self._caller(request), self._server.gateway
         job_id = request.path_params["job_id"]
-        await self._server.house.runner.cancel(principal, job_id, "rest")
-        return json_response(shown(await self._server.house.runner.get(principal, job_id)))
+        await gateway.cancel(caller, job_id)
+        return json_response(shown(await gateway.job(caller, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
-        found = await self._server.house.artifacts.get(await self._reader(request), request.path_params["artifact_id"])
+        found = await self._server.gateway.core.artifacts.get(
+            await self._reader(request), request.path_params["artifact_id"]
+        )
         # What an agent made is never shown as a page of ours.
         headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
         return Response(found.body, 200, headers, found.media_type)
@@ -198,7 +200,7 @@ class Rest:
         if "signature" not in request.query_params:
             return self._caller(request).principal.id
         expires = _whole(request, "expires", 0, 0, 2**53)
-        sharing = Sharing(self._server.house.database, self._server.env)
+        sharing = Sharing(self._server.database, self._server.env)
         return await sharing.owner(request.path_params["artifact_id"], expires, request.query_params["signature"])
 
 

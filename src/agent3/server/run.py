@@ -145,7 +145,7 @@ def _leave_on_interrupt(server: Server) -> None:
 
     async def leave() -> None:
         try:
-            await asyncio.wait_for(server.house.aclose(), 5)
+            await asyncio.wait_for(server.core.aclose(), 5)
             await asyncio.wait_for(server.database.aclose(), 5)
         finally:
             os._exit(130)

@@ -417,14 +417,13 @@ async def _with_address(call: Call, filled: str, hidden: Sequence[Secret], handl
     """A call to an address whose secrets are in it, without them in what comes back."""
     assert call.route is not None
     live = call.live
-    before = live.filters if live is not None else ()
-    if live is not None and hidden:
+    before = live.filters
+    if hidden:
         live.filters = (_hiding(hidden), *before)
     try:
         outcome = await handle(replace(call, route=replace(call.route, address=filled)))
     finally:
-        if live is not None:
-            live.filters = before
+        live.filters = before
     return redact_outcome(outcome, hidden)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent3.calls.core import House
-from agent3.calls.policy import unknown
+from agent3.calls.core import Core
 from agent3.calls.runner import Target
+from agent3.calls.steps.authorize import unknown
 from agent3.model import LOCAL, Answer, Call, Needs, Outcome, Part
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
@@ -64,9 +64,9 @@ async def _converse(
     connector = LocalConnector()
     connector.add(agent)
     database = await open_database(":memory:")
-    house = House.build(Settings(), database, {"local": connector}, lookup, metrics=Metrics())
+    core = Core.build(Settings(), database, {"local": connector}, lookup, metrics=Metrics())
     first = Call(
-        id=house.env.id(),
+        id=core.env.id(),
         principal=LOCAL,
         agent=agent.id,
         capability=capability,
@@ -74,18 +74,18 @@ async def _converse(
         parts=(Part(text=message),) if message else (),
     )
     try:
-        outcome = await house.runner.start(first, target, door="testing")
+        outcome = await core.runner.start(first, target, door="testing")
         told: set[str] = set()
         while isinstance(outcome, Needs) and outcome.job is not None and _known(outcome, answers):
             if not told.isdisjoint(one.id for one in outcome.questions):
                 return outcome
             told.update(one.id for one in outcome.questions)
             if restart:
-                await house.park.aclose()
-            outcome = await house.runner.answer(LOCAL, outcome.job, _said(outcome, answers), door="testing")
+                await core.parts.park.aclose()
+            outcome = await core.runner.answer(LOCAL, outcome.job, _said(outcome, answers), door="testing")
         return outcome
     finally:
-        await house.aclose()
+        await core.aclose()
         await database.aclose()
 
 

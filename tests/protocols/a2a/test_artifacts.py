@@ -10,7 +10,7 @@ import pytest
 
 from agent3 import AgentCard, AgentExecutor, MessageType
 from agent3.calls.artifact_sharing import Sharing
-from agent3.calls.keeping import ArtifactStore
+from agent3.calls.artifacts import ArtifactStore
 from agent3.env import SeededEnv
 from agent3.errors import NotFound, ValidationError
 from agent3.model import Call, Principal

@@ -152,7 +152,7 @@ def test_a_waiting_job_is_cancelled_at_the_agent() -> None:
         asked = await call(server, agent_id, "ask me")
         assert isinstance(asked, Needs)
         assert asked.job is not None
-        await server.house.runner.cancel(LOCAL, asked.job)
+        await server.core.runner.cancel(LOCAL, asked.job)
         (task,) = agent.tasks.values()
         assert task["status"]["state"] == "canceled"
 
@@ -317,7 +317,7 @@ def test_a_call_out_of_time_ends_and_its_task_is_found_again() -> None:
         assert task["status"]["state"] == "working"
         task["status"] = {"state": "completed"}
         task["artifacts"] = [{"index": 0, "parts": [{"type": "text", "text": "late, but here"}]}]
-        (letter,) = await server.house.dead_letters.latest()
+        (letter,) = await server.core.dead_letters.latest()
         again = await replay(server, f"call:{letter.id}", twice=True)
         assert (again.status, again.message) == ("done", None)
         answer = await server.gateway.call(Caller(LOCAL), CallRequest(agent=agent_id, message="hang on", key="k1"))
@@ -336,7 +336,7 @@ def test_a_caller_that_goes_away_takes_the_task_with_it() -> None:
         await begun.wait()
         while not (jobs := await server.database.all("SELECT id FROM jobs")):
             await asyncio.sleep(0.02)
-        await server.house.runner.cancel(LOCAL, jobs[0]["id"])
+        await server.core.runner.cancel(LOCAL, jobs[0]["id"])
         outcome = await running
         assert isinstance(outcome, Failed)
         assert outcome.code == "canceled"
@@ -357,7 +357,7 @@ def test_a_task_that_we_named_is_cancelled_though_it_never_answered() -> None:
         while len(agent.tasks) < 2:
             await asyncio.sleep(0.02)
         assert working.job is not None
-        await server.house.runner.cancel(LOCAL, working.job)
+        await server.core.runner.cancel(LOCAL, working.job)
         while [*agent.tasks.values()][1]["status"]["state"] != "canceled":
             await asyncio.sleep(0.02)
 
@@ -386,7 +386,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
                 assert isinstance(working, Working)
                 while not agent.tasks or not await _kept(server):
                     await asyncio.sleep(0.02)
-                server.house.runner._let_finish = _at_once  # type: ignore[method-assign]
+                server.core.runner._let_finish = _at_once  # type: ignore[method-assign]
             (task,) = agent.tasks.values()
             assert task["status"]["state"] == "working"
             task["status"] = {"state": "completed"}

@@ -667,7 +667,7 @@ def test_waiting_tasks_that_can_be_rebuilt_hold_no_frames_and_are_answered_all_t
         agent.add(order, replay=True)
         async with a_bench(agent) as bench:
             tasks = [as_task(await bench.engine.send(ALICE, say(f"n{i}"))) for i in range(120)]
-            assert len(bench.house.park) <= 100
+            assert len(bench.core.parts.park) <= 100
             done = as_task(await bench.engine.send(ALICE, say("large", task_id=tasks[0].id)))
             assert done.artifacts[0].parts == (Part(text="large n0"),)
 
@@ -683,7 +683,7 @@ def test_a_large_result_comes_with_its_content_whatever_lies_in_the_store() -> N
             return [Piece(text="x" * 3_000_000), Piece(raw=b"y" * 3_000_000), Piece(data={"z": "z" * 3_000_000})]
 
         async with a_bench(agent) as bench:
-            bench.engine._fetch = bench.house.artifacts.get
+            bench.engine._fetch = bench.core.artifacts.get
             task = as_task(await bench.engine.send(ALICE, say("go")))
             text, raw, data = task.artifacts[0].parts
             assert (text.text, raw.raw) == ("x" * 3_000_000, b"y" * 3_000_000)

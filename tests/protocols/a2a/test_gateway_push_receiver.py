@@ -127,7 +127,7 @@ def forwarded(door: Door, hook: Webhook) -> int:
 
 
 def notices(gateway: Hosted) -> Notices:
-    connector = gateway.server.house.connectors["a2a"]
+    connector = gateway.server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     assert connector.notices is not None
     return connector.notices
@@ -501,7 +501,7 @@ def test_what_is_not_genuine_is_refused_and_counted(tmp_path: Path) -> None:
 def test_without_a_public_address_there_is_no_such_door(tmp_path: Path) -> None:
     with hosted(tmp_path) as gateway:
         assert gateway.post("/callbacks/a2a/x", {}).status == 404
-        connector = gateway.server.house.connectors["a2a"]
+        connector = gateway.server.core.connectors["a2a"]
         assert isinstance(connector, A2AConnector)
         assert connector.notices is None
 
@@ -531,7 +531,7 @@ def test_a_push_that_comes_to_another_gateway_is_passed_on(tmp_path: Path) -> No
             front.reply = lambda hook: forwarded(other, hook)
             notices(gateway).net = 600.0
             agent = added(gateway, url)
-            until(lambda: gateway.server.house.jobs.news.live and other.server.house.jobs.news.live)
+            until(lambda: gateway.server.core.jobs.news.live and other.server.core.jobs.news.live)
             call = Calling(gateway, agent)
             until(lambda: notices(other).came["passed"] > 0)
             made.ready.set()

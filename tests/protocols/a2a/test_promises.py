@@ -308,7 +308,7 @@ def test_a_task_is_gone_when_its_time_is_over_with_all_that_belongs_to_it(tmp_pa
     async def swept() -> dict[str, int]:
         house = await core.house()
         await house.ledger.flush()
-        await house.runner._sweep()  # type: ignore[misc]
+        await house.runner.takeover._sweep()  # type: ignore[misc]
         tables = ("jobs", "job_events", "a2a_pushes", "deliveries", "calls", "a2a_replies")
         found = [await house.database.one(f"SELECT COUNT(*) AS n FROM {table}") for table in tables]
         return {table: row["n"] for table, row in zip(tables, found, strict=True) if row is not None}

@@ -76,7 +76,7 @@ def test_what_may_be_repeated_costs_one_transaction_and_no_read(
         desk = Desk()
         async with a_bench(desk, on_file(tmp_path)) as bench:
             await sent(bench, to("look", "warm"))
-            await bench.house.ledger.flush()
+            await bench.core.ledger.flush()
             counted: list[str] = []
             for name in ("write", "all", "one"):
                 kept = getattr(bench.database, name)

@@ -43,7 +43,7 @@ async def at(folder: Path) -> AsyncIterator[Server]:
 
 async def signed_in(server: Server, house: House, client: str | None = None) -> Person:
     """What ``agent3 add --sign-in`` does; the person who signed in."""
-    connector = server.house.connectors["a2a"]
+    connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     flow, gate = await connector.sign_in_of(house.url)
     assert flow is not None
@@ -54,7 +54,7 @@ async def signed_in(server: Server, house: House, client: str | None = None) -> 
         await server.sign_ins.obtain(reference, gate)
     assert server.sign_ins.ended(reference)
     route = Route("a2a", house.url, credential=reference)
-    await server.directory.add(await describe(server.house.connectors, route, server.sign_ins))
+    await server.directory.add(await describe(server.core.connectors, route, server.sign_ins))
     return person
 
 
@@ -149,7 +149,7 @@ def test_a_person_who_says_no_and_a_card_that_leads_astray_leave_nothing(tmp_pat
 def test_a_card_without_a_way_for_a_person_has_none(tmp_path: Path) -> None:
     async def story() -> None:
         async with standing(AgentHouse(scheme="apiKey")) as house, at(tmp_path) as server:
-            connector = server.house.connectors["a2a"]
+            connector = server.core.connectors["a2a"]
             assert isinstance(connector, A2AConnector)
             assert (await connector.sign_in_of(house.url))[0] is None
 
@@ -163,7 +163,7 @@ async def reference_in(server: Server) -> str:
 
 async def ends_in(server: Server, house: House, seconds: float) -> None:
     """Have the stored token end so soon; another process then takes it up."""
-    connector = server.house.connectors["a2a"]
+    connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     reference = await reference_in(server)
     row = await server.sign_ins.row(reference)
@@ -175,7 +175,7 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
 
 
 async def carried(server: Server, house: House) -> Any:
-    connector = server.house.connectors["a2a"]
+    connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     _, gate = await connector.sign_in_of(house.url)
     secret: Any = await server.sign_ins.get(await reference_in(server))
@@ -269,7 +269,7 @@ def test_a_card_that_moves_does_not_take_the_sign_in_along(tmp_path: Path) -> No
             agent.moved = other.root
             async with at(tmp_path) as server:
                 route = Route("a2a", house.url, credential=await reference_in(server))
-                await server.directory.add(await describe(server.house.connectors, route, server.sign_ins))
+                await server.directory.add(await describe(server.core.connectors, route, server.sign_ins))
                 outcome = await call(server)
             assert isinstance(outcome, Failed)
             assert f"was made for {house.root}" in outcome.message

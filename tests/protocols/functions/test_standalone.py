@@ -31,9 +31,9 @@ def counting(core: Standalone) -> LocalAgent:
 
 
 async def rows(core: Standalone, table: str) -> list[Any]:
-    house = await core.house()
-    await house.ledger.flush()
-    return await house.database.all(f"SELECT * FROM {table} ORDER BY rowid")
+    core = (await core.gateway()).core
+    await core.ledger.flush()
+    return await core.database.all(f"SELECT * FROM {table} ORDER BY rowid")
 
 
 def test_thirty_thousand_calls_leave_no_more_rows_than_are_kept() -> None:
@@ -145,7 +145,7 @@ def test_a_core_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:
     core = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'calls.db'}")))
 
     async def story() -> None:
-        opening = asyncio.ensure_future(core.house())
+        opening = asyncio.ensure_future(core.gateway())
         await asyncio.sleep(0)
         await core.aclose()
         with pytest.raises(Agent3Error):

@@ -712,7 +712,7 @@ def test_rules_decide_on_resources_and_prompts_under_the_names_of_the_ledger(tmp
         assert _asked(running, "prompts/list", {})["result"]["prompts"] == []
         refused = _asked(running, "resources/read", {"uri": "x://pay"})["error"]
         assert (refused["code"], refused["data"]) == (-32602, {"uri": "x://pay"})
-        assert {row["code"] for row in running.rows("calls") if row["capability"] == "resources/read"} == {"not_found"}
+        assert {row["code"] for row in running.rows("calls") if row["capability"] == "resources/read"} == {"forbidden"}
         assert _asked(running, "resources/list", {}, KEYS["cook"])["result"]["resources"]
         assert "contents" in _asked(running, "resources/read", {"uri": "x://pay"}, KEYS["cook"])["result"]
         assert "error" in _asked(running, "prompts/get", {"name": "greet"}, KEYS["cook"])
@@ -768,7 +768,7 @@ def test_a_fault_that_nobody_foresaw_is_an_error_and_no_crash(tmp_path: Path, mo
     async def story() -> None:
         async with shelf(tmp_path) as (running, _), talk(running, "shelf", "auto") as client:
             monkeypatch.setattr("agent3.protocols.mcp.door.passthrough.Mirror.read", fault)
-            with pytest.raises(MCPError, match="The log of the gateway says more"):
+            with pytest.raises(MCPError, match="The gateway's log has the details"):
                 await client.read_resource("shelf://tale")
 
     run(story())

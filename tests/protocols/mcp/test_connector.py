@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls.steps.park import Park
+from agent3.calls.parking import Park
 from agent3.env import REAL
 from agent3.errors import Agent3Error, TargetError, Unavailable
 from agent3.identity.secrets import Secret
@@ -312,7 +312,7 @@ class Parked:
     def __init__(self, talk: Talk):
         self.talk = talk
         self.park = Park(REAL, Metrics())
-        self.handler = self.park(talk.connector.call)
+        self.handler = self.park.around(talk.connector.call)
 
     async def call(self, job: str, **more: Any) -> Outcome:
         return await self.handler(self.talk.prepare("ask", job=job, **more))

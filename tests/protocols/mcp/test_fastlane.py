@@ -288,7 +288,7 @@ def test_a_call_that_asks_is_begun_once_and_finished_by_the_sdks_lane() -> None:
 
 async def _jobs(both: Lanes) -> int:
     tools: Any = both.door.toolset
-    rows = await tools._gateway.house.database.all("SELECT id FROM jobs")
+    rows = await tools._gateway.core.database.all("SELECT id FROM jobs")
     return len(rows)
 
 

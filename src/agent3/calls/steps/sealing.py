@@ -1,52 +1,55 @@
-"""The step that lets secrets in: as late as can be, and never out again."""
+"""``sealing``: gives the connector the secret that the route refers to, and takes it out of whatever comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from agent3.calls.step import Aim, Parts, Step
 from agent3.errors import Agent3Error, CallTimeout, TargetError
-from agent3.identity.secrets import Secret, Vault, redact, redact_outcome
-from agent3.model import Call, Done, Event, Handler, Outcome, Step
+from agent3.identity.secrets import Secret, redact, redact_outcome
+from agent3.model import Call, Done, Event, Handler, Outcome
 from agent3.security.sanitize import rewrite_value
 
-__all__ = ["sealing"]
+__all__ = ["Sealing"]
 
 
-def sealing(vault: Vault) -> Step:
-    """Give the connector the secret that the route refers to, and take it out of whatever comes back."""
+class Sealing(Step):
+    """Asks the vault. Secrets enter as late as can be, so that no record outside of this step can hold them."""
 
-    def step(inner: Handler) -> Handler:
-        def sealed(call: Call) -> Awaitable[Outcome]:
+    name = "sealing"
+
+    def __init__(self, parts: Parts):
+        self._vault = parts.vault
+
+    def idle(self, aim: Aim) -> bool:
+        return aim.entry == "start" and all(route.credential is None for route in aim.capability.routes)
+
+    def around(self, inner: Handler) -> Handler:
+        async def sealed(call: Call) -> Outcome:
             reference = call.route.credential if call.route is not None else None
-            return inner(call) if reference is None else opened(call, reference)
-
-        async def opened(call: Call, reference: str) -> Outcome:
-            secret = await vault.get(reference)
-            return redact_outcome(await _with(secret, call, inner), [secret])
+            if reference is None:
+                return await inner(call)
+            secret = await self._vault.get(reference)
+            live = call.live
+            before = live.filters
+            live.filters = (_redacting(secret), *before)
+            try:
+                outcome = await inner(replace(call, secret=secret))
+            except Agent3Error as error:
+                error.message = redact(error.message, [secret])
+                error.args = (error.message,)
+                error.data = rewrite_value(error.data, lambda text: redact(text, [secret]))
+                raise error from None
+            except Exception as error:  # noqa: BLE001 - whatever a target raises may quote the secret
+                kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
+                raise kind(redact(f"{call.agent} failed: {type(error).__name__}: {error}", [secret])) from None
+            finally:
+                live.filters = before
+            return redact_outcome(outcome, [secret])
 
         return sealed
-
-    return step
-
-
-async def _with(secret: Secret, call: Call, inner: Handler) -> Outcome:
-    live = call.live
-    before = live.filters
-    live.filters = (_redacting(secret), *before)
-    try:
-        return await inner(replace(call, secret=secret))
-    except Agent3Error as wrong:
-        wrong.message = redact(wrong.message, [secret])
-        wrong.args = (wrong.message,)
-        wrong.data = rewrite_value(wrong.data, lambda text: redact(text, [secret]))
-        raise wrong from None
-    except Exception as wrong:  # noqa: BLE001 - whatever a target raises may quote the secret
-        kind = CallTimeout if isinstance(wrong, TimeoutError) else TargetError
-        raise kind(redact(f"{call.agent} failed: {type(wrong).__name__}: {wrong}", [secret])) from None
-    finally:
-        live.filters = before
 
 
 def _redacting(secret: Secret) -> Callable[[Event], Event]:

@@ -179,19 +179,13 @@ class Context(_Base):
         live = self._call.live
         async with self._doing.setdefault(name, asyncio.Lock()):
             if name not in live.kept:
-                await self._do(name, do)
+                value = do()
+                if inspect.isawaitable(value):
+                    value = await value
+                plain = _plain(value, f"ctx.once({name!r})")
+                await live.now().keep(name, plain)
+                live.kept[name] = plain
         return live.kept[name]
-
-    async def _do(self, name: str, do: Callable[[], Any]) -> None:
-        live = self._call.live
-        value = do()
-        if inspect.isawaitable(value):
-            value = await value
-        plain = _plain(value, f"ctx.once({name!r})")
-        now = live.now()
-        if now.keep is not None:
-            await now.keep(name, plain)
-        live.kept[name] = plain
 
     def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
         """Tell how far it is."""
@@ -260,8 +254,7 @@ class SyncContext(_Base):
         with _alone(f"{self.job_id} {name}", self._go_on):
             if name not in live.kept:
                 value = _plain(do(), f"ctx.once({name!r})")
-                if live.keep is not None:
-                    asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
+                asyncio.run_coroutine_threadsafe(live.keep(name, value), self._loop).result(_PATIENCE)
                 live.kept[name] = value
         return live.kept[name]  # type: ignore[no-any-return]
 
@@ -426,47 +419,31 @@ class Function:
     capability: Capability
     inline: bool
 
-    @property
-    def plain(self) -> bool:
-        """Whether all it takes is its input and all it gives is what it returns, on the thread of the loop."""
-        streams, takes = self.signature.streams, self.signature.takes_context
-        return (self.signature.is_async or self.inline) and not streams and not takes
-
-    async def answer(self, given: dict[str, Any]) -> Outcome:
-        """What a plain one says to its input."""
-        values = schema.arguments(self.signature, given) if self.signature.converters else given
-        if not self.signature.is_async:
-            return _outcome_of(self.fn(**values))
-        try:
-            return _outcome_of(await self.fn(**values))
-        except Agent3Error as wrong:
-            wrong.sent = True  # as in a run with a context
-            raise
-
     async def run(self, call: Call, threads: Threads) -> Outcome:
         """Run it for a turn, in the way its form asks for."""
-        given = schema.arguments(self.signature, call.input if isinstance(call.input, dict) else {})
-        if self.signature.is_async:
-            return await self._in_loop(call, given)
-        if self.inline:
-            return _outcome_of(self.fn(**given))
-        return await self._in_thread(call, given, threads)
-
-    async def _in_loop(self, call: Call, given: dict[str, Any]) -> Outcome:
-        context = Context(call)
-        if self.signature.context is not None:
-            given[self.signature.context] = context
+        signature = self.signature
+        given = call.input if isinstance(call.input, dict) else {}
+        if signature.converters:
+            given = schema.arguments(signature, given)
+        if not signature.is_async:
+            return _outcome_of(self.fn(**given)) if self.inline else await self._run_in_thread(call, given, threads)
+        context: Context | None = None
         try:
+            if signature.context is not None:
+                context = Context(call)
+                given = {**given, signature.context: context}
             value = self.fn(**given)
-            return await _drain(value, context) if inspect.isasyncgen(value) else _outcome_of(await value)
-        except Agent3Error as wrong:
-            wrong.sent = True  # whatever it says of something further on, this function has run
+            if inspect.isasyncgen(value):
+                return await _drain(value, context or Context(call))
+            return _outcome_of(await value)
+        except Agent3Error as error:
+            error.sent = True  # whatever it says of something further on, this function has run
             raise
 
-    async def _in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
+    async def _run_in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
         context = SyncContext(call, asyncio.get_running_loop())
         if self.signature.context is not None:
-            given[self.signature.context] = context
+            given = {**given, self.signature.context: context}
         bound = functools.partial(self.fn, **given)
         work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context)
         try:
@@ -554,19 +531,25 @@ class LocalAgent:
         self.version = version
         self.tags = tags
         self.functions: dict[str, Function] = {}
+        self._changes = 0
+        self._shown: tuple[tuple[object, ...], Agent] | None = None
 
     @property
     def agent(self) -> Agent:
-        """What the directory knows of it."""
-        return Agent(
-            id=self.id,
-            name=self.name,
-            description=self.description,
-            version=self.version,
-            tags=self.tags,
-            capabilities=tuple(one.capability for one in self.functions.values()),
-            source="local",
-        )
+        """What the directory knows of it; the same object until something of it changes."""
+        face = (self.id, self.name, self.description, self.version, self.tags, self._changes)
+        if self._shown is None or self._shown[0] != face:
+            agent = Agent(
+                id=self.id,
+                name=self.name,
+                description=self.description,
+                version=self.version,
+                tags=self.tags,
+                capabilities=tuple(function.capability for function in self.functions.values()),
+                source="local",
+            )
+            self._shown = face, agent
+        return self._shown[1]
 
     @overload
     def capability(self, fn: F) -> F: ...
@@ -632,11 +615,17 @@ class LocalAgent:
             routes=(Route("local", self.id, called),),
             **rest,
         )
-        self.functions[capability.name] = Function(fn, signature, capability, inline)
+        self.put(Function(fn, signature, capability, inline))
         return capability
+
+    def put(self, function: Function) -> None:
+        """Offer a function that was made elsewhere, or changed."""
+        self.functions[function.capability.name] = function
+        self._changes += 1
 
     def remove(self, name: str) -> bool:
         """Take a capability back; whether it was there."""
+        self._changes += 1
         return self.functions.pop(name, None) is not None
 
 
@@ -651,29 +640,27 @@ class LocalConnector:
         """Make an agent reachable under its id."""
         self.agents[agent.id] = agent
 
-    def function(self, route: Route) -> Function | None:
-        """What a route leads to now; None where it leads nowhere."""
-        agent = self.agents.get(route.address)
-        return agent.functions.get(route.target or "") if agent is not None else None
-
     async def describe(self, address: str) -> Agent:
         """What the agent says of itself."""
         return self._agent(address).agent
 
     async def call(self, call: Call) -> Outcome:
         """Run its function."""
-        assert call.route is not None
-        agent = self._agent(call.route.address)
-        function = agent.functions.get(call.route.target or call.capability)
+        route = call.route
+        assert route is not None
+        agent = self._agent(route.address)
+        function = agent.functions.get(route.target or call.capability)
         if function is None:
             raise AgentNotFound(f"Agent {agent.id!r} no longer offers {call.capability!r} in this process.")
         if call.entry == "cancel":
             return Failed("canceled", "The job was cancelled.")
-        if call.entry == "answer" and function.capability.interactive and not _may_replay(function.capability):
-            raise Interrupted(
-                f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does not "
-                "allow it to be replayed. Call it again."
-            )
+        if call.entry == "answer" and function.capability.interactive:
+            hints = function.capability.hints
+            if not (hints.replay or hints.idempotent or hints.read_only):
+                raise Interrupted(
+                    f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does "
+                    "not allow it to be replayed. Call it again."
+                )
         return await function.run(call, self._threads)
 
     async def aclose(self) -> None:
@@ -685,7 +672,3 @@ class LocalConnector:
         if agent is None:
             raise AgentNotFound(f"Agent {address!r} is not in this process. Serve it with agent3 serve MODULE:AGENT.")
         return agent
-
-
-def _may_replay(capability: Capability) -> bool:
-    return capability.hints.replay or capability.hints.idempotent or capability.hints.read_only

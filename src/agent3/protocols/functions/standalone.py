@@ -1,9 +1,9 @@
-"""The call core for the documented classes when no gateway is around: in memory, one for the whole process.
+"""A gateway without a server, for the documented classes: in memory, one for the whole process.
 
 A tool in a script then runs under the same steps as a remote agent behind a gateway. Nothing survives the process,
-and the log says so once. Memory is not for ever either: of ledger and dead letters the latest rows are kept, of ended
-jobs those of a day. A core with a database of its own (``storage.url``) keeps what it does, and takes up the jobs that
-an earlier process left behind.
+and the log says so once. Memory is bounded too: the latest rows of ledger and dead letters are kept, and ended jobs for
+a day. With a database of its own (``storage.url``) it keeps what it does, and takes up the jobs that an earlier
+process left behind.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from agent3 import bridge
-from agent3.calls.core import House
-from agent3.calls.keeping import StoredArtifact
-from agent3.calls.policy import unknown
+from agent3.calls.artifacts import StoredArtifact
+from agent3.calls.core import Core
 from agent3.calls.runner import Target
+from agent3.calls.steps.authorize import unknown
+from agent3.directory import Directory, Reputation
 from agent3.env import REAL
 from agent3.errors import Agent3Error, Conflict, StorageError
+from agent3.gateway import Caller, Gateway
 from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
 from agent3.observe.traces import Tracer
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings, data_folder
-from agent3.storage import Blobs, Database, Transaction, open_database
+from agent3.storage import Blobs, Transaction, open_database
 
 __all__ = ["Standalone", "blob_folder", "shared"]
 
@@ -41,9 +43,9 @@ log = logger("standalone")
 T = TypeVar("T")
 
 _KEPT = {"calls": 10_000, "dead_letters": 1_000}
-"""Rows that stay when it is tidied."""
+"""Rows that stay when the tables in memory are trimmed."""
 _EVERY = 1_000
-"""Calls after which it is tidied."""
+"""Calls after which they are trimmed."""
 _MOST_BYTES = 268_435_456
 _DAYS = 1.0
 """Days that an ended job can still be read."""
@@ -52,21 +54,21 @@ _AT_EXIT = 3.0
 
 
 class Standalone:
-    """A call core, in memory unless ``settings.storage.url`` says otherwise, with a synchronous face.
+    """A gateway, in memory unless ``settings.storage.url`` says otherwise, with a synchronous face.
 
     Safe from any thread. Agents with jobs to take up must be hosted before the first call.
     """
 
     def __init__(self, settings: Settings | None = None, *, tracer: Tracer | None = None):
         self._tracer = tracer
-        self._leaving: list[Callable[[], Awaitable[None]]] = []
+        self._on_close: list[Callable[[], Awaitable[None]]] = []
         self._settings = settings or Settings(calls=Calls(ledger="batched", job_days=_DAYS))
         self._connector = LocalConnector()
         self._connectors: dict[str, Connector] = {"local": self._connector}
         self._adopted: dict[str, Agent] = {}
-        self._opening: asyncio.Future[House] | None = None
+        self._opening: asyncio.Future[Gateway] | None = None
         self._numbers = itertools.count(1)
-        self._untidied = 0
+        self._untrimmed = 0
 
     @property
     def durable(self) -> bool:
@@ -79,15 +81,15 @@ class Standalone:
         return self._opening is not None and self._opening.done() and self._opening.get_loop().is_running()
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
-        """Have something done in the bridge's loop before the core is closed, once; for what works on its database."""
-        self._leaving.append(leave)
+        """Have something done in the bridge's loop before it is closed, once; for what works on its database."""
+        self._on_close.append(leave)
 
     def host(self, agent: LocalAgent) -> None:
         """Make an agent callable, under an id of its own: two servers in one script may bear one name.
 
         Where jobs outlive the process the name is the id, since the next process must find the agent by it.
         """
-        if not self._settings.storage.url:
+        if not self.durable:
             agent.id = f"{agent.id}#{next(self._numbers)}"
         elif agent.id in self._connector.agents:
             raise Conflict(f"There is an agent {agent.id!r} in this core already. Give each a name of its own.")
@@ -96,7 +98,7 @@ class Standalone:
     def reach(self, protocol: str, connector: Connector) -> Connector:
         """Make routes of one more protocol callable; the connector in force, which is the first that was given.
 
-        The core closes it when it is closed itself, and may use it again afterwards.
+        It is closed with this gateway, and may be used again afterwards.
         """
         return self._connectors.setdefault(protocol, connector)
 
@@ -106,7 +108,7 @@ class Standalone:
         The same agents in the same order get the same ids, so that the next process finds them by these.
         """
         wanted = itertools.chain([agent.id], (f"{agent.id}-{number}" for number in itertools.count(2)))
-        free = next(one for one in wanted if one not in self._adopted and one not in self._connector.agents)
+        free = next(name for name in wanted if name not in self._adopted and name not in self._connector.agents)
         return self.renew(replace(agent, id=free))
 
     def renew(self, agent: Agent) -> Agent:
@@ -145,10 +147,9 @@ class Standalone:
         door: str = "library",
     ) -> Outcome:
         """Likewise inside the bridge's loop. ``door`` is where the ledger says that it came in."""
-        house = await self.house()
-        whole = agent.agent if isinstance(agent, LocalAgent) else agent
+        gateway = await self.gateway()
         call = Call(
-            id=house.env.id(),
+            id=REAL.id(),
             principal=principal,
             agent=agent.id,
             capability=capability.name,
@@ -160,10 +161,12 @@ class Standalone:
             key=key,
             timeout=timeout,
         )
+        target = agent.agent if isinstance(agent, LocalAgent) else agent, capability
+        caller = Caller(principal, door, listener, traceparent)
         try:
-            return await house.runner.start(call, (whole, capability), listener=listener, detach=detach, door=door)
+            return await gateway.start(caller, call, target, detach=detach)
         finally:
-            await self._tidy(house)
+            await self.trim()
 
     async def refuse(
         self,
@@ -176,14 +179,11 @@ class Standalone:
         door: str = "library",
     ) -> None:
         """Record a call that was refused before it came here. Inside the bridge's loop."""
-        house = await self.house()
-        call = Call(
-            id=house.env.id(), principal=principal, agent=agent.id, capability=capability, traceparent=traceparent
-        )
+        caller = Caller(principal, door, None, traceparent)
         try:
-            await house.refuse(call, refusal, door)
+            await (await self.gateway()).refuse(caller, agent.id, capability, refusal)
         finally:
-            await self._tidy(house)
+            await self.trim()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something in the bridge's loop."""
@@ -191,90 +191,99 @@ class Standalone:
 
     async def take_over(self) -> int:
         """Go on with jobs that an earlier process left behind and whose agents are here now; how many."""
-        return await (await self.house()).runner.recover()
+        return await (await self.gateway()).core.runner.recover()
 
     async def keep(self, principal: Principal, body: bytes, media_type: str) -> str:
         """Store some bytes for a caller; the handle by which that caller alone reads them."""
-        house = await self.house()
-        call = Call(id=house.env.id(), principal=principal, agent="", capability="")
-        return await house.artifacts.store(call, body, None, media_type)
+        core = (await self.gateway()).core
+        call = Call(id=REAL.id(), principal=principal, agent="", capability="")
+        return await core.artifacts.store(call, body, None, media_type)
 
     async def kept(self, principal: Principal, handle: str) -> StoredArtifact:
         """What was stored for a caller, also the large part of a result; NotFound for anything else."""
-        return await (await self.house()).artifacts.get(principal.id, handle)
+        return await (await self.gateway()).core.artifacts.get(principal.id, handle)
 
     def close(self) -> None:
         """``aclose`` for synchronous code."""
         bridge.run(self.aclose())
 
     async def aclose(self) -> None:
-        """Close the core; it opens anew when it is used again."""
-        leaving, self._leaving = self._leaving, []
+        """Close it; it opens anew when it is used again."""
+        leaving, self._on_close = self._on_close, []
         for leave in leaving:
             await leave()
         opening, self._opening = self._opening, None
         if opening is not None:
             await asyncio.wait([opening])
         if opening is not None and not _failed(opening):
-            house = opening.result()
-            await house.aclose()
-            await house.database.aclose()
+            core = opening.result().core
+            await core.aclose()
+            await core.database.aclose()
             return
         for connector in self._connectors.values():
             await connector.aclose()
 
-    async def house(self) -> House:
-        """The core itself, opened when it is first asked for. Inside the bridge's loop.
+    async def gateway(self) -> Gateway:
+        """The gateway itself, opened when it is first asked for. Inside the bridge's loop.
 
         One that could not be opened is tried again by whoever asks next.
         """
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
-            self._opening.add_done_callback(self._opened)
+            self._opening.add_done_callback(self._on_open)
+        if self._opening.done():
+            return self._opening.result()
         return await asyncio.shield(self._opening)
 
-    def _opened(self, opening: asyncio.Future[House]) -> None:
+    async def house(self) -> Core:
+        """The call core of the gateway."""
+        return (await self.gateway()).core
+
+    def _on_open(self, opening: asyncio.Future[Gateway]) -> None:
         if not _failed(opening):
             _in_use.add(self)
         elif self._opening is opening:
             self._opening = None
 
-    async def _open(self) -> House:
-        url = self._settings.storage.url
+    async def _open(self) -> Gateway:
+        settings, url = self._settings, self._settings.storage.url
         if not url:
             log.info("no database was given: jobs and ledger live in memory and end with the process")
-        most = self._settings.storage.max_bytes if url else _MOST_BYTES
+        most = settings.storage.max_bytes if url else _MOST_BYTES
         database = await open_database(url or ":memory:", env=REAL, max_bytes=most)
         try:
-            return await self._moved_in(database, url)
+            core = Core.build(
+                settings,
+                database,
+                self._connectors,
+                self._lookup,
+                blobs=Blobs(blob_folder(settings, url)) if url else None,
+                tracer=self._tracer,
+                own_agents=self._connector.agents,
+            )
+            if url and (taken := await core.runner.recover()):
+                log.info("%d jobs of an earlier process were taken over", taken)
+            core.runner.takeover.keep_house()
+            return Gateway(core, Directory(database, REAL), Reputation(database, REAL))
         except BaseException:
             await database.aclose()
             raise
 
-    async def _moved_in(self, database: Database, url: str) -> House:
-        """The core on a database, with the jobs that an earlier process left there."""
-        blobs = Blobs(blob_folder(self._settings, url)) if url else None
-        house = House.build(self._settings, database, self._connectors, self._lookup, blobs=blobs, tracer=self._tracer)
-        if url and (taken := await house.runner.recover()):
-            log.info("%d jobs of an earlier process were taken over", taken)
-        house.runner.keep_house()
-        return house
+    async def trim(self) -> None:
+        """Count a call, and now and then remove the oldest rows in memory. Inside the bridge's loop.
 
-    async def tidy(self) -> None:
-        """Count a call that was made past this face, so that the rows in memory stay few. Inside the bridge's loop."""
-        await self._tidy(await self.house())
-
-    async def _tidy(self, house: House) -> None:
-        """Now and then, on the way out of a call: by the clock alone a busy script would outrun it."""
-        self._untidied += 1
-        if self._untidied < _EVERY or self._settings.storage.url:
+        Done on the way out of a call: by the clock alone a busy script would outrun it.
+        """
+        self._untrimmed += 1
+        if self._untrimmed < _EVERY or self.durable:
             return
-        self._untidied = 0
+        self._untrimmed = 0
+        core = (await self.gateway()).core
         try:
-            await house.ledger.flush()
-            await house.database.write(_forget_oldest)
-        except StorageError as wrong:
-            log.warning("the rows in memory were not tidied, which is tried again: %s", wrong)
+            await core.ledger.flush()
+            await core.database.write(_forget_oldest)
+        except StorageError as error:
+            log.warning("the rows in memory were not trimmed, which is tried again: %s", error)
 
     async def _lookup(self, agent_id: str, name: str) -> Target:
         adopted = self._adopted.get(agent_id)
@@ -287,7 +296,7 @@ class Standalone:
         return agent.agent, function.capability
 
 
-def _failed(opening: asyncio.Future[House]) -> bool:
+def _failed(opening: asyncio.Future[Gateway]) -> bool:
     return opening.cancelled() or opening.exception() is not None
 
 
@@ -317,8 +326,8 @@ def _close_all() -> None:
         return
     try:
         bridge.run(_closed(left), _AT_EXIT)
-    except Exception as wrong:  # noqa: BLE001 - nobody is left to hear it
-        log.warning("the core was not closed in order: %s", wrong)
+    except Exception as error:  # noqa: BLE001 - nobody is left to hear it
+        log.warning("the core was not closed in order: %s", error)
 
 
 # Where the interpreter still lends threads, which it no longer does when it comes to ``atexit``.

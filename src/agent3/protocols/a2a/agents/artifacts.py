@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agent3 import bridge
 from agent3.calls.artifact_sharing import Sharing
-from agent3.calls.keeping import StoredArtifact
+from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import NotFound, ValidationError
 from agent3.model import Call, Principal
 from agent3.protocols.functions.standalone import Standalone

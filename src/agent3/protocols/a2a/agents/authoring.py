@@ -107,7 +107,7 @@ def furnished(agent: LocalAgent, other: LocalAgent) -> LocalAgent:
     """The agent with what another one can do."""
     for name, function in other.functions.items():
         routes = tuple(replace(one, address=agent.id) for one in function.capability.routes)
-        agent.functions[name] = dataclasses.replace(function, capability=replace(function.capability, routes=routes))
+        agent.put(dataclasses.replace(function, capability=replace(function.capability, routes=routes)))
     return agent
 
 

@@ -221,7 +221,7 @@ class HealthMonitor:
     async def _circuits(self, rows: Sequence[Row]) -> dict[str, str]:
         if self._core is None:
             return {}
-        breakers = (await self._core.house()).breakers
+        breakers = (await self._core.house()).parts.breakers
         return {route: breakers.state(route) for route in sorted({row["route"] for row in rows if row["route"]})}
 
     def _tell(self, found: list[Health]) -> None:

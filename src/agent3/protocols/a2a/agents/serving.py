@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from starlette.types import Message, Receive, Scope, Send
 
 from agent3 import bridge, jsonrpc
-from agent3.calls.core import House
-from agent3.calls.prepared import Ready
+from agent3.calls.core import Core
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, SecurityError
 from agent3.listener import Listening, Who, at_this_machine, names_of, run_http
@@ -172,7 +171,7 @@ class AgentApp:
         self._origins = frozenset(allowed_origins)
         self._options = options
         self._home: asyncio.AbstractEventLoop | None = None
-        self._opened: tuple[House, A2AEndpoint] | None = None
+        self._opened: tuple[Core, A2AEndpoint] | None = None
         self._grpc_port: int | None = None
         self._shown = shown
         self._card: Callable[[], AgentCard]
@@ -222,18 +221,14 @@ class AgentApp:
                 self._opened = house, endpoint
         return self._opened[1]
 
-    async def _made(self, house: House, home: Household) -> A2AEndpoint:
+    async def _made(self, house: Core, home: Household) -> A2AEndpoint:
         host = AgentHost(self._agent, self._card, self._shown.extended)
         engine = Engine(
-            house.runner,
-            house.jobs,
+            await self._core.gateway(),
             host,
-            house.env,
             push=home.pushes,
-            metrics=house.metrics,
             agent=self._agent.id,
             fetch=house.artifacts.get,
-            ready=Ready(house, "a2a"),
         )
         own = self._shown.sign
         keys = await home.keys(

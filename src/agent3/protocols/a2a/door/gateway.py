@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from agent3 import jsonrpc
 from agent3._version import __version__
-from agent3.calls.prepared import Ready
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated, ValidationError
-from agent3.model import Agent, Call, Capability, Principal
+from agent3.gateway import Caller as GatewayCaller
+from agent3.model import Agent, Capability, Principal
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.agents.authoring import card_of, skill_of
 from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH
@@ -33,7 +33,6 @@ from agent3.protocols.a2a.peer.connector import A2AConnector
 from agent3.protocols.a2a.peer.push_receiver import Notices
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.mcp.door.fast_lane import HungUp, Reply
-from agent3.security.limits import RateLimiter
 from agent3.server.build import Server
 from agent3.server.rest import error_response
 from agent3.settings import Settings
@@ -52,8 +51,6 @@ _AGENTS: Final = "/agents/"
 _DOOR: Final = "a2a"
 _EARLIER: Final = "/agent/authenticatedExtendedCard"
 _METHODS = ["GET", "HEAD", "POST", "DELETE"]
-_OFTENER = 10
-"""How much oftener than call a client may ask for tasks and cards."""
 _MOST_SKILLS = 1_000
 """Skills in the card of the gateway."""
 _ENGINES = 1_000
@@ -61,8 +58,6 @@ _PAID: Final = "agent3.a2a.paid"
 """Where the scope says that a request was counted before it had to come by ASGI, as streams have to."""
 _LONGEST_NAME = 200
 """Characters of the name of an agent: longer ones are nobody's, and are not remembered."""
-_KNOWN = 10_000
-"""Pairs of a caller and an agent that are remembered."""
 ASK: Final = "ask"
 _ABOUT = (
     "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
@@ -94,13 +89,10 @@ class A2ADoors:
 
     def __init__(self, server: Server, doorkeeper: Callable[[Any], Principal]):
         settings = server.settings
-        limits = settings.limits
         self._server = server
         self._doorkeeper = doorkeeper
         self._signers = any(one.require_signature for one in settings.clients)
-        self._meter = RateLimiter(limits.per_minute * _OFTENER, limits.burst * _OFTENER, env=server.env)
         self._host = GatewayHost(server)
-        self._ready = Ready(server.house, _DOOR)
         self._engines: OrderedDict[str | None, Engine] = OrderedDict()
         self._notices = _listening(server)
         self._endpoint = A2AEndpoint(
@@ -146,7 +138,11 @@ class A2ADoors:
 
     def within(self, principal: Principal) -> bool:
         """Whether a caller does not ask too often."""
-        return principal.kind == "local" or not self._meter.take(principal.id)
+        try:
+            self._server.gateway.count_question(principal)
+        except RateLimited:
+            return False
+        return True
 
     def answered(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
         """What the endpoint says to a regular request."""
@@ -196,10 +192,8 @@ class A2ADoors:
             if scope.get(BINDING) == "grpc" and self._signers:
                 wrong.message = f"{wrong.message} {_UNSIGNED}"
             raise
-        if principal.kind == "local" or scope.get(_PAID):
-            return principal
-        if wait := self._meter.take(principal.id):
-            raise RateLimited(f"Client {principal.id} asks too often. Come back in {wait:.1f} s.", retry_after=wait)
+        if not scope.get(_PAID):
+            self._server.gateway.count_question(principal)
         return principal
 
     def _engine(self, tenant: str | None) -> Engine:
@@ -208,18 +202,13 @@ class A2ADoors:
         if tenant is not None and len(tenant) > _LONGEST_NAME:
             raise AgentNotFound(f"There is no agent {tenant[:100]!r}. Its card says what it is called.")
         if found is None:
-            house = self._server.house
             found = Engine(
-                house.runner,
-                house.jobs,
+                self._server.gateway,
                 self._host,
-                house.env,
                 push=self._server.pushes,
-                metrics=house.metrics,
                 door=_DOOR,
                 agent=tenant,
-                fetch=house.artifacts.get,
-                ready=self._ready,
+                fetch=self._server.core.artifacts.get,
             )
             self._engines[tenant] = found
             if len(self._engines) > _ENGINES:
@@ -229,12 +218,12 @@ class A2ADoors:
 
 def _listening(server: Server) -> Notices | None:
     """Have the agents that we call push to us, where they can find us: by the address that clients know us by."""
-    address, connector = server.settings.oauth.resource.rstrip("/"), server.house.connectors.get(_DOOR)
+    address, connector = server.settings.oauth.resource.rstrip("/"), server.core.connectors.get(_DOOR)
     if not address or not isinstance(connector, A2AConnector):
         return None
     # Where nothing can be sealed, callbacks are known to this process alone, and only for as long as it lives.
     secret = server.keys.secret(_TOPIC) if server.keys is not None else os.urandom(32)
-    news = server.house.jobs.news
+    news = server.core.jobs.news
 
     def passed_on(key: str) -> bool:
         news.tell(_TOPIC, key)
@@ -284,7 +273,6 @@ class GatewayHost:
     def __init__(self, server: Server):
         self._server = server
         self._schemes = _schemes(server.settings)
-        self._known: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
 
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
@@ -299,10 +287,9 @@ class GatewayHost:
                 raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
             found = aim(agent, self._offered(agent, principal), wanted)
         except Agent3Error as refusal:
-            await self._record(principal, tenant or "", wanted.name or "", refusal)
+            caller = GatewayCaller(principal, _DOOR)
+            await self._server.gateway.refuse(caller, tenant or "", wanted.name or "", refusal)
             raise
-        if self._server.gateway.on_use is not None:
-            self._server.gateway.on_use(agent, None)
         return found
 
     async def card(
@@ -365,17 +352,7 @@ class GatewayHost:
         return found[:_MOST_SKILLS]
 
     def _offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
-        """What a caller may call of an agent. Rules do not change while a gateway runs, so it is found out once."""
-        key = (agent.id, principal.id, principal.scopes)
-        known = self._known.get(key)
-        if known is not None and known[0] is agent:
-            return known[1]
-        narrow = self._server.house.access.narrow
-        offered = tuple(one for one in agent.capabilities if narrow(principal, agent.id, one.name, one.routes))
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        self._known[key] = agent, offered
-        return offered
+        return self._server.gateway.offered(agent, principal)
 
     def _visible(self, principal: Principal) -> Callable[[Agent], bool]:
         return lambda agent: bool(self._offered(agent, principal))
@@ -386,11 +363,6 @@ class GatewayHost:
         return card.model_copy(
             update={"security_schemes": self._schemes, "security": [{name: []} for name in self._schemes]}
         )
-
-    async def _record(self, principal: Principal, agent: str, capability: str, refusal: Agent3Error) -> None:
-        house = self._server.house
-        call = Call(id=house.env.id(), principal=principal, agent=agent[:200], capability=capability[:200])
-        await house.refuse(call, refusal, _DOOR)
 
 
 def _gateway_card(skills: list[AgentCapability]) -> AgentCard:

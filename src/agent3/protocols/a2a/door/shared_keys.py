@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from agent3.calls.core import House
+from agent3.calls.core import Core
 from agent3.calls.outbox import KEY, Outbox
 from agent3.identity.master_keys import Seals
 from agent3.identity.own_keys import Safe
@@ -25,7 +25,7 @@ __all__ = ["Household", "household"]
 class Household:
     """Of one core, as long as it is open."""
 
-    house: House
+    house: Core
     safe: Safe
     pushes: Pushes
 
@@ -46,7 +46,7 @@ async def household(core: Standalone) -> Household:
     return found
 
 
-def _moved_in(core: Standalone, house: House) -> Household:
+def _moved_in(core: Standalone, house: Core) -> Household:
     plain, settings = EnvironmentVault(), house.settings
     safe = Safe(house.database, Seals(settings.storage.seal, settings.storage.url or ":memory:", plain), house.env)
     outbox = Outbox(settings, house.database, plain, house.env, house.metrics, safe)

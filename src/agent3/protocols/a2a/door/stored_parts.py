@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agent3.calls.keeping import StoredArtifact
+from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import NotFound
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.projection import stored_in

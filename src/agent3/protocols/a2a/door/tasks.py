@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -18,17 +17,14 @@ from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from agent3.calls.jobs.ended import may_repeat
-from agent3.calls.jobs.jobs import ALIAS, KIND, Job, Jobs, Line, Wanted
+from agent3.calls.jobs.jobs import ALIAS, KIND, Job, Line, Wanted
 from agent3.calls.jobs.rows import KeyReused
 from agent3.calls.outcomes import error_of, is_refusal
-from agent3.calls.policy import resolve, validate
-from agent3.calls.prepared import Prepared, Ready
-from agent3.calls.runner import Runner
 from agent3.definitions import AgentCard
-from agent3.env import Env
 from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, ValidationError
-from agent3.model import Agent, Call, Capability, Done, Event, Failed, Live, Outcome, Part, Principal, Usage
-from agent3.observe.metrics import METRICS, Metrics
+from agent3.gateway import Caller as GatewayCaller
+from agent3.gateway import Gateway
+from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.answers import answers_to
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
 from agent3.protocols.a2a.door.pagination import TASK, size_of, token_of, wanted
@@ -143,44 +139,37 @@ class Engine:
     the first moment that the task waits for anything, so a door does not cancel a send.) ``agent`` bounds it to the
     tasks of one agent. Of a large part that lies in the store, ``link`` gives the address; without it ``fetch``
     reads it, and it is sent. Not ``idempotent``, it takes every message for a new one, whatever its id: for clients
-    that use an id twice. What is ``ready`` takes the short way through the steps.
+    that use an id twice.
     """
 
     def __init__(
         self,
-        runner: Runner,
-        jobs: Jobs,
+        gateway: Gateway,
         host: Host,
-        env: Env,
         *,
         push: Pushes | None = None,
-        metrics: Metrics = METRICS,
         door: str = "a2a",
         agent: str | None = None,
         link: Link | None = None,
         fetch: Fetch | None = None,
         patience: float = _PATIENCE,
         idempotent: bool = True,
-        ready: Ready | None = None,
     ):
-        self._runner = runner
-        self._jobs = jobs
+        self._gateway = gateway
+        self._jobs = jobs = gateway.core.jobs
         self._host = host
-        self._env = env
+        self._env = gateway.core.env
         self._push = push
-        self._metrics = metrics
         self._door = door
         self._agent = agent
         self._link = link
         self._fetch = fetch if link is None else None
         self._patience = patience
         self._idempotent = idempotent
-        self._ready = ready
         self._follower = Follower(jobs, link)
         self._flights = Flights.of(jobs)
         self._shelf = Shelf.of(jobs) if jobs.volatile else None
         self._running: set[asyncio.Task[Outcome]] = set()
-        self._check = resolve()(validate()(_fine))
 
     # What can be asked
 
@@ -265,7 +254,7 @@ class Engine:
         if job.ended:
             raise _not_cancelable(job)
         try:
-            await self._runner.cancel(caller.principal, job.id, self._door)
+            await self._gateway.cancel(self._who(caller), job.id)
         except TurnTaken as wrong:
             raise TaskNotCancelable(wrong.message) from wrong
         job = await self._find(caller, job.id)
@@ -356,6 +345,9 @@ class Engine:
         if self._push is None:
             raise PushNotSupported("This agent sends no push notifications. Stream, or read the task now and then.")
         return self._push
+
+    def _who(self, caller: Caller) -> GatewayCaller:
+        return GatewayCaller(caller.principal, self._door)
 
     async def _find(self, caller: Caller, task: str) -> Job:
         job = await self._read(caller.principal.id, task)
@@ -458,7 +450,7 @@ class Engine:
     async def _run(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
         """Begin a task and wait until it has ended or asks."""
         await self._expect(caller, request, call)
-        running = self._runner.start(call, (aim.agent, aim.capability), door=self._door)
+        running = self._gateway.start(self._who(caller), call, (aim.agent, aim.capability))
         outcome = await self._outlast(running)
         return await self._settled(caller, call, outcome)
 
@@ -469,18 +461,8 @@ class Engine:
         """
         events: list[Event] = []
         with self._flights.flight(key_of(call)) as flight:
-            turn = partial(
-                self._runner.first,
-                call,
-                (aim.agent, aim.capability),
-                opened=flight.opened,
-                listener=events.append,
-                door=self._door,
-            )
-            prepared = self._prepared_for(call, aim)
-            outcome = await prepared.message(call, turn) if prepared is not None else None
-            if outcome is None:
-                outcome = await turn()
+            who = GatewayCaller(caller.principal, self._door, events.append)
+            outcome = await self._gateway.start(who, call, (aim.agent, aim.capability), opened=flight.opened)
             if isinstance(outcome, (Done, Failed)) and not flight.is_job and not is_refusal(outcome):
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
@@ -489,20 +471,14 @@ class Engine:
             flight.opened()
         return await self._settled(caller, call, outcome)
 
-    def _prepared_for(self, call: Call, aim: Aim) -> Prepared | None:
-        """The short way for a call; None for one that has to take all steps."""
-        if self._ready is None or call.traceparent is not None or call.timeout is not None:
-            return None
-        return self._ready.find(call.principal, aim.agent, aim.capability)
-
     async def _begin(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
         """Begin a task and let it go on."""
-        live = Live(aim.agent, aim.capability, door=self._door)
-        checked = await self._check(replace(call, live=live))
-        if isinstance(checked, Failed):
-            raise error_of(checked)
+        who, target = self._who(caller), (aim.agent, aim.capability)
+        fault = await self._gateway.check(who, call, target)
+        if isinstance(fault, Failed):
+            raise error_of(fault)
         await self._expect(caller, request, call)
-        outcome = await self._runner.start(call, (aim.agent, aim.capability), door=self._door, detach=True)
+        outcome = await self._gateway.start(who, call, target, detach=True)
         return await self._settled(caller, call, outcome, wait=False)
 
     async def _outlast(self, running: Any) -> Outcome:
@@ -589,14 +565,13 @@ class Engine:
 
     async def _answer(self, caller: Caller, job: Job, message: Message) -> None:
         said = Event("message", parts=parts_in(message.parts), data=replace(message, parts=()))
-        await self._runner.answer(
-            caller.principal,
+        await self._gateway.answer(
+            self._who(caller),
             job.id,
             answers_to(job.questions, message),
-            turn=job.turn,
+            job.turn,
             reply=await self._shown_to(job, message),
             said=(said,),
-            door=self._door,
             detach=True,
         )
 
@@ -604,7 +579,7 @@ class Engine:
         """The message as its function sees it. One that waits in a frame cannot, and must be found where it waits."""
         parts = parts_in(message.parts)
         agent, capability = job.call.agent, job.call.capability
-        target = await self._runner.target(agent, capability)
+        target = await self._gateway.core.runner.target(agent, capability)
         if target[1].interactive and not any(part.raw is not None or part.url is not None for part in parts):
             return ()
         return tuple(replace(part, meta={**part.meta, "messageId": message.message_id}) for part in parts)
@@ -669,10 +644,6 @@ def _another(request: Send) -> Conflict:
     return Conflict(
         f"Message {request.message.message_id} was sent before with another content. Give it a new messageId."
     )
-
-
-async def _fine(call: Call) -> Outcome:
-    return Done()
 
 
 def _not_cancelable(job: Job) -> TaskNotCancelable:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.calls.policy import RECOVERY
+from agent3.calls.step import RECOVERY
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.env import REAL, Env
 from agent3.errors import (

@@ -363,7 +363,7 @@ def _level(call: Call) -> str | None:
     if (passed := call.meta.get(PASSED)) is not None:
         level: str | None = passed.get("level")
         return level
-    return "info" if call.live is not None and call.live.listener is not None else None
+    return "info" if call.live.heard else None
 
 
 # Describing

@@ -13,21 +13,19 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 from weakref import WeakSet
 
-import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
 from agent3.identity.secrets import Vault
-from agent3.model import Agent, Principal, Route, encode
+from agent3.model import Agent, Principal, encode
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.connector import MCPConnector
-from agent3.protocols.mcp.door.agent_tools import AgentTools, callable_by, how_to_answer, offers
+from agent3.protocols.mcp.door.agent_tools import AgentTools, callable_by, how_to_answer, offers, route_of
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane, HungUp, Reply, Visitor
 from agent3.protocols.mcp.door.passthrough import Keys, Mirror
 from agent3.protocols.mcp.door.toolset import ToolSet
-from agent3.security.limits import RateLimiter
 from agent3.server.build import Server
 from agent3.server.secret_refs import ReferringConnector
 
@@ -49,8 +47,6 @@ _APART = 1.0
 _FAREWELL = 5.0
 _KNOWN = 1_000
 """Callers of one door that are remembered."""
-_OFTENER = 10
-"""How much oftener than call a client may list, read and answer."""
 _CALLER = "agent3.caller"
 
 _Who = tuple[str, frozenset[str]]
@@ -101,8 +97,6 @@ class AgentDoors:
         self._open: OrderedDict[str, _Door] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
-        limits = server.settings.limits
-        self._meter = RateLimiter(limits.per_minute * _OFTENER, limits.burst * _OFTENER, env=server.env)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -189,10 +183,8 @@ class AgentDoors:
 
     async def _agent(self, name: str, principal: Principal) -> Agent:
         """The agent, if this caller may know of it."""
-        agent = await self._server.directory.get(name, lambda one: callable_by(self._server, one, principal))
-        if agent.status in ("suspended", "retired"):
-            raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
-        return agent
+        gateway = self._server.gateway
+        return await gateway.agent(principal, name, lambda agent: callable_by(gateway, agent, principal))
 
     def _begin(self, agent: Agent) -> _Door:
         door = _Door(self, agent)
@@ -260,12 +252,12 @@ class AgentDoors:
 
     def connector(self) -> MCPConnector | None:
         """What reaches MCP servers."""
-        found = self._server.house.connectors.get("mcp")
+        found = self._server.core.connectors.get("mcp")
         return found if isinstance(found, MCPConnector) else None
 
     def tools(self, agent: Agent, mirror: Mirror | None) -> AgentTools:
         """The tool set of an agent."""
-        return AgentTools(self._server, agent, self._meter, mirror)
+        return AgentTools(self._server.gateway, agent, mirror)
 
     def made(self, tools: ToolSet, agent: Agent) -> MCPDoor:
         """The MCP door of an agent, under the name of its server."""
@@ -439,20 +431,6 @@ class _Door:
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     with suppress(Agent3Error):  # whoever calls will hear of it
         await work
-
-
-def route_of(agent: Agent) -> Route | None:
-    """How the MCP server that an agent is can be reached; None for any other agent."""
-    if agent.card.get("protocol") != "mcp":
-        return None
-    for one in agent.capabilities:
-        for route in one.routes:
-            if route.protocol == "mcp":
-                return msgspec.structs.replace(route, target=None)
-    try:
-        return msgspec.convert(agent.meta.get("route"), Route)
-    except msgspec.ValidationError:
-        return None
 
 
 def _face(agent: Agent) -> bytes:

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agent3.calls.outcomes import failed_by
-from agent3.calls.policy import unknown
-from agent3.calls.prepared import Prepared, prepare
-from agent3.errors import Agent3Error, JobNotFound, NotFound, RateLimited
+from agent3.calls.outcomes import error_of
+from agent3.calls.steps.authorize import unknown
+from agent3.errors import Agent3Error, NotFound
+from agent3.gateway import Caller as GatewayCaller
+from agent3.gateway import Gateway
 from agent3.model import (
     Agent,
     Answer,
@@ -24,14 +25,16 @@ from agent3.model import (
     Capability,
     Done,
     Failed,
-    Live,
+    Hints,
     Needs,
     Outcome,
     Part,
     Principal,
+    Route,
     Working,
     encode,
 )
+from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.connector import passing
 from agent3.protocols.mcp.door.job_tasks import JobTasks
 from agent3.protocols.mcp.door.passthrough import Mirror
@@ -48,17 +51,15 @@ from agent3.protocols.mcp.door.toolset import (
     Template,
     Tool,
 )
-from agent3.security.limits import RateLimiter
-from agent3.server.build import Server
 
-__all__ = ["DOOR", "AgentTools", "callable_by", "how_to_answer", "offers"]
+__all__ = ["DOOR", "AgentTools", "callable_by", "how_to_answer", "offers", "route_of"]
+
+log = logger("mcp")
 
 DOOR = "mcp"
 """The door by which the ledger knows these calls."""
 PATIENCE = 300.0
 """Seconds for which a client that cannot follow tasks waits for work that goes on elsewhere."""
-_DAY = 86_400.0
-_MOST_PREPARED = 1_000
 READ, PROMPT = "resources/read", "prompts/get"
 """What the rules and the ledger call a look at resources and at prompts; lists, news and completions go with it."""
 _RULED = {"resources": READ, "prompts": PROMPT}
@@ -66,13 +67,13 @@ _RULED = {"resources": READ, "prompts": PROMPT}
 T = TypeVar("T")
 
 
-def callable_by(server: Server, agent: Agent, principal: Principal) -> bool:
+def callable_by(gateway: Gateway, agent: Agent, principal: Principal) -> bool:
     """Whether the rules let a caller have anything of an agent; what it may not call it does not see either."""
-    access = server.house.access
+    access = gateway.core.access
     besides = [_RULED[one] for one in offers(agent) & _RULED.keys()]
     if not agent.capabilities and not besides:
         return access.allows(principal, agent.id, "", "mcp")
-    if any(access.narrow(principal, agent.id, one.name, one.routes) for one in agent.capabilities):
+    if gateway.offered(agent, principal):
         return True
     return any(access.allows(principal, agent.id, one, "mcp") for one in besides)
 
@@ -82,6 +83,20 @@ def offers(agent: Agent) -> frozenset[str]:
     capabilities = agent.card.get("capabilities") if agent.card.get("protocol") == "mcp" else None
     known = capabilities if isinstance(capabilities, dict) else {}
     return frozenset(known) & {"resources", "prompts", "completions"}
+
+
+def route_of(agent: Agent) -> Route | None:
+    """How the MCP server that an agent is can be reached; None for any other agent."""
+    if agent.card.get("protocol") != "mcp":
+        return None
+    for one in agent.capabilities:
+        for route in one.routes:
+            if route.protocol == "mcp":
+                return replace(route, target=None)
+    try:
+        return msgspec.convert(agent.meta.get("route"), Route)
+    except msgspec.ValidationError:
+        return None
 
 
 def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
@@ -101,15 +116,13 @@ class AgentTools:
     Resources, prompts and completions are there only where the server has them, for the door announces what is there.
     """
 
-    def __init__(self, server: Server, agent: Agent, meter: RateLimiter, mirror: Mirror | None = None):
-        self._house = server.house
-        self._env = server.env
-        self._metrics = server.metrics
-        self._meter = meter
-        self._tasks = JobTasks(self._house.runner, self._house.settings.calls.job_days * _DAY, DOOR)
+    def __init__(self, gateway: Gateway, agent: Agent, mirror: Mirror | None = None):
+        self._gateway = gateway
+        self._env = gateway.core.env
+        self._metrics = gateway.core.metrics
+        self._tasks = JobTasks(gateway, DOOR, agent.id)
         self._generation = 0
         self._all: dict[str, Tool] = {}
-        self._prepared: dict[tuple[str, str, frozenset[str]], Prepared | None] = {}
         self.renew(agent)
         if mirror is not None:
             self._show(mirror, offers(agent))
@@ -118,20 +131,19 @@ class AgentTools:
         """The agent as it is from now on; whether that is another list of tools."""
         before = self._all
         self.agent = agent
-        self._capabilities = {one.name: one for one in agent.capabilities}
-        made = {one.name: _tool(one) for one in agent.capabilities}
+        self._capabilities = {capability.name: capability for capability in agent.capabilities}
+        made = {capability.name: _tool(capability) for capability in agent.capabilities}
         # Those that stayed as they were stay the same object, which the door has looked at already.
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in made.items()}
         self._passes = agent.card.get("protocol") == "mcp"
         self._generation += 1
-        self._prepared.clear()
         return before != self._all
 
     # Tools
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
         """Those that the caller may call."""
-        return [tool for name, tool in self._all.items() if self._may(principal, self._capabilities[name])]
+        return [self._all[capability.name] for capability in self._gateway.offered(self.agent, principal)]
 
     def fingerprint(self, principal: Principal) -> Hashable:
         """Changes with the agent, and with all of a caller that rules can ask for."""
@@ -141,129 +153,88 @@ class AgentTools:
         """One turn of a capability, through all steps."""
         started = self._env.monotonic()
         status = "error"
+        capability = self._capabilities.get(name)
+        principal, agent = caller.principal, self.agent
+        who = GatewayCaller(principal, DOOR, caller.listener, caller.traceparent)
         try:
-            prepared = self._prepared_for(name, caller.principal) if caller.traceparent is None else None
-            outcome = await prepared(arguments) if prepared is not None else None
-            if type(outcome) is not Done:
-                outcome = await self._start(name, arguments, caller, outcome)
+            if capability is None or not self._gateway.may_call(principal, agent, capability):
+                refusal = unknown(agent.id, name[:200])
+                await self._gateway.refuse(who, agent.id, name, refusal)
+                raise refusal
+            call = Call(
+                id=self._env.id(),
+                principal=principal,
+                agent=agent.id,
+                capability=name,
+                input=arguments,
+                timeout=capability.timeout,
+                routes=capability.routes,
+                traceparent=caller.traceparent,
+                meta=passing(caller) if self._passes else {},
+            )
+            outcome = await self._gateway.start(who, call, (agent, capability))
+            if type(outcome) is not Done or self._passes:
+                outcome = await self._finish(outcome, who, caller)
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         finally:
-            known = name if name in self._capabilities else "unknown"
-            self._metrics.mcp_tool_invocations.inc((known, status))
+            self._metrics.mcp_tool_invocations.inc((name if capability is not None else "unknown", status))
             self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         """The next turn of a job that asked."""
-        self._metered(caller.principal)
-        await self._own(state, caller)
-        outcome = await self._house.runner.answer(caller.principal, state, answers, listener=caller.listener, door=DOOR)
-        return await self._to_its_end(outcome, caller)
+        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        await self._gateway.job(who, state, self.agent.id)
+        return await self._finish(await self._gateway.answer(who, state, answers), who, caller)
 
-    def _prepared_for(self, name: str, principal: Principal) -> Prepared | None:
-        key = name, principal.id, principal.scopes
-        try:
-            return self._prepared[key]
-        except KeyError:
-            if len(self._prepared) >= _MOST_PREPARED:
-                self._prepared.clear()
-            capability = self._capabilities.get(name)
-            if capability is None:
-                return None
-            made = self._prepared[key] = prepare(self._house, principal, self.agent, capability, DOOR)
-            return made
-
-    async def _start(
-        self, name: str, arguments: dict[str, Any], caller: Caller, outcome: Outcome | None = None
-    ) -> Outcome:
-        """What becomes of a call, and of one that a prepared call has begun but not ended."""
-        if outcome is None:
-            outcome = await self._by_all_steps(name, arguments, caller)
-        return await self._to_its_end(outcome, caller)
-
-    async def _by_all_steps(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        capability = self._capabilities.get(name)
-        call = Call(
-            id=self._env.id(),
-            principal=caller.principal,
-            agent=self.agent.id,
-            capability=name[:200],
-            input=arguments,
-            timeout=capability.timeout if capability is not None else None,
-            routes=capability.routes if capability is not None else (),
-            traceparent=caller.traceparent,
-            meta=passing(caller) if self._passes else {},
-        )
-        if capability is None or not self._may(caller.principal, capability):
-            refusal = unknown(self.agent.id, name[:200])
-            await self._house.refuse(call, refusal, DOOR)
-            raise refusal
-        target = self.agent, capability
-        return await self._house.runner.start(call, target, listener=caller.listener, door=DOOR)
-
-    async def _to_its_end(self, outcome: Outcome, caller: Caller) -> Outcome:
+    async def _finish(self, outcome: Outcome, who: GatewayCaller, caller: Caller) -> Outcome:
         """Wait for work that goes on elsewhere, unless the client follows tasks; large parts come back whole."""
         if isinstance(outcome, Working) and outcome.job is not None and "tasks" not in caller.can:
-            outcome = await self._followed(outcome.job, caller)
-        if isinstance(outcome, (Done, Failed)) and any(part.artifact for part in outcome.parts):
-            parts = [await self._whole(part, caller.principal) for part in outcome.parts]
+            job = outcome.job
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    told = (await self._gateway.job(who, job)).seq
+                    async for event in self._gateway.follow(who, job, told):
+                        if event.kind not in ("state", "turn"):
+                            caller.listener(event)
+            except TimeoutError:
+                pass
+            outcome = await self._gateway.wait(who, job, 0.0)
+        if self._passes and isinstance(outcome, (Done, Failed)) and any(part.artifact for part in outcome.parts):
+            # What an MCP server sent in one piece is not for us to cut in two.
+            parts = [await self._restore(part, caller.principal) for part in outcome.parts]
             return replace(outcome, parts=tuple(parts))
         return outcome
 
-    async def _followed(self, job: str, caller: Caller) -> Outcome:
-        runner = self._house.runner
-        try:
-            async with asyncio.timeout(PATIENCE):
-                told = (await runner.get(caller.principal, job)).seq
-                async for event in runner.follow(caller.principal, job, told):
-                    if event.kind not in ("state", "turn"):
-                        caller.listener(event)
-        except TimeoutError:
-            pass
-        return await runner.wait(caller.principal, job, 0.0)
-
-    async def _whole(self, part: Part, principal: Principal) -> Part:
-        """What an MCP server sent in one piece is not for us to cut in two."""
-        if part.artifact is None or not self._passes:
+    async def _restore(self, part: Part, principal: Principal) -> Part:
+        if part.artifact is None:
             return part
-        kept = await self._house.artifacts.get(principal.id, part.artifact)
-        meta = {key: one for key, one in part.meta.items() if key in (BLOCK, STRUCTURED)}
+        stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
+        meta = {key: value for key, value in part.meta.items() if key in (BLOCK, STRUCTURED)}
         if STRUCTURED in meta:
-            return Part(data=msgspec.json.decode(kept.body), meta=meta)
+            return Part(data=msgspec.json.decode(stored.body), meta=meta)
         if _is_text(part, meta.get(BLOCK)):
             media = part.media_type if BLOCK in meta else None
-            return Part(text=kept.body.decode(), media_type=media, name=part.name, meta=meta)
-        return Part(raw=kept.body, media_type=part.media_type, name=part.name, meta=meta)
-
-    def _may(self, principal: Principal, capability: Capability) -> bool:
-        return bool(self._house.access.narrow(principal, self.agent.id, capability.name, capability.routes))
+            return Part(text=stored.body.decode(), media_type=media, name=part.name, meta=meta)
+        return Part(raw=stored.body, media_type=part.media_type, name=part.name, meta=meta)
 
     # Tasks
 
     async def task(self, job: str, caller: Caller) -> Task:
         """How a call that goes on stands."""
-        await self._own(job, caller)
         task = await self._tasks.task(job, caller)
-        return task if isinstance(task.outcome, Working) else replace(task, outcome=await self._ended(task, caller))
+        if isinstance(task.outcome, Working):
+            return task
+        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        return replace(task, outcome=await self._finish(task.outcome, who, caller))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
         """Answer it."""
-        await self._own(job, caller)
         await self._tasks.update(job, answers, caller)
 
     async def cancel(self, job: str, caller: Caller) -> None:
         """Cancel it."""
-        await self._own(job, caller)
         await self._tasks.cancel(job, caller)
-
-    async def _ended(self, task: Task, caller: Caller) -> Outcome:
-        return await self._to_its_end(task.outcome, caller)
-
-    async def _own(self, job: str, caller: Caller) -> None:
-        """Refuse jobs of other agents: this door is not theirs."""
-        found = await self._house.runner.get(caller.principal, job)
-        if found.call.agent != self.agent.id:
-            raise JobNotFound(f"Agent {self.agent.id!r} has no job {job[:100]!r} of yours.")
 
     # What an MCP server has besides
 
@@ -311,7 +282,7 @@ class AgentTools:
         return await self._recorded(PROMPT, name, caller, lambda: self._mirror.prompt(name, arguments, caller))
 
     def _may_see(self, principal: Principal, method: str) -> bool:
-        return self._house.access.allows(principal, self.agent.id, method, "mcp")
+        return self._gateway.core.access.allows(principal, self.agent.id, method, "mcp")
 
     def _check(self, principal: Principal, method: str, name: str) -> None:
         """What is forbidden is told as what is not there."""
@@ -322,28 +293,35 @@ class AgentTools:
     async def _timed(self, method: str, principal: Principal, work: Callable[[], Awaitable[T]]) -> T:
         started = self._env.monotonic()
         try:
-            self._metered(principal)
+            self._gateway.count_question(principal)
             return await work()
         finally:
             self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
 
     async def _recorded(self, method: str, name: str, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
-        """Likewise for what gives content away: the ledger has a row of it, under the name of the method."""
+        """Give content away under every step, as a call of the method: it is recorded, allowed, limited and bounded."""
         made: list[T] = []
-        wrong: list[Agent3Error] = []
-
-        async def permitted() -> T:
-            self._check(caller.principal, method, name)
-            return await work()
+        errors: list[Agent3Error] = []
 
         async def handler(_: Call) -> Outcome:
+            started = self._env.monotonic()
             try:
-                made.append(await self._timed(method, caller.principal, permitted))
+                made.append(await work())
             except Agent3Error as error:
-                wrong.append(error)
-                return failed_by(error)
+                errors.append(error)
+                raise
+            except Exception:
+                log.exception("%s of %s failed", method, self.agent.id)
+                error = Agent3Error("Internal error. The gateway's log has the details.")
+                errors.append(error)
+                raise error from None
+            finally:
+                self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
             return Done()
 
+        route = route_of(self.agent)
+        routes = () if route is None else (replace(route, credential=None),)  # the mirror asks the vault itself
+        capability = Capability(name=method, hints=Hints(read_only=True), routes=routes)
         call = Call(
             id=self._env.id(),
             principal=caller.principal,
@@ -351,23 +329,17 @@ class AgentTools:
             capability=method,
             input={"name": name[:2_000]},
             traceparent=caller.traceparent,
-            live=Live(self.agent, Capability(name=method), door=DOOR),
+            routes=routes,
         )
-        outcome = await self._house.steps["ledger"](handler)(call)
-        if made:
-            return made[0]
-        if wrong:
-            raise wrong[0]
-        # Something that nobody foresaw: the ledger has logged it, and says so in words fit for the caller.
-        raise Agent3Error(outcome.message if isinstance(outcome, Failed) else "Internal error.")
-
-    def _metered(self, principal: Principal) -> None:
-        """What is no call is free, but not without end."""
-        if principal.kind != "local" and (wait := self._meter.take(principal.id)):
-            raise RateLimited(
-                f"Client {principal.id} lists, reads and answers too often. Come back in {wait:.1f} s.",
-                retry_after=wait,
-            )
+        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        outcome = await self._gateway.run(who, call, (self.agent, capability), handler)
+        if isinstance(outcome, Done) and made:
+            return made[-1]
+        self._check(caller.principal, method, name)  # what is forbidden is told as what is not there
+        if errors:
+            raise errors[-1]
+        assert isinstance(outcome, Failed)
+        raise error_of(outcome)
 
 
 def _is_text(part: Part, husk: Mapping[str, Any] | None) -> bool:

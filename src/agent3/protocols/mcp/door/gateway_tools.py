@@ -7,7 +7,7 @@ tasks, and large results as resources, ``agent3://artifacts/ID``, for their owne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -20,16 +20,14 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, CapabilityNotFound, NotFound
 from agent3.gateway import Caller, CallRequest, Gateway, response
 from agent3.model import Answer, Done, Event, Failed, Needs, Outcome, Part, Principal, Working
-from agent3.protocols.mcp.door.door import Caller as MCPCaller
-from agent3.protocols.mcp.door.door import Tool
 from agent3.protocols.mcp.door.job_tasks import JobTasks
-from agent3.protocols.mcp.door.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS, ToolText
-from agent3.protocols.mcp.door.toolset import Resource, Task, Template
+from agent3.protocols.mcp.door.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS
+from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
+from agent3.protocols.mcp.door.toolset import Resource, Task, Template, Tool
 
 __all__ = ["INSTRUCTIONS", "GatewayTools"]
 
 _ARTIFACTS = "agent3://artifacts/"
-_DAY = 86_400.0
 
 
 class GatewayTools:
@@ -39,17 +37,20 @@ class GatewayTools:
         self._gateway = gateway
         self._env = env
         self._door = door
-        self._calls = gateway.house.settings.calls
-        self._tasks = JobTasks(gateway.house.runner, self._calls.job_days * _DAY, door)
-        self._tools = [_tool(text) for text in TOOLS]
+        self._calls = gateway.core.settings.calls
+        self._metrics = gateway.core.metrics
+        self._tasks = JobTasks(gateway, door)
+        self._tools = [
+            Tool(
+                name=text.name,
+                title=text.title,
+                description=text.description,
+                input_schema=text.input_schema,
+                annotations={"readOnlyHint": text.read_only, "openWorldHint": text.name == "agent3_call"},
+            )
+            for text in TOOLS
+        ]
         self._schemas = {text.name: schema.compile(text.input_schema) for text in TOOLS}
-        self._verbs: dict[str, Callable[[Caller, dict[str, Any]], Awaitable[Outcome]]] = {
-            "agent3_search": self._search,
-            "agent3_select": self._select,
-            "agent3_invoke": self._invoke,
-            "agent3_call": self._call,
-            "agent3_feedback": self._feedback,
-        }
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
         """The same five for everybody; what they find depends on the caller."""
@@ -64,44 +65,29 @@ class GatewayTools:
         started = self._env.monotonic()
         status = "error"
         try:
-            outcome = await self._turn(name, arguments, caller, started)
+            self.check(name, arguments)
+            who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+            if name != "agent3_call":
+                outcome = await self._run(name, arguments, who)
+            else:
+                metadata: Mapping[str, Any] = arguments.get("metadata") or {}
+                follows = "tasks" in caller.can
+                # A call that is told of elsewhere, or goes on with a job, is answered in place.
+                if follows and not metadata.get("job") and metadata.get("callback") is None:
+                    request = self.request(arguments, detach=True)
+                    called = await self._follow(caller, lambda who: self._gateway.call(who, request))
+                else:
+                    called = await self._call(who, arguments)
+                outcome = self._answer(called, self._env.monotonic() - started, follows)
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         except Agent3Error as refusal:
-            if name not in self._verbs:
+            if name not in self._schemas:
                 raise
-            return self._told(failed_by(refusal), started)
+            return self._shape(failed_by(refusal), self._env.monotonic() - started)
         finally:
-            self._count(name, status, self._env.monotonic() - started)
-
-    async def _turn(self, name: str, arguments: dict[str, Any], caller: MCPCaller, started: float) -> Outcome:
-        if name != "agent3_call":
-            return await self.run(name, arguments, self._caller(caller))
-        self.check(name, arguments)
-        follows = "tasks" in caller.can
-        if follows and not _job(arguments) and not _calls_back(arguments):
-            outcome = await self._followed(
-                caller, lambda who: self._gateway.call(who, self.request(arguments, detach=True))
-            )
-        else:
-            outcome = await self._called(self._caller(caller), arguments)
-        return self._answered(outcome, started, follows)
-
-    def _count(self, name: str, status: str, seconds: float) -> None:
-        metrics = self._gateway.house.metrics
-        metrics.mcp_tool_invocations.inc((name if name in self._verbs else "unknown", status))
-        metrics.mcp_latency.observe(("invoke_tool",), seconds)
-
-    async def run(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        """Run one of the five for any caller."""
-        self.check(name, arguments)
-        return await self._verbs[name](caller, arguments)
-
-    def check(self, name: str, arguments: dict[str, Any]) -> None:
-        """Raise unless the tool exists and the arguments fit it."""
-        if name not in self._verbs:
-            raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
-        self._schemas[name].check(arguments)
+            self._metrics.mcp_tool_invocations.inc((name if name in self._schemas else "unknown", status))
+            self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: MCPCaller) -> Outcome:
         """The next turn of a call that asked; ``state`` is the job."""
@@ -109,117 +95,41 @@ class GatewayTools:
         follows = "tasks" in caller.can
         try:
             if follows:
-                outcome = await self._followed(
-                    caller, lambda who: self._gateway.answer(who, state, answers, detach=True)
-                )
+                outcome = await self._follow(caller, lambda who: self._gateway.answer(who, state, answers, detach=True))
             else:
-                outcome = await self._gateway.answer(self._caller(caller), state, answers)
+                who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+                outcome = await self._gateway.answer(who, state, answers)
         except Agent3Error as refusal:
             outcome = failed_by(refusal)
-        return self._answered(outcome, started, follows)
+        return self._answer(outcome, self._env.monotonic() - started, follows)
 
-    def _answered(self, outcome: Outcome, started: float, follows: bool) -> Outcome:
-        """What the door is given; work that goes on as it is, for a client that can follow the task it becomes."""
-        if follows and isinstance(outcome, Working):
-            return outcome
-        return _linked(self._told(outcome, started), outcome)
+    # For every door that takes the arguments of the five tools
 
-    def _caller(self, caller: MCPCaller) -> Caller:
-        return Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+    def check(self, name: str, arguments: dict[str, Any]) -> None:
+        """Raise unless the tool exists and the arguments fit it."""
+        if name not in self._schemas:
+            raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
+        self._schemas[name].check(arguments)
 
-    # Calls that take long, as tasks
+    async def run(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+        """Run one of the five for any caller."""
+        self.check(name, arguments)
+        return await self._run(name, arguments, caller)
 
-    async def task(self, job: str, caller: MCPCaller) -> Task:
-        """How a job stands; what it ends with has the form of every ``agent3_call``."""
-        found = await self._tasks.task(job, caller)
-        if isinstance(found.outcome, Working):
-            return found
-        told = self._shaped(found.outcome, found.updated - found.created)
-        return replace(found, outcome=_linked(told, found.outcome))
-
-    async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
-        """Give answers to a job that asked."""
-        await self._tasks.update(job, answers, caller)
-
-    async def cancel(self, job: str, caller: MCPCaller) -> None:
-        """Cancel a job, down to its target."""
-        await self._tasks.cancel(job, caller)
-
-    async def _followed(self, caller: MCPCaller, begin: Callable[[Caller], Coroutine[Any, Any, Outcome]]) -> Outcome:
-        """Begin a turn as a job and wait for it a short while; a caller that gives up meanwhile cancels it."""
-        ear = _Ear(caller.listener)
-        who = Caller(caller.principal, self._door, ear, caller.traceparent)
-        # Shielded, because a turn that is cancelled while it is being written down could begin all the same.
-        beginning = asyncio.ensure_future(begin(who))
-        try:
-            outcome = await asyncio.shield(beginning)
-            if isinstance(outcome, Working) and outcome.job is not None:
-                outcome = await self._gateway.wait(who, outcome.job, self._calls.task_seconds)
-            return outcome
-        except asyncio.CancelledError:
-            await self._call_off(caller.principal, beginning)
-            raise
-        finally:
-            ear.close()
-
-    async def _call_off(self, principal: Principal, beginning: Awaitable[Outcome]) -> None:
-        with suppress(Agent3Error):
-            begun = await beginning
-            if isinstance(begun, Working) and begun.job is not None:
-                await self._gateway.house.runner.cancel(principal, begun.job, self._door)
-
-    # Large results, as resources
-
-    async def resources(self, principal: Principal) -> Sequence[Resource]:
-        """None are listed: a result names those that belong to it."""
-        return ()
-
-    async def templates(self, principal: Principal) -> Sequence[Template]:
-        """The one family that there is."""
-        return (Template(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
-
-    async def read(self, uri: str, caller: MCPCaller) -> Done:
-        """A large result of this caller's; NotFound for whatever else, somebody else's too."""
-        if not uri.startswith(_ARTIFACTS):
-            raise NotFound(f"There is no resource {uri[:100]!r}. What a result refers to begins with {_ARTIFACTS}")
-        found = await self._gateway.artifact(self._caller(caller), unquote(uri.removeprefix(_ARTIFACTS)))
-        return Done((_content(found.body, found.media_type),))
-
-    async def watch(self, uri: str, principal: Principal) -> None:
-        """Nobody can wait for a change of what never changes."""
-        raise NotFound(f"{uri[:100]!r} never changes.")
-
-    # The verbs
-
-    async def _search(self, caller: Caller, given: dict[str, Any]) -> Outcome:
-        return _data(await self._gateway.search(caller, given["query"], given.get("limit", 10)))
-
-    async def _select(self, caller: Caller, given: dict[str, Any]) -> Outcome:
-        return _data(await self._gateway.select(caller, given["agentId"]))
-
-    async def _invoke(self, caller: Caller, given: dict[str, Any]) -> Outcome:
-        return _data(await self._gateway.invoke(caller, given["agentId"]))
-
-    async def _feedback(self, caller: Caller, given: dict[str, Any]) -> Outcome:
-        comment = given.get("comment", "")
-        return _data(await self._gateway.feedback(caller, given["agentId"], given["rating"], comment))
-
-    async def _call(self, caller: Caller, given: dict[str, Any]) -> Outcome:
+    async def _run(self, name: str, given: dict[str, Any], caller: Caller) -> Outcome:
+        gateway = self._gateway
+        if name == "agent3_search":
+            return _data(await gateway.search(caller, given["query"], given.get("limit", 10)))
+        if name == "agent3_select":
+            return _data(await gateway.select(caller, given["agentId"]))
+        if name == "agent3_invoke":
+            return _data(await gateway.invoke(caller, given["agentId"]))
+        if name == "agent3_feedback":
+            comment = given.get("comment", "")
+            return _data(await gateway.feedback(caller, given["agentId"], given["rating"], comment))
         started = self._env.monotonic()
-        return self._told(await self._called(caller, given), started)
-
-    async def _called(self, caller: Caller, given: dict[str, Any]) -> Outcome:
-        if job := _job(given):
-            return await self._go_on(caller, given, job)
-        return await self._gateway.call(caller, self.request(given))
-
-    async def _go_on(self, caller: Caller, given: Mapping[str, Any], job: str) -> Outcome:
-        """The next turn of a job; where nothing is said, how it stands."""
-        metadata = given["metadata"]
-        agent = given["agentId"]
-        if said := metadata.get("answers") or given.get("message"):
-            return await self._gateway.reply(caller, job, said, agent)
-        return await self._gateway.wait(caller, job, metadata.get("timeout", 30_000) / 1000, agent)
+        outcome = await self._call(caller, given)
+        return self._shape(outcome, self._env.monotonic() - started)
 
     def request(self, given: Mapping[str, Any], *, detach: bool = False) -> CallRequest:
         """What the arguments of ``agent3_call`` ask for, in the gateway's words."""
@@ -240,10 +150,17 @@ class GatewayTools:
             callback=metadata.get("callback"),
         )
 
-    def _told(self, outcome: Outcome, started: float) -> Outcome:
-        return self._shaped(outcome, self._env.monotonic() - started)
+    async def _call(self, caller: Caller, given: Mapping[str, Any]) -> Outcome:
+        """A new call, or the next turn of a job; where nothing is said, how that job stands."""
+        metadata: Mapping[str, Any] = given.get("metadata") or {}
+        job = metadata.get("job")
+        if not job:
+            return await self._gateway.call(caller, self.request(given))
+        if said := metadata.get("answers") or given.get("message"):
+            return await self._gateway.reply(caller, job, said, given["agentId"])
+        return await self._gateway.wait(caller, job, metadata.get("timeout", 30_000) / 1000, given["agentId"])
 
-    def _shaped(self, outcome: Outcome, seconds: float) -> Outcome:
+    def _shape(self, outcome: Outcome, seconds: float) -> Outcome:
         """The design's response as the one datum of a result; a question stays a question for the door to ask."""
         if isinstance(outcome, Needs):
             return Needs(outcome.questions, state=outcome.job, parts=outcome.parts, job=outcome.job, turn=outcome.turn)
@@ -252,65 +169,87 @@ class GatewayTools:
             return replace(outcome, parts=(Part(data=body),), artifacts=())
         return _data(body)
 
+    def _answer(self, outcome: Outcome, seconds: float, follows: bool) -> Outcome:
+        """What the door is given: with a link to every large part that the result refers to.
 
-def _tool(text: ToolText) -> Tool:
-    return Tool(
-        name=text.name,
-        title=text.title,
-        description=text.description,
-        input_schema=text.input_schema,
-        annotations={"readOnlyHint": text.read_only, "openWorldHint": text.name == "agent3_call"},
-    )
+        Work that goes on is given as it is to a client that can follow the task it becomes.
+        """
+        if follows and isinstance(outcome, Working):
+            return outcome
+        shaped = self._shape(outcome, seconds)
+        if not isinstance(shaped, Done) or not isinstance(outcome, Done):
+            return shaped
+        links = [part for part in outcome.parts if part.artifact is not None]
+        for artifact in outcome.artifacts:
+            links += [part for part in artifact.parts if part.artifact is not None]
+        return replace(shaped, parts=(*shaped.parts, *links)) if links else shaped
+
+    # Calls that take long, as tasks
+
+    async def task(self, job: str, caller: MCPCaller) -> Task:
+        """How a job stands; what it ends with has the form of every ``agent3_call``."""
+        found = await self._tasks.task(job, caller)
+        return replace(found, outcome=self._answer(found.outcome, found.updated - found.created, follows=True))
+
+    async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
+        """Give answers to a job that asked."""
+        await self._tasks.update(job, answers, caller)
+
+    async def cancel(self, job: str, caller: MCPCaller) -> None:
+        """Cancel a job, down to its target."""
+        await self._tasks.cancel(job, caller)
+
+    async def _follow(self, caller: MCPCaller, begin: Callable[[Caller], Coroutine[Any, Any, Outcome]]) -> Outcome:
+        """Begin a turn as a job and wait for it a short while; a caller that gives up meanwhile cancels it."""
+        listener: Callable[[Event], None] | None = caller.listener
+
+        def hear(event: Event) -> None:
+            # A job that goes on must not speak to a caller that has its answer.
+            if listener is not None:
+                listener(event)
+
+        who = Caller(caller.principal, self._door, hear, caller.traceparent)
+        # Shielded, because a turn that is cancelled while it is being written down could begin all the same.
+        beginning = asyncio.ensure_future(begin(who))
+        try:
+            outcome = await asyncio.shield(beginning)
+            if isinstance(outcome, Working) and outcome.job is not None:
+                outcome = await self._gateway.wait(who, outcome.job, self._calls.task_seconds)
+            return outcome
+        except asyncio.CancelledError:
+            with suppress(Agent3Error):
+                begun = await beginning
+                if isinstance(begun, Working) and begun.job is not None:
+                    await self._gateway.cancel(who, begun.job)
+            raise
+        finally:
+            listener = None
+
+    # Large results, as resources
+
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        """None are listed: a result names those that belong to it."""
+        return ()
+
+    async def templates(self, principal: Principal) -> Sequence[Template]:
+        """The one family that there is."""
+        return (Template(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
+
+    async def read(self, uri: str, caller: MCPCaller) -> Done:
+        """A large result of this caller's; NotFound for anything else."""
+        if not uri.startswith(_ARTIFACTS):
+            raise NotFound(f"There is no resource {uri[:100]!r}. What a result refers to begins with {_ARTIFACTS}")
+        who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+        found = await self._gateway.artifact(who, unquote(uri.removeprefix(_ARTIFACTS)))
+        if found.media_type.startswith("text/") or found.media_type == "application/json":
+            with suppress(UnicodeDecodeError):  # text as text, so that a model can read it, if it really is text
+                return Done((Part(text=found.body.decode(), media_type=found.media_type),))
+        return Done((Part(raw=found.body, media_type=found.media_type),))
+
+    async def watch(self, uri: str, principal: Principal) -> None:
+        """What never changes cannot be waited for."""
+        raise NotFound(f"{uri[:100]!r} never changes.")
 
 
 def _data(body: dict[str, Any]) -> Done:
     return Done((Part(data=body),))
-
-
-def _job(given: Mapping[str, Any]) -> str | None:
-    """The job that a call goes on with, if it does."""
-    job: str | None = (given.get("metadata") or {}).get("job")
-    return job
-
-
-def _calls_back(given: Mapping[str, Any]) -> bool:
-    """Whether the caller is told of its job elsewhere, so that it may leave at once."""
-    return (given.get("metadata") or {}).get("callback") is not None
-
-
-class _Ear:
-    """Hears for a caller until it has its answer: a job that goes on must not speak to who has left."""
-
-    def __init__(self, listener: Callable[[Event], None]):
-        self._listener: Callable[[Event], None] | None = listener
-
-    def __call__(self, event: Event) -> None:
-        if self._listener is not None:
-            self._listener(event)
-
-    def close(self) -> None:
-        self._listener = None
-
-
-def _linked(told: Outcome, outcome: Outcome) -> Outcome:
-    """A result with a link to every large part that it refers to."""
-    if not isinstance(told, Done) or not isinstance(outcome, Done):
-        return told
-    links = tuple(_references(outcome))
-    return replace(told, parts=(*told.parts, *links)) if links else told
-
-
-def _references(done: Done) -> Iterator[Part]:
-    for part in (*done.parts, *(one for artifact in done.artifacts for one in artifact.parts)):
-        if part.artifact is not None:
-            yield part
-
-
-def _content(body: bytes, media_type: str) -> Part:
-    """Text as text, so that a model can read it."""
-    if media_type.startswith("text/") or media_type == "application/json":
-        try:
-            return Part(text=body.decode(), media_type=media_type)
-        except UnicodeDecodeError:
-            pass  # it says that it is text and is not: then bytes are the truth
-    return Part(raw=body, media_type=media_type)

@@ -1,10 +1,10 @@
-"""Jobs of the call core as tasks: what a tool set answers with where its calls run under a Runner."""
+"""Jobs of the gateway as tasks, for clients that follow tasks."""
 
 from __future__ import annotations
 
-from agent3.calls.jobs.jobs import Job
-from agent3.calls.runner import Runner
 from agent3.errors import TurnTaken
+from agent3.gateway import Caller as GatewayCaller
+from agent3.gateway import Gateway
 from agent3.model import Answer, Outcome, Working
 from agent3.protocols.mcp.door.toolset import Caller, Task
 
@@ -12,39 +12,45 @@ __all__ = ["JobTasks"]
 
 SETTLING = 5.0
 """Seconds to wait after an incomplete answer until the job asks again for the rest, which takes milliseconds."""
+_DAY = 86_400.0
 
 
 class JobTasks:
-    """Tasks that are jobs. ``ttl`` is how many seconds a job is kept at least."""
+    """Tasks that are jobs, of all agents or of one."""
 
-    def __init__(self, runner: Runner, ttl: float, door: str = "mcp"):
-        self._runner = runner
-        self._ttl = ttl
+    def __init__(self, gateway: Gateway, door: str = "mcp", agent: str | None = None):
+        self._gateway = gateway
         self._door = door
+        self._agent = agent
+        self._ttl = gateway.core.settings.calls.job_days * _DAY
 
     async def task(self, job: str, caller: Caller) -> Task:
         """How the job stands; JobNotFound for one that is not this caller's."""
-        found = await self._runner.get(caller.principal, job)
-        return Task(id=job, outcome=_outcome(found), created=found.created, updated=found.updated, ttl=self._ttl)
+        found = await self._gateway.job(self._who(caller), job, self._agent)
+        outcome: Outcome | None = found.outcome
+        if outcome is None or found.status == "working":
+            # A job that runs is working, whatever its last turn ended with.
+            last = outcome if isinstance(outcome, Working) else Working()
+            outcome = Working(poll=last.poll, text=last.text, job=found.id, turn=found.turn)
+        return Task(id=job, outcome=outcome, created=found.created, updated=found.updated, ttl=self._ttl)
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
         """Give the answers to the job, which goes on by itself; with some missing it asks for these again."""
-        before = await self._runner.get(caller.principal, job)
+        who = self._who(caller)
+        before = await self._gateway.job(who, job, self._agent)
         try:
-            await self._runner.answer(caller.principal, job, answers, turn=before.turn, door=self._door, detach=True)
+            await self._gateway.answer(who, job, answers, turn=before.turn, detach=True)
         except TurnTaken:
-            return  # somebody was faster, and answers to what is no longer asked are ignored
+            return  # another answer was faster, and answers to what is no longer asked are ignored
         if any(question.id not in answers for question in before.questions):
-            await self._runner.wait(caller.principal, job, SETTLING)
+            await self._gateway.wait(who, job, SETTLING)
 
     async def cancel(self, job: str, caller: Caller) -> None:
         """Cancel the job; one that has ended stays as it is."""
-        await self._runner.cancel(caller.principal, job, self._door)
+        who = self._who(caller)
+        if self._agent is not None:
+            await self._gateway.job(who, job, self._agent)
+        await self._gateway.cancel(who, job)
 
-
-def _outcome(job: Job) -> Outcome:
-    """A job that runs is working, whatever its last turn ended with."""
-    if job.outcome is None or job.status == "working":
-        last = job.outcome if isinstance(job.outcome, Working) else Working()
-        return Working(poll=last.poll, text=last.text, job=job.id, turn=job.turn)
-    return job.outcome
+    def _who(self, caller: Caller) -> GatewayCaller:
+        return GatewayCaller(caller.principal, self._door)

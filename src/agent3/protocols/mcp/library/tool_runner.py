@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.calls.results import EPOCH
+from agent3.calls.result_cache import EPOCH
 from agent3.definitions import ToolDefinition
 from agent3.env import Env
 from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RateLimited, RequestError

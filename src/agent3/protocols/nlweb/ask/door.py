@@ -150,7 +150,7 @@ class AskDoor:
                 return _refused(error, who=request.url.path == "/who")
             except Exception:
                 log.exception("%s %s failed", request.method, request.url.path)
-                return _refused(Agent3Error("Internal error. The log of the gateway says more."), False)
+                return _refused(Agent3Error("Internal error. The gateway's log has the details."), False)
 
         return guarded
 
@@ -220,7 +220,7 @@ class AskDoor:
 
     def _reader(self, caller: Caller, agent: Agent) -> str | None:
         """What of a website takes earlier questions too, if the caller may use it."""
-        may = self._server.house.access.narrow
+        may = self._server.core.access.narrow
         found = (one for one in agent.capabilities if agent.card.get("protocol") == "nlweb" and one.name in _READERS)
         return next((one.name for one in found if may(caller.principal, agent.id, one.name, one.routes)), None)
 
@@ -229,7 +229,7 @@ class AskDoor:
         job, _, turn = token.partition(".")
         if not turn.isdecimal():
             raise ValidationError("This state_token is none of this gateway. Give the one of the elicitation.")
-        waiting = await self._server.house.runner.get(caller.principal, job)
+        waiting = await self._server.gateway.job(caller, job)
         names = [one.id for one in waiting.questions]
         said = {name: _typed(value, waiting.questions, name) for name, value in _said(text, names).items()}
         answers = {name: Answer("accept", value) for name, value in said.items()}
@@ -264,7 +264,7 @@ class AskDoor:
             raise ValidationError('Send {"promise_token": "…", "action": "checkin"}, or "cancel" as the action.')
         wanted = _read(body, _Await)
         if wanted.action == "cancel":
-            outcome = await self._server.house.runner.cancel(caller.principal, wanted.promise_token, "ask")
+            outcome = await self._server.gateway.cancel(caller, wanted.promise_token)
             if isinstance(outcome, Failed) and outcome.code == "canceled":
                 return json_response(_failure(Canceled("The promise was cancelled.")))
         else:

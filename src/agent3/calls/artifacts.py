@@ -1,0 +1,100 @@
+"""Large results, kept for their owner until they expire."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from agent3.env import Env
+from agent3.errors import Corrupt, NotFound
+from agent3.model import Call
+from agent3.storage import Blobs, Database, Transaction
+from agent3.storage.checksums import is_whole, sum_of
+
+__all__ = ["ArtifactStore", "StoredArtifact"]
+
+_DAY = 86_400.0
+_AT_ONCE = 500
+"""Rows removed in one transaction: others write in between."""
+_A_ROUND = 100_000
+"""Rows removed in one round; what is left waits for the next."""
+_YOUNG = 3_600.0
+"""Seconds within which the row that refers to some bytes has surely been written."""
+
+
+class StoredArtifact(Struct, frozen=True):
+    """A large result: what it is, and its bytes."""
+
+    id: str
+    name: str | None
+    media_type: str
+    body: bytes
+
+
+class ArtifactStore:
+    """Large results by id; the bytes lie by their hash, so equal ones are kept once. Not yours is not there."""
+
+    def __init__(self, database: Database, blobs: Blobs, env: Env, keep_days: float = 7.0):
+        self._database = database
+        self._blobs = blobs
+        self._env = env
+        self._keep = keep_days * _DAY
+
+    async def store(self, call: Call, body: bytes, name: str | None, media_type: str) -> str:
+        """Keep some bytes for the caller; the id is good only for that caller."""
+        digest = await self._blobs.put(body)
+        artifact = self._env.id()
+        now = self._env.now()
+        shown = (artifact, call.principal.id, digest, name, media_type)
+        await self._database.many(
+            "INSERT INTO artifacts (id, owner, sha256, name, media_type, size, job, created, expires, checksum) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*shown, len(body), call.job or call.id, now, now + self._keep, sum_of(*shown))],
+        )
+        return artifact
+
+    async def get(self, reader: str, artifact: str) -> StoredArtifact:
+        """The artifact, for its owner and those he shares it with; NotFound for all else, Corrupt when it changed."""
+        now = self._env.now()
+        row = await self._database.one(
+            "SELECT id, owner, sha256, name, media_type, checksum FROM artifacts "
+            "WHERE id = ? AND expires > ? AND (owner = ? OR EXISTS (SELECT 1 FROM artifact_readers "
+            "WHERE artifact = artifacts.id AND reader = ? AND until > ?))",
+            artifact,
+            now,
+            reader,
+            reader,
+            now,
+        )
+        if row is None:
+            raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
+        if not is_whole(row["checksum"], *(row[one] for one in ("id", "owner", "sha256", "name", "media_type"))):
+            raise Corrupt(f"Artifact {artifact} is damaged: its row no longer matches its checksum. Restore a backup.")
+        return StoredArtifact(artifact, row["name"], row["media_type"], await self._blobs.get(row["sha256"]))
+
+    async def expire(self) -> int:
+        """Remove artifacts past their time, with the bytes that no other needs; how many."""
+        removed = 0
+        while removed < _A_ROUND:
+            hashes = await self._database.write(self._expire_some, frees=True)
+            for digest in sorted(set(hashes)):
+                await self._let_go(digest)
+            removed += len(hashes)
+            if len(hashes) < _AT_ONCE:
+                break
+        return removed
+
+    async def _expire_some(self, tx: Transaction) -> list[str]:
+        now = self._env.now()
+        rows = await tx.all(
+            "DELETE FROM artifacts WHERE id IN (SELECT id FROM artifacts WHERE expires < ? AND created < ? "
+            "ORDER BY expires LIMIT ?) RETURNING sha256",
+            now,
+            now - _YOUNG,
+            _AT_ONCE,
+        )
+        return [row["sha256"] for row in rows]
+
+    async def _let_go(self, digest: str) -> None:
+        """Forget bytes that no row refers to; somebody who has just put them is about to write such a row."""
+        if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
+            await self._blobs.discard(digest, _YOUNG)

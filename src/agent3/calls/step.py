@@ -1,0 +1,130 @@
+"""What a step is: a rule that every call passes, on its way in and on its way out.
+
+A step is one class in ``calls/steps/`` and one entry in ``ORDER``. It is written once, in one of two forms:
+
+* ``enter``, ``leave`` and ``fail`` for a rule that is mostly decided without waiting. Several of them run in one frame.
+* ``around`` for a rule that has to run what is inside in its own way: as a task, or by one route after the other.
+
+``calls/order.py`` puts both together into a handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+
+from agent3.env import Env
+from agent3.identity.secrets import Vault
+from agent3.model import (
+    Agent,
+    Call,
+    Capability,
+    Connector,
+    Done,
+    Entry,
+    Failed,
+    Handler,
+    Needs,
+    Outcome,
+    Principal,
+    Working,
+)
+from agent3.observe.metrics import Metrics
+from agent3.observe.traces import Tracer
+from agent3.security.access import Access
+from agent3.security.limits import Ceiling, Limiter
+from agent3.settings import Settings
+
+if TYPE_CHECKING:
+    from agent3.calls.artifacts import ArtifactStore
+    from agent3.calls.breakers import Breakers
+    from agent3.calls.dead_letters import DeadLetters
+    from agent3.calls.ledger import Ledger
+    from agent3.calls.parking import Park
+    from agent3.calls.result_cache import ResultCache
+
+__all__ = ["OUTCOMES", "RECOVERY", "Aim", "Entered", "Left", "Parts", "Stage", "Step"]
+
+RECOVERY = "recovery"
+"""The door of turns that an earlier process let in: they have been checked and paid for."""
+OUTCOMES = frozenset({Done, Failed, Needs, Working})
+
+Entered: TypeAlias = Call | Outcome | Awaitable[Call | Outcome]
+Left: TypeAlias = Outcome | Awaitable[Outcome]
+
+
+class Aim(NamedTuple):
+    """What a handler is compiled for: one capability, one caller, one door, one kind of turn."""
+
+    agent: Agent | None
+    capability: Capability
+    principal: Principal
+    door: str
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the steps are made of: the shared state of one call core."""
+
+    settings: Settings
+    env: Env
+    metrics: Metrics
+    tracer: Tracer | None
+    connectors: Mapping[str, Connector]
+    ledger: Ledger
+    access: Access
+    limiter: Limiter
+    ceiling: Ceiling
+    cache: ResultCache
+    artifacts: ArtifactStore
+    dead_letters: DeadLetters
+    breakers: Breakers
+    vault: Vault
+    park: Park
+
+
+class Stage:
+    """A rule at work for one aim. It serves many calls at once, so what belongs to one call is kept in ``call.live``."""
+
+    inner: Handler
+    """What lies further in, for a stage that has to ask it again. Set when the chain is compiled."""
+
+    def enter(self, call: Call) -> Entered:
+        """On the way in. Gives the call on, perhaps changed, or an outcome that ends it here.
+
+        A stage that ends the call, or raises, has not been entered: its ``leave`` and ``fail`` are not called.
+        """
+        return call
+
+    def leave(self, call: Call, outcome: Outcome) -> Left:
+        """On the way out, with the call as this stage was given it."""
+        return outcome
+
+    def fail(self, call: Call, error: BaseException) -> Left:
+        """On the way out with an exception: raise it, or give the outcome that it stands for."""
+        raise error
+
+    def wait(self, call: Call) -> None:
+        """Called when the call has to wait for anything while this stage is entered; perhaps more than once."""
+
+
+class Step(Stage):
+    """A rule. One that needs to know nothing beforehand is its own stage.
+
+    Subclasses may define ``around(inner) -> Handler``, which is then used in place of the methods of ``Stage``.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, parts: Parts):
+        """Take what it needs of the core."""
+
+    def idle(self, aim: Aim) -> bool:
+        """Whether it has nothing to do for this aim, whatever the call brings. Then it is left out."""
+        return False
+
+    def bind(self, aim: Aim) -> Stage:
+        """The stage for one aim, with everything decided that does not depend on the single call."""
+        return self

@@ -1,0 +1,260 @@
+"""``ledger``: records every turn once, whatever became of it: its row, its metrics, its cost, its span.
+
+It is the outermost step, so it also puts the ids of the call on every log line, and turns what no other step has
+understood into an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from agent3.calls.outcomes import HEALS, REFUSALS, UNTRUSTED, failed_by
+from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
+from agent3.errors import StorageError
+from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Turn, Usage, Working
+from agent3.observe import logs
+from agent3.observe.traces import NoTracer, here, new, parse
+
+__all__ = ["Record", "trace_id"]
+
+log = logs.get("ledger")
+
+_encode = msgspec.json.Encoder().encode
+_NOTHING = Usage()
+
+
+class Record(Step):
+    """Writes the ledger."""
+
+    name = "ledger"
+
+    def __init__(self, parts: Parts):
+        self.ledger = parts.ledger
+        self.env = parts.env
+        self.metrics = parts.metrics
+        self.tracer = None if isinstance(parts.tracer, NoTracer) else parts.tracer
+
+    def bind(self, aim: Aim) -> Stage:
+        return _Record(self, aim)
+
+
+class _Record(Stage):
+    def __init__(self, step: Record, aim: Aim):
+        self._env = step.env
+        self._ledger = step.ledger
+        self._metrics = step.metrics
+        self._tracer = step.tracer
+        self._price = aim.capability.price
+        self._door = aim.door
+        # The columns from ``principal`` to ``capability``, and from ``door`` to ``entry``.
+        agent = aim.agent.id if aim.agent is not None else None
+        self._agent = agent
+        self._whose = (aim.principal.id, aim.principal.tenant, _storable(agent or ""), _storable(aim.capability.name))
+        self._came_in = (aim.door, aim.entry)
+        routes = aim.capability.routes
+        self._keys = {id(route): _storable(route.key) for route in routes}
+        self._routes = routes  # held, so that no other route gets one of these ids
+        self._done = {route.protocol: ((aim.door, route.protocol, "done", ""), (route.protocol,)) for route in routes}
+
+    def enter(self, call: Call) -> Entered:
+        live = call.live
+        live.at, live.started = self._env.now(), self._env.monotonic()
+        if self._tracer is not None:
+            attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
+            came_from = parse(call.traceparent) or new(self._env, call.id)
+            live.span = self._tracer.start(f"{call.agent}/{call.capability}", came_from, attributes)
+            live.span_token = here.set(live.span.context)
+            call = replace(call, traceparent=live.span.context.header())
+        live.log_token = logs.bind(call.id, call.job, call.context, trace_id(call))
+        return call
+
+    def leave(self, call: Call, outcome: Outcome) -> Left:
+        live = call.live
+        logs.reset(live.log_token)
+        now = self._env.monotonic()
+        seconds = now - live.started
+        into = 0 if call.input is None else _json_bytes(call.input)
+        if call.parts:
+            into += _part_bytes(call.parts)
+        out = 0 if isinstance(outcome, Working) else _part_bytes(outcome.parts)
+        usage = _NOTHING
+        if isinstance(outcome, (Done, Failed)):
+            counted = self._count_usage(live, outcome.usage, seconds, into + out)
+            if counted is not outcome.usage:
+                outcome = replace(outcome, usage=counted)
+            usage = counted or _NOTHING
+        status = _status(outcome, live)
+        row = self._row(call, outcome, status, seconds, usage, into, out)
+        live.answered = True
+        if live.span is not None:
+            self._end_span(live, status)
+        if status not in ("denied", "refused") and self._ledger.join(row, now):
+            return outcome
+        return self._write(row, outcome, status in ("denied", "refused"))
+
+    def fail(self, call: Call, error: BaseException) -> Left:
+        live = call.live
+        if isinstance(error, asyncio.CancelledError):
+            logs.reset(live.log_token)
+            gone = Failed("canceled", "The caller went away or cancelled.")
+            seconds = self._env.monotonic() - live.started
+            into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
+            self._ledger.write_later(self._row(call, gone, "canceled", seconds, _NOTHING, into, 0))
+            if live.span is not None:
+                self._end_span(live, "canceled")
+            raise error
+        if isinstance(error, StorageError):
+            log.error("%s/%s: %s", call.agent, call.capability, error)
+            return self.leave(call, failed_by(error))
+        if isinstance(error, Exception):
+            log.error("%s/%s: a step failed", call.agent, call.capability, exc_info=error)
+            return self.leave(call, Failed("internal", "Internal error. The gateway's log has the details."))
+        raise error  # the coroutine is being thrown away: there is no loop left to write anything
+
+    def _count_usage(self, live: Turn, given: Usage | None, seconds: float, size: int) -> Usage | None:
+        """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""
+        if live.cached:
+            return Usage(given.tokens if given is not None else 0)
+        retries = max(0, live.attempts - 1)
+        # What a target counts is its own word: it must at least be a number that can be stored and added up.
+        if given is not None and not (0 <= given.tokens < 2**53 and 0 <= given.cost < 1e12):
+            given = None
+        if given is not None and given.cost:
+            return replace(given, retries=retries)
+        if not live.attempts:  # never sent, so nothing was spent
+            return given
+        counted = given is not None and given.tokens > 0
+        tokens = given.tokens if given is not None and counted else size // 4
+        price = self._price
+        cost = price.call + price.second * seconds + price.tokens * tokens / 1000
+        return Usage(tokens, cost, not counted, retries)
+
+    def _row(
+        self, call: Call, outcome: Outcome, status: str, seconds: float, usage: Usage, into: int, out: int
+    ) -> tuple[Any, ...]:
+        live, metrics = call.live, self._metrics
+        route = live.route
+        protocol = route.protocol if route is not None else ""
+        code = message = key = None
+        cost = 0.0 if live.cached else usage.cost
+        if status == "done" and protocol in self._done:
+            labels, timed = self._done[protocol]
+        else:
+            if isinstance(outcome, Failed):
+                code, message = live.denied or outcome.code, _storable(outcome.message[:500])
+                if status in ("denied", "refused"):
+                    metrics.refusals.inc((code,))
+            labels, timed = (self._door, protocol, status, code or ""), (protocol,)
+        if isinstance(outcome, Done) and outcome.meta and (notes := _notes(outcome.meta)):
+            message = _storable(notes[:500])
+        metrics.calls.inc(labels)
+        metrics.call_seconds.observe(timed, seconds)
+        if cost:
+            metrics.cost_usd.inc((call.agent,), cost)
+        if route is not None:
+            key = self._keys.get(id(route)) or _storable(route.key)
+        whose = self._whose
+        if call.agent != self._agent:  # refused before it had a target
+            whose = (*whose[:2], _storable(call.agent), _storable(call.capability))
+        return (
+            call.id,
+            call.job or call.id,
+            call.turn,
+            live.at,
+            *whose,
+            key,
+            *self._came_in,
+            _storable(call.context) if call.context is not None else None,
+            trace_id(call),
+            status,
+            code,
+            message,
+            seconds,
+            live.attempts,
+            live.hops,
+            int(live.cached),
+            usage.tokens,
+            cost,
+            into,
+            out,
+        )
+
+    async def _write(self, row: tuple[Any, ...], outcome: Outcome, refusal: bool) -> Outcome:
+        try:
+            await self._ledger.write(row, refusal=refusal)
+        except StorageError as error:
+            error.outcome = outcome
+            raise
+        return outcome
+
+    def _end_span(self, live: Turn, status: str) -> None:
+        assert live.span is not None
+        here.reset(live.span_token)
+        live.span.end("ok" if status in ("done", "needs", "working") else "error", {"agent3.status": status})
+
+
+def trace_id(call: Call) -> str:
+    """The trace a call belongs to: the one it came with, else the one it starts, which bears its own id."""
+    if call.traceparent is None:
+        return call.id
+    given = parse(call.traceparent)
+    return given.trace_id if given is not None else call.id
+
+
+def _status(outcome: Outcome, live: Turn) -> str:
+    if isinstance(outcome, Done):
+        return "done"
+    if isinstance(outcome, Failed):
+        if live.denied is not None:
+            return "denied"
+        if outcome.code == "canceled":
+            return "canceled"
+        # A target that was asked and answers with a code of ours has failed; only we refuse.
+        return "refused" if outcome.code in REFUSALS and not live.attempts else "failed"
+    return "needs" if isinstance(outcome, Needs) else "working"
+
+
+def _part_bytes(parts: tuple[Part, ...]) -> int:
+    """About how many bytes the parts have."""
+    total = 0
+    for part in parts:
+        if part.text is not None:
+            total += len(part.text)
+        elif part.raw is not None:
+            total += len(part.raw)
+        elif part.data is not UNSET:
+            total += _json_bytes(part.data)
+    return total
+
+
+def _json_bytes(value: Any) -> int:
+    """Its bytes as JSON; 0 for what is not JSON, which was refused and is recorded nevertheless."""
+    try:
+        return len(_encode(value))
+    except (TypeError, ValueError, RecursionError):
+        return 0
+
+
+def _notes(meta: Mapping[str, Any]) -> str:
+    """What was done otherwise than the interface of a website says belongs to the record of a good call too."""
+    notes = [f"untrusted: the page's own tool {tool}" for tool in meta.get(UNTRUSTED) or ()]
+    heals = [
+        f"{heal['selector']} -> {heal['healed']} ({heal['id']}, score {heal['score']:.2f})"
+        for heal in meta.get(HEALS) or ()
+    ]
+    if heals:
+        notes.append(f"healed: {'; '.join(heals)}")
+    return "; ".join(notes)
+
+
+def _storable(text: str) -> str:
+    """A text that every database takes: a stranger's odd characters must not keep a call out of the ledger."""
+    if text.isprintable():
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

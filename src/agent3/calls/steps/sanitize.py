@@ -1,0 +1,70 @@
+"""``sanitize``: holds a result against its schema as it came, then strips what can deceive a reader, and bounds it.
+
+What is emitted on the way is cleaned by the same rules.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from agent3.calls.outcomes import failed_by
+from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
+from agent3.errors import Agent3Error, MalformedResponse
+from agent3.model import Call, Done, Event, Outcome, value_of
+from agent3.schema.cache import compiled
+from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value
+
+__all__ = ["Sanitize", "clean_event"]
+
+
+def clean_event(event: Event) -> Event:
+    """An event without what can deceive a reader."""
+    return replace(
+        event,
+        text=clean_text(event.text) if event.text else event.text,
+        name=clean_text(event.name) if event.name else event.name,
+        parts=tuple(map(clean_part, event.parts)) if event.parts else event.parts,
+        data=clean_value(event.data) if event.data is not None else None,
+    )
+
+
+class Sanitize(Step):
+    """Cleans what comes back."""
+
+    name = "sanitize"
+
+    def __init__(self, parts: Parts):
+        self.limit = parts.settings.calls.result_bytes
+
+    def bind(self, aim: Aim) -> Stage:
+        return _Sanitize(self, aim)
+
+
+class _Sanitize(Stage):
+    def __init__(self, step: Sanitize, aim: Aim):
+        self._limit = step.limit
+        self._capability = aim.capability
+        definition = aim.capability.output_schema
+        self._schema = None if definition is None else compiled(definition)
+
+    def enter(self, call: Call) -> Entered:
+        live = call.live
+        live.filters = (clean_event, *live.filters)
+        return call
+
+    def leave(self, call: Call, outcome: Outcome) -> Left:
+        call.live.filters = call.live.filters[1:]
+        if self._schema is not None and type(outcome) is Done:
+            # The schema speaks of the one datum, also where a text for people stands beside it; else of all there is.
+            data = [part.data for part in outcome.parts if part.data is not UNSET]
+            try:
+                self._schema.check(data[0] if len(data) == 1 else value_of(outcome.parts), what="result")
+            except Agent3Error as error:
+                text = f"{self._capability.name} answered with something that breaks its own schema: {error.message}"
+                return failed_by(MalformedResponse(text, data=error.data))
+        return clean_outcome(outcome, self._limit)
+
+    def fail(self, call: Call, error: BaseException) -> Left:
+        call.live.filters = call.live.filters[1:]
+        raise error

@@ -1,0 +1,84 @@
+"""``validate``: lets only fitting input through: the input of a start, and answers to their questions.
+
+An answer that does not fit is asked for again; the answers that fit are kept.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from agent3 import schema
+from agent3.calls.outcomes import failed_by
+from agent3.calls.step import Aim, Entered, Stage, Step
+from agent3.errors import Agent3Error, ValidationError
+from agent3.model import Call, Needs, Question
+from agent3.schema.cache import compiled
+
+__all__ = ["Validate"]
+
+
+class Validate(Step):
+    """Holds input against its schema."""
+
+    name = "validate"
+
+    def idle(self, aim: Aim) -> bool:
+        return aim.entry not in ("start", "answer")
+
+    def bind(self, aim: Aim) -> Stage:
+        return _Validate(aim)
+
+
+class _Validate(Stage):
+    def __init__(self, aim: Aim):
+        self._capability = aim.capability
+        self._schema = compiled(aim.capability.input_schema)
+
+    def enter(self, call: Call) -> Entered:
+        if call.entry == "start":
+            return call if self._capability.input_schema and self._schema.valid(call.input) else self._explain(call)
+        if call.entry != "answer":
+            return call
+        faults = {question.id: fault for question in call.questions if (fault := _fault(call, question)) is not None}
+        if not faults:
+            return call
+        call.live.answers = {name: answer for name, answer in call.answers.items() if name not in faults}
+        good = tuple(question for question in call.questions if question.id not in faults)
+        again = []
+        for question in call.questions:
+            if question.id in faults:
+                text = question.text.split(" (not taken: ", 1)[0]
+                # One who answers the questions one after the other has done nothing wrong.
+                tried = question.id in call.answers or not good
+                text = f"{text} (not taken: {faults[question.id]})" if tried else text
+                again.append(replace(question, text=text))
+        return Needs(tuple(again), state=call.state, answered=good)
+
+    def _explain(self, call: Call) -> Entered:
+        """The refusal with every fault named; the call itself where there is none after all."""
+        if call.input is None and self._capability.meta.get("reads") == "messages":
+            return call  # its connector makes input of the message, and holds it against the schema
+        try:
+            self._schema.check(call.input)
+            if not self._capability.input_schema:
+                # An empty schema takes anything, but what is not JSON cannot be sent, kept or shown.
+                msgspec.json.encode(call.input)
+        except Agent3Error as error:
+            return failed_by(error)
+        except (TypeError, ValueError) as error:
+            return failed_by(ValidationError(f"Input must be JSON: {error}"))
+        return call
+
+
+def _fault(call: Call, question: Question) -> str | None:
+    answer = call.answers.get(question.id)
+    if answer is None:
+        return "no answer was given"
+    if answer.action != "accept" or question.schema is None or question.url:
+        return None
+    try:
+        schema.compile(question.schema).check(answer.data, what="answer")
+    except Agent3Error as error:
+        return error.message
+    return None

@@ -1,0 +1,47 @@
+"""A loop whose clock the test holds: nobody waits, and everything happens in the order of its time.
+
+When all tasks wait for timers, the clock jumps to the next one. Only for code that waits for nothing but timers and
+other tasks: what comes from a thread or a socket would be overtaken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["run_timeless"]
+
+T = TypeVar("T")
+_MOST = 1_000_000.0
+"""Seconds of the clock after which a story is taken for one that never ends."""
+
+
+class _Selector(selectors.SelectSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if ready := super().select(0):
+            return ready
+        if timeout is None or self.now > _MOST:
+            raise RuntimeError("everything waits, and for no timer: the story never ends")
+        self.now += max(0.0, timeout)
+        return []
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.clock = _Selector()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+
+def run_timeless(story: Coroutine[Any, Any, T]) -> T:
+    """Tell a story in such a loop."""
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(story)
