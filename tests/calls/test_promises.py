@@ -235,6 +235,7 @@ async def cancellation_arrives_and_a_pause_is_cancelled_by_a_turn(order: Order) 
         assert cancelled.is_set()
 
     async def curious(call: Call) -> Outcome:
+        assert call.live.ask is not None
         await call.live.ask(Question("q1", "Which?"))
         return DONE
 

@@ -810,7 +810,7 @@ def test_an_end_that_storage_does_not_take_is_written_later(detach: bool) -> Non
 def test_a_step_that_raises_ends_the_job_instead_of_leaving_it_behind() -> None:
     async def story() -> None:
         class Broken(Chain):
-            async def __call__(self, call: Call) -> Outcome:  # type: ignore[override]
+            async def __call__(self, call: Call) -> Outcome:
                 raise StorageError("The ledger cannot be written.")
 
         async with rig(Script(), chain=Broken) as it:

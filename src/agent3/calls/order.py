@@ -281,6 +281,9 @@ class Folded:
                     continue
                 else:
                     result = fail(call, error)
+                    if isinstance(result, BaseException):
+                        error = result
+                        continue
                     error = None
                 if type(result) not in OUTCOMES:
                     self._start_timers(call, number)

@@ -102,9 +102,12 @@ class Stage:
         """On the way out, with the call as this stage was given it."""
         return outcome
 
-    def fail(self, call: Call, error: BaseException) -> Left:
-        """On the way out with an exception: raise it, or give the outcome that it stands for."""
-        raise error
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
+        """On the way out with an exception: give it on, or the outcome that it stands for.
+
+        It is returned and not raised: a frame that raises what it holds is a cycle for the garbage collector.
+        """
+        return error
 
     def wait(self, call: Call) -> None:
         """Called when the call has to wait for anything while this stage is entered; perhaps more than once."""

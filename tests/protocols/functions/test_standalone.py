@@ -30,10 +30,10 @@ def counting(core: Standalone) -> LocalAgent:
     return agent
 
 
-async def rows(core: Standalone, table: str) -> list[Any]:
-    core = (await core.gateway()).core
+async def rows(standalone: Standalone, table: str) -> list[Any]:
+    core = (await standalone.gateway()).core
     await core.ledger.flush()
-    return await core.database.all(f"SELECT * FROM {table} ORDER BY rowid")
+    return list(await core.database.all(f"SELECT * FROM {table} ORDER BY rowid"))
 
 
 def test_thirty_thousand_calls_leave_no_more_rows_than_are_kept() -> None:

@@ -57,7 +57,7 @@ class Attempt(Step):
             return outcome
         return self._judge(call, outcome)
 
-    def fail(self, call: Call, error: BaseException) -> Left:
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         live, late = call.live, False
         if live.attempt is not None:
             late = live.attempt.stop(error)
@@ -67,7 +67,7 @@ class Attempt(Step):
         elif isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             if task is None or task.cancelling() > 0:
-                raise error
+                return error
             # Nobody cancelled this task: something that the target waited for was cancelled.
             outcome = Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
         elif isinstance(error, Exception):
@@ -76,7 +76,7 @@ class Attempt(Step):
             assert isinstance(cleaned, Failed)
             outcome = cleaned
         else:
-            raise error
+            return error
         return self._judge(call, outcome)
 
     def _judge(self, call: Call, outcome: Outcome) -> Outcome:

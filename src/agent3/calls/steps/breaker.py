@@ -55,7 +55,7 @@ class _Breaker(Stage):
             self._breakers.succeeded(self._key(call))
         return outcome
 
-    def fail(self, call: Call, error: BaseException) -> Left:
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if isinstance(error, asyncio.CancelledError):
             key = self._key(call)
             # A caller that goes away says nothing of the target; a deadline that it let pass does.
@@ -63,7 +63,7 @@ class _Breaker(Stage):
                 self._breakers.missed(key, call)
             else:
                 self._breakers.abandoned(key, call.id)
-        raise error
+        return error
 
     def _key(self, call: Call) -> str:
         route = call.route

@@ -29,10 +29,7 @@ class Deadline(Step):
         self._timeouts = Timeouts()
 
     def enter(self, call: Call) -> Entered:
-        # Counted from when the turn began: what it waited for its place belongs to the time its caller gave it.
-        live = call.live
-        began = live.started or self._env.monotonic()
-        live.expires = began + (self._seconds if call.timeout is None else call.timeout)
+        call.live.expires = self._env.monotonic() + (self._seconds if call.timeout is None else call.timeout)
         return call
 
     def wait(self, call: Call) -> None:
@@ -51,10 +48,10 @@ class Deadline(Step):
             live.deadline = None
         return outcome
 
-    def fail(self, call: Call, error: BaseException) -> Left:
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         live = call.live
         if live.deadline is not None:
             timer, live.deadline = live.deadline, None
             if timer.stop(error):
                 return failed_by(timed_out(call, self._seconds if call.timeout is None else call.timeout))
-        raise error
+        return error

@@ -98,7 +98,7 @@ class _Record(Stage):
             return outcome
         return self._write(row, outcome, status in ("denied", "refused"))
 
-    def fail(self, call: Call, error: BaseException) -> Left:
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         live = call.live
         if isinstance(error, asyncio.CancelledError):
             logs.reset(live.log_token)
@@ -108,14 +108,14 @@ class _Record(Stage):
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, _NOTHING, into, 0))
             if live.span is not None:
                 self._end_span(live, "canceled")
-            raise error
+            return error
         if isinstance(error, StorageError):
             log.error("%s/%s: %s", call.agent, call.capability, error)
             return self.leave(call, failed_by(error))
         if isinstance(error, Exception):
             log.error("%s/%s: a step failed", call.agent, call.capability, exc_info=error)
             return self.leave(call, Failed("internal", "Internal error. The gateway's log has the details."))
-        raise error  # the coroutine is being thrown away: there is no loop left to write anything
+        return error  # the coroutine is being thrown away: there is no loop left to write anything
 
     def _count_usage(self, live: Turn, given: Usage | None, seconds: float, size: int) -> Usage | None:
         """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""

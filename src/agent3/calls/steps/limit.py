@@ -40,11 +40,11 @@ class Limit(Step):
             self._ceiling.leave(call.agent)
         return outcome
 
-    def fail(self, call: Call, error: BaseException) -> Left:
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if call.live.admitted:
             call.live.admitted = False
             self._ceiling.leave(call.agent)
-        raise error
+        return error
 
     async def charge(self, call: Call) -> Failed | None:
         """Charge the caller of a call; the refusal of one that comes too often."""

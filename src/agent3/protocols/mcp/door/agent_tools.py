@@ -312,9 +312,8 @@ class AgentTools:
                 raise
             except Exception:
                 log.exception("%s of %s failed", method, self.agent.id)
-                error = Agent3Error("Internal error. The gateway's log has the details.")
-                errors.append(error)
-                raise error from None
+                errors.append(Agent3Error("Internal error. The gateway's log has the details."))
+                raise errors[-1] from None
             finally:
                 self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
             return Done()
