@@ -51,6 +51,7 @@ __all__ = [
     "decode_call",
     "decode_outcome",
     "encode",
+    "place_of",
     "text_of",
     "value_of",
 ]
@@ -136,13 +137,14 @@ _ENDPOINTS = frozenset({"", "/", "/mcp", "/sse", "/a2a"})
 @lru_cache(maxsize=10_000)
 def _label(protocol: str, address: str) -> str:
     """Of a URL its host and of a command its program, with a digest of the whole that tells it from its neighbours."""
-    place = _place(address)
+    place = place_of(address)
     if address.removeprefix(place) in _ENDPOINTS:
         return f"{protocol}:{address}"
     return f"{protocol}:{place}#{hashlib.sha256(address.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-def _place(address: str) -> str:
+def place_of(address: str) -> str:
+    """Where an address is, for people: a host or a program, without a path or arguments that may hold a secret."""
     if address.startswith("stdio:"):
         return _program(address.removeprefix("stdio:"))
     scheme, found, rest = address.partition("://")

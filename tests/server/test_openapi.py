@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.protocols.mcp.door.gateway_tools import GatewayTools
-from agent3.protocols.mcp.door.tool_texts import TOOLS
+from agent3.gateway.tool_texts import TOOLS
 from agent3.server.demo import agents
 from agent3.server.openapi import document
 from agent3.server.rest import routes

@@ -1,5 +1,6 @@
-"""Search, select, invoke, call, feedback, for every door."""
+"""The gateway: finds, calls and rates whatever is registered, for every door. It knows no protocol."""
 
 from agent3.gateway.gateway import Caller, CallRequest, Gateway, response
+from agent3.gateway.verbs import Verbs
 
-__all__ = ["CallRequest", "Caller", "Gateway", "response"]
+__all__ = ["CallRequest", "Caller", "Gateway", "Verbs", "response"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent3._version import __version__
 from agent3.calls.callbacks import EVENTS
-from agent3.protocols.mcp.door.tool_texts import TOOLS
+from agent3.gateway.tool_texts import TOOLS
 
 __all__ = ["document"]
 

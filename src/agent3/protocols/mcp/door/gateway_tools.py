@@ -14,14 +14,12 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from agent3 import schema
 from agent3.calls.outcomes import failed_by
-from agent3.env import Env
-from agent3.errors import Agent3Error, CapabilityNotFound, NotFound
-from agent3.gateway import Caller, CallRequest, Gateway, response
-from agent3.model import Answer, Done, Event, Failed, Needs, Outcome, Part, Principal, Working
+from agent3.errors import Agent3Error, NotFound
+from agent3.gateway import Caller, Gateway, Verbs
+from agent3.gateway.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS
+from agent3.model import Answer, Done, Event, Failed, Outcome, Part, Principal, Working
 from agent3.protocols.mcp.door.job_tasks import JobTasks
-from agent3.protocols.mcp.door.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS
 from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
 from agent3.protocols.mcp.door.toolset import Resource, Task, Template, Tool
 
@@ -33,9 +31,10 @@ _ARTIFACTS = "agent3://artifacts/"
 class GatewayTools:
     """The gateway as a set of MCP tools, with tasks and resources."""
 
-    def __init__(self, gateway: Gateway, env: Env, door: str = "mcp"):
+    def __init__(self, gateway: Gateway, door: str = "mcp"):
         self._gateway = gateway
-        self._env = env
+        self._verbs = Verbs(gateway)
+        self._env = gateway.core.env
         self._door = door
         self._calls = gateway.core.settings.calls
         self._metrics = gateway.core.metrics
@@ -50,7 +49,6 @@ class GatewayTools:
             )
             for text in TOOLS
         ]
-        self._schemas = {text.name: schema.compile(text.input_schema) for text in TOOLS}
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
         """The same five for everybody; what they find depends on the caller."""
@@ -65,28 +63,28 @@ class GatewayTools:
         started = self._env.monotonic()
         status = "error"
         try:
-            self.check(name, arguments)
+            self._verbs.check(name, arguments)
             who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
             if name != "agent3_call":
-                outcome = await self._run(name, arguments, who)
+                outcome = Done((Part(data=await self._verbs.look(name, arguments, who)),))
             else:
                 metadata: Mapping[str, Any] = arguments.get("metadata") or {}
                 follows = "tasks" in caller.can
                 # A call that is told of elsewhere, or goes on with a job, is answered in place.
                 if follows and not metadata.get("job") and metadata.get("callback") is None:
-                    request = self.request(arguments, detach=True)
+                    request = self._verbs.request(arguments, detach=True)
                     called = await self._follow(caller, lambda who: self._gateway.call(who, request))
                 else:
-                    called = await self._call(who, arguments)
+                    called = await self._verbs.call(who, arguments)
                 outcome = self._answer(called, self._env.monotonic() - started, follows)
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         except Agent3Error as refusal:
-            if name not in self._schemas:
+            if name not in self._verbs:
                 raise
-            return self._shape(failed_by(refusal), self._env.monotonic() - started)
+            return self._verbs.shape(failed_by(refusal), self._env.monotonic() - started)
         finally:
-            self._metrics.mcp_tool_invocations.inc((name if name in self._schemas else "unknown", status))
+            self._metrics.mcp_tool_invocations.inc((name if name in self._verbs else "unknown", status))
             self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: MCPCaller) -> Outcome:
@@ -103,72 +101,6 @@ class GatewayTools:
             outcome = failed_by(refusal)
         return self._answer(outcome, self._env.monotonic() - started, follows)
 
-    # For every door that takes the arguments of the five tools
-
-    def check(self, name: str, arguments: dict[str, Any]) -> None:
-        """Raise unless the tool exists and the arguments fit it."""
-        if name not in self._schemas:
-            raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
-        self._schemas[name].check(arguments)
-
-    async def run(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        """Run one of the five for any caller."""
-        self.check(name, arguments)
-        return await self._run(name, arguments, caller)
-
-    async def _run(self, name: str, given: dict[str, Any], caller: Caller) -> Outcome:
-        gateway = self._gateway
-        if name == "agent3_search":
-            return _data(await gateway.search(caller, given["query"], given.get("limit", 10)))
-        if name == "agent3_select":
-            return _data(await gateway.select(caller, given["agentId"]))
-        if name == "agent3_invoke":
-            return _data(await gateway.invoke(caller, given["agentId"]))
-        if name == "agent3_feedback":
-            comment = given.get("comment", "")
-            return _data(await gateway.feedback(caller, given["agentId"], given["rating"], comment))
-        started = self._env.monotonic()
-        outcome = await self._call(caller, given)
-        return self._shape(outcome, self._env.monotonic() - started)
-
-    def request(self, given: Mapping[str, Any], *, detach: bool = False) -> CallRequest:
-        """What the arguments of ``agent3_call`` ask for, in the gateway's words."""
-        metadata: Mapping[str, Any] = given.get("metadata") or {}
-        timeout = metadata.get("timeout")
-        return CallRequest(
-            agent=given["agentId"],
-            message=given.get("message", ""),
-            capability=given.get("capability"),
-            input=given.get("input"),
-            input_mode=given.get("inputMode", "text/plain"),
-            timeout=timeout / 1000 if timeout is not None else None,
-            retries=metadata.get("retries"),
-            key=metadata.get("idempotencyKey"),
-            context=metadata.get("contextId"),
-            detach=detach,
-            user_agent_id=metadata.get("userAgentId"),
-            callback=metadata.get("callback"),
-        )
-
-    async def _call(self, caller: Caller, given: Mapping[str, Any]) -> Outcome:
-        """A new call, or the next turn of a job; where nothing is said, how that job stands."""
-        metadata: Mapping[str, Any] = given.get("metadata") or {}
-        job = metadata.get("job")
-        if not job:
-            return await self._gateway.call(caller, self.request(given))
-        if said := metadata.get("answers") or given.get("message"):
-            return await self._gateway.reply(caller, job, said, given["agentId"])
-        return await self._gateway.wait(caller, job, metadata.get("timeout", 30_000) / 1000, given["agentId"])
-
-    def _shape(self, outcome: Outcome, seconds: float) -> Outcome:
-        """The design's response as the one datum of a result; a question stays a question for the door to ask."""
-        if isinstance(outcome, Needs):
-            return Needs(outcome.questions, state=outcome.job, parts=outcome.parts, job=outcome.job, turn=outcome.turn)
-        body = response(outcome, seconds)
-        if isinstance(outcome, Failed):
-            return replace(outcome, parts=(Part(data=body),), artifacts=())
-        return _data(body)
-
     def _answer(self, outcome: Outcome, seconds: float, follows: bool) -> Outcome:
         """What the door is given: with a link to every large part that the result refers to.
 
@@ -176,7 +108,7 @@ class GatewayTools:
         """
         if follows and isinstance(outcome, Working):
             return outcome
-        shaped = self._shape(outcome, seconds)
+        shaped = self._verbs.shape(outcome, seconds)
         if not isinstance(shaped, Done) or not isinstance(outcome, Done):
             return shaped
         links = [part for part in outcome.parts if part.artifact is not None]
@@ -250,6 +182,3 @@ class GatewayTools:
         """What never changes cannot be waited for."""
         raise NotFound(f"{uri[:100]!r} never changes.")
 
-
-def _data(body: dict[str, Any]) -> Done:
-    return Done((Part(data=body),))

@@ -16,18 +16,15 @@ from msgspec.structs import replace
 from agent3.directory import Directory
 from agent3.directory.stand_ins import keep_stand_ins
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, SetupError, TargetError
+from agent3.errors import Agent3Error, TargetError
 from agent3.gateway.gateway import UNREACHABLE
+from agent3.gateway.protocol import Protocol
 from agent3.identity.secrets import EnvironmentVault, Vault
-from agent3.model import Agent, Connector, Done, Failed, Outcome, Route
+from agent3.model import Agent, Done, Failed, Outcome, Route, place_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.protocols.a2a.peer.card_discovery import changed_hands
-from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
-from agent3.protocols.mcp.client.connector import MCPConnector
-from agent3.protocols.mcp.client.upstream import place_of
 
-__all__ = ["Renewals", "describe"]
+__all__ = ["Renewals"]
 
 log = logger("server")
 
@@ -42,17 +39,8 @@ SUSPENDED = "suspended"
 _DOWN = frozenset({"unavailable", "circuit_open", "timeout"})
 
 
-async def describe(connectors: Mapping[str, Connector], route: Route, vault: Vault) -> Agent:
-    """What the server or agent of a route says of itself now."""
-    connector = connectors.get(route.protocol)
-    if not isinstance(connector, (MCPConnector, A2AConnector)):
-        raise SetupError(f"This gateway was built without a connector for {route.protocol}.")
-    secret = await vault.get(route.credential) if route.credential is not None else None
-    return await connector.describe(route.address, secret=secret, route=route, registered=True)
-
-
 class Renewals:
-    """Renews what the directory holds of MCP servers and A2A agents. It belongs to the event loop it is used in.
+    """Renews what the directory holds of agents elsewhere. It belongs to the event loop it is used in.
 
     ``changed`` and ``used`` return at once; for one server at most one question is under way, and a new one waits a
     little. ``listeners`` hear the address of a server that said that it changed, when the directory has its new card;
@@ -62,7 +50,7 @@ class Renewals:
     def __init__(
         self,
         directory: Directory,
-        connectors: Mapping[str, Connector],
+        protocols: Mapping[str, Protocol],
         *,
         vault: Vault | None = None,
         card_seconds: float = 3_600.0,
@@ -76,7 +64,7 @@ class Renewals:
         self.listeners: list[Callable[[str], None]] = []
         self.counts: Counter[str] = Counter()
         self._directory = directory
-        self._connectors = connectors
+        self._protocols = protocols
         self._vault = vault or EnvironmentVault()
         self._card_seconds = card_seconds
         self._env = env
@@ -107,7 +95,7 @@ class Renewals:
         changed = []
         found = False
         for agent in await self._directory.everything():
-            route = next((one for one in _routes(agent) if one.address == address), None)
+            route = next((route for route in self._routes(agent) if route.address == address), None)
             if route is not None:
                 found = True
                 now = await self._asked_again(agent, replace(route, target=None), vault or self._vault)
@@ -132,8 +120,17 @@ class Renewals:
         """Where its servers are; remembered, for a server may have thousands of tools and is called often."""
         known = self._addresses.get(agent.id)
         if known is None or known[0] is not agent:
-            known = self._addresses[agent.id] = agent, frozenset(route.address for route in _routes(agent))
+            known = self._addresses[agent.id] = agent, frozenset(route.address for route in self._routes(agent))
         return known[1]
+
+    def _routes(self, agent: Agent) -> list[Route]:
+        """Those of an agent that is asked again what it can do."""
+        routes = (route for capability in agent.capabilities for route in capability.routes)
+        return [
+            route
+            for route in routes
+            if (protocol := self._protocols.get(route.protocol)) is not None and protocol.renews(route)
+        ]
 
     def _old(self, address: str) -> bool:
         age = self._env.monotonic() - self._asked.get(address, float("-inf"))
@@ -182,7 +179,8 @@ class Renewals:
     async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
-            found = await describe(self._connectors, route, vault)
+            secret = await vault.get(route.credential) if route.credential is not None else None
+            found = await self._protocols[route.protocol].describe(route, secret)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)
@@ -192,7 +190,7 @@ class Renewals:
             self._count("failed")
             log.warning("%s cannot be asked what it can do: %s", agent.id, wrong)
             return None
-        if why := changed_hands(agent.meta.get(SIGNATURE) or {}, found.meta.get(SIGNATURE) or {}):
+        if why := self._protocols[route.protocol].renewal_refusal(agent, found):
             return await self._stored(agent, self._suspended(agent, why))
         meta = {key: value for key, value in agent.meta.items() if key != UNREACHABLE}
         now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
@@ -226,12 +224,6 @@ class Renewals:
             return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
         log.info("%s is renewed: it has %d capabilities", now.id, len(now.capabilities))
         return now
-
-
-def _routes(agent: Agent) -> list[Route]:
-    """Those that tell what they can do; a card that was given by hand is not asked for again."""
-    routes = (route for one in agent.capabilities for route in one.routes)
-    return [route for route in routes if route.protocol in ("mcp", "a2a") and GIVEN not in route.meta]
 
 
 def _doubtful(agent: Agent, outcome: Outcome | None) -> bool:

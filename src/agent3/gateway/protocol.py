@@ -1,0 +1,192 @@
+"""What a protocol is to the gateway: one object that says how its things are recognised and called, and its doors.
+
+A protocol is one folder, and one class that an entry point of the group ``agent3.protocols`` names; any package may
+bring one. It gets ``Services``, what it may use of the gateway it belongs to, and is asked for:
+
+* ``connector``: how its agents are called;
+* ``read``, ``likelihood``, ``register``: how ``agent3 add`` recognises what belongs to it;
+* ``renews``, ``renewal_refusal``: whether its agents are asked again what they can do, and what they must not change;
+* ``doors``: how others call us by it.
+
+Commands of its own are an entry point of the group ``agent3.commands``, loaded when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Protocol as Interface
+
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Scope
+
+from agent3.calls.outbox import Outbox
+from agent3.env import Env
+from agent3.errors import SetupError
+from agent3.gateway.gateway import Gateway
+from agent3.gateway.lanes import Lane
+from agent3.identity.doorkeeper import Doorkeeper
+from agent3.identity.master_keys import Seals
+from agent3.identity.own_keys import Safe
+from agent3.identity.secrets import Vault
+from agent3.model import Agent, Connector, Route
+from agent3.observe.metrics import Metrics
+from agent3.security.outbound import Policy
+from agent3.settings import Settings
+from agent3.storage import Database
+from agent3.storage.notifications import News
+
+if TYPE_CHECKING:
+    from agent3.gateway.renewal import Renewals
+
+__all__ = ["Door", "Found", "Given", "Listening", "Protocol", "Services"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """What a protocol may use of the gateway that it belongs to.
+
+    The lower half is there when the gateway stands: connectors are made before it and may use it only in a call.
+    """
+
+    settings: Settings
+    env: Env
+    metrics: Metrics
+    database: Database
+    policy: Policy
+    """What may be reached outside."""
+    vault: Vault
+    master_keys: Seals
+    own_keys: Safe
+    news: News
+    outbox: Outbox
+    files: Path | None
+    """The folder for files beside the database; None where everything is in memory."""
+    lasting: bool
+    """Whether it serves, or is a command that passes."""
+
+    gateway: Gateway = field(init=False)
+    doorkeeper: Doorkeeper = field(init=False)
+    renewals: Renewals = field(init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What ``agent3 add`` was given, unless it is a URL."""
+
+    text: str
+    """As it was typed: a command, or JSON."""
+    file: Path | None = None
+    document: Any = None
+    """What the file or the text holds, where that is JSON."""
+    name: str | None = None
+    credential: str | None = None
+    """A reference, with the header or variable that it goes into before it: ``NAME=env:NAME``."""
+
+    @property
+    def where(self) -> str:
+        """How people know it: never its content, which may hold what must not be told."""
+        return self.text[:100] if self.file is not None else "The JSON that was given"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing to be added: how it is reached, what it is called, and what is already known of it."""
+
+    route: Route
+    name: str | None = None
+    document: Any = None
+
+
+class Protocol:
+    """One protocol. Whatever a subclass leaves out, the protocol has not."""
+
+    name: ClassVar[str]
+    connector: Connector | None = None
+
+    def __init__(self, services: Services):
+        self.services = services
+
+    # Recognising what is added
+
+    def read(self, given: Given) -> Sequence[Found]:
+        """What of it is of this protocol; nothing is asked of anybody. SetupError for what is ours and wrong."""
+        return ()
+
+    def likelihood(self, address: str) -> float:
+        """How likely a URL is of this protocol: those above 0 are tried in order."""
+        return 0.0
+
+    async def register(self, found: Found, vault: Vault) -> Agent:
+        """The agent, as it describes itself; TargetError where it is not of this protocol or cannot be reached."""
+        secret = await vault.get(found.route.credential) if found.route.credential is not None else None
+        return await self.describe(found.route, secret)
+
+    async def describe(self, route: Route, secret: Any = None) -> Agent:
+        """What the agent of a route says of itself now."""
+        if self.connector is None:
+            raise SetupError(f"This gateway was built without a connector for {self.name}.")
+        return await self.connector.describe(route.address)
+
+    def speaks_at(self, agent: Agent, address: str) -> bool:
+        """Whether an agent that was found is really the one at this address."""
+        return True
+
+    async def on_added(self, agent: Agent) -> None:
+        """Called when an agent was stored; an error takes it out again."""
+
+    async def on_removed(self, agent: Agent) -> None:
+        """Called when an agent was removed or replaced: what was kept for it goes."""
+
+    # Keeping what was added up to date
+
+    def renews(self, route: Route) -> bool:
+        """Whether the agent of a route is asked again what it can do."""
+        return False
+
+    def renewal_refusal(self, before: Agent, now: Agent) -> str | None:
+        """Why a new description may not take the place of the old one."""
+        return None
+
+    # Serving
+
+    def doors(self) -> Sequence[Door]:
+        """How others call us by this protocol."""
+        return ()
+
+    async def serve_stdio(self) -> None:
+        """Serve one host over standard input and output."""
+        raise SetupError(f"{self.name} has no door on standard input and output.")
+
+
+class Listening(Interface):
+    """A port that a door listens on beside HTTP."""
+
+    port: int
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """A way in over HTTP, and what else belongs to it."""
+
+    routes: Sequence[BaseRoute] = ()
+    """Behind the middleware of the app: for requests of web pages, and whatever ``app`` does not take."""
+    app: ASGIApp | None = None
+    takes: Callable[[Scope], bool] = lambda scope: False
+    """The requests that ``app`` takes before any middleware, unless a web page sends them."""
+    checks_hosts: bool = False
+    """Whether ``app`` judges by itself by which names it may be called."""
+    lane: Callable[[str], Lane | None] = lambda path: None
+    """The fast lane of a path."""
+    running: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
+    """Entered while the gateway serves."""
+    listen: Callable[[str, Callable[[Scope], Awaitable[None]]], Awaitable[Listening | None]] | None = None
+    """Opens a port of its own, where the settings ask for one: given our URL, and what judges tokens in a scope."""
+    about: Sequence[tuple[str, str]] = ()
+    """What it is called, and its paths, for people."""
+

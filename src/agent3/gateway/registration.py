@@ -1,0 +1,338 @@
+"""``agent3 add``: finds out what it was given, asks it what it can do, and puts it into the directory.
+
+It takes a URL, a command, JSON or a file; the protocols say what of that is theirs. Nothing is stored that was not
+reached, and no secret that was given: a value that looks like one must be a reference. The tokens of a sign-in are the
+exception: they exist nowhere else, so they are kept, encrypted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent3.directory import Directory
+from agent3.directory.stand_ins import keep_stand_ins, withdraw
+from agent3.errors import (
+    Agent3Error,
+    AgentNotFound,
+    CallTimeout,
+    Conflict,
+    SetupError,
+    TargetError,
+    TargetRefused,
+    Unavailable,
+)
+from agent3.gateway.cards import shown
+from agent3.gateway.protocol import Found, Given, Protocol
+from agent3.identity.loopback_redirect import Landing
+from agent3.identity.secret_refs import check_query
+from agent3.identity.secrets import Vault
+from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
+from agent3.model import Agent, Route, place_of
+
+__all__ = ["Added", "Registration", "agent_id", "named_credential"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of one thing to add: the agent, or why not."""
+
+    name: str
+    agent: Agent | None = None
+    error: Agent3Error | None = None
+
+
+def agent_id(name: str) -> str:
+    """The id of an agent that is called so."""
+    words = re.findall(r"[a-z0-9]+(?:[._][a-z0-9]+)*", name.lower())
+    return "-".join(words)[:64] or "agent"
+
+
+def named_credential(credential: str | None) -> tuple[str | None, str | None]:
+    """``NAME=REFERENCE`` in two; a reference alone has no name."""
+    if credential is None:
+        return None, None
+    name, found, reference = credential.partition("=")
+    if found and ":" not in name:
+        return name, reference
+    return None, credential
+
+
+class Registration:
+    """Adds agents to a directory, and removes them."""
+
+    def __init__(self, directory: Directory, protocols: Mapping[str, Protocol], sign_ins: SignIns):
+        self._directory = directory
+        self._protocols = protocols
+        self._sign_ins = sign_ins
+
+    async def add(
+        self,
+        what: str,
+        name: str | None = None,
+        credential: str | None = None,
+        *,
+        vault: Vault | None = None,
+        sign_in: SignInWish | None = None,
+    ) -> Agent:
+        """Add one agent and give it as it was stored; adding it again brings it up to date.
+
+        ``credential`` is a reference (``env:NAME``), with the header or variable it goes into before it where that is
+        not the usual one (``X-API-Key=env:NAME``). Raises what kept it from being added.
+        """
+        found = self._read(what, name, credential)
+        if len(found) != 1:
+            names = ", ".join(sorted(thing.name or "" for _, thing in found))
+            where = "The JSON that was given" if what.lstrip().startswith("{") else what
+            raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
+        return await self._add(*found[0], vault or self._sign_ins, sign_in)
+
+    async def add_all(
+        self,
+        what: str,
+        name: str | None = None,
+        credential: str | None = None,
+        *,
+        vault: Vault | None = None,
+        sign_in: SignInWish | None = None,
+    ) -> list[Added]:
+        """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
+        results = []
+        for protocol, found in self._read(what, name, credential):
+            label = found.name or shown(found.route.address)
+            try:
+                agent = await self._add(protocol, found, vault or self._sign_ins, sign_in)
+                results.append(Added(label, agent=agent))
+            except Agent3Error as error:
+                results.append(Added(label, error=error))
+        return results
+
+    async def remove(self, agent_id: str) -> None:
+        """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it.
+
+        AgentNotFound when there is none.
+        """
+        try:
+            agent: Agent | None = await self._directory.get(agent_id)
+        except AgentNotFound:
+            agent = None
+        await self._directory.remove(agent_id)
+        await withdraw(self._directory, agent_id)
+        if agent is not None:
+            await self._forget(agent)
+
+    # What was given
+
+    def _read(self, what: str, name: str | None, credential: str | None) -> list[tuple[Protocol | None, Found]]:
+        """What there is to add; the protocol is still to be found out for a URL."""
+        text = what.strip()
+        if not text:
+            raise SetupError(
+                "Nothing was given to add. Give a URL, a command, or a file: a client's mcpServers, an agent card or a "
+                "website's interface."
+            )
+        if text.startswith(("http://", "https://")):
+            header, reference = named_credential(credential)
+            meta = {"secret_header": header} if header else {}
+            return [(None, Found(Route("", check_query(text), credential=reference, meta=meta), name))]
+        file: Path | None = None
+        document: Any = None
+        if text.startswith("{"):
+            document = _json(text, "The JSON that was given")
+        elif (path := Path(text).expanduser()).suffix in (".json", ".yaml", ".yml"):
+            file = path
+            document = _json(_content(path), text[:100]) if path.suffix == ".json" else None
+        given = Given(text, file, document, name, credential)
+        for protocol in self._protocols.values():
+            if found := protocol.read(given):
+                return [(protocol, thing) for thing in found]
+        if scheme := _SCHEME.match(text):
+            raise SetupError(f"{scheme[1]!r} addresses are not known here. Give http:// or https://, or a command.")
+        if document is not None:
+            raise SetupError(f'{given.where} holds no MCP servers; they stand under "mcpServers".')
+        raise SetupError(f"{text[:100]!r} is nothing that can be added.")
+
+    # Asking what it is
+
+    async def _add(
+        self, protocol: Protocol | None, found: Found, vault: Vault, sign_in: SignInWish | None = None
+    ) -> Agent:
+        if sign_in is not None:
+            return await self._add_signed_in(protocol, found, vault, sign_in)
+        try:
+            protocol, agent = await self._ask(protocol, found, vault)
+        except TargetRefused as error:
+            raise _how_to_sign_in(error, found) from None
+        return await self._store(protocol, agent, found.name)
+
+    async def _ask(self, protocol: Protocol | None, found: Found, vault: Vault) -> tuple[Protocol, Agent]:
+        """What it says of itself. A URL is tried by every protocol that may be meant, the likeliest first."""
+        if protocol is not None:
+            return protocol, await protocol.register(found, vault)
+        address = found.route.address
+        likely = [(one.likelihood(address), one) for one in self._protocols.values()]
+        candidates = [one for chance, one in sorted(likely, key=lambda pair: -pair[0]) if chance > 0]
+        first: TargetError | None = None
+        clearest: TargetError | None = None
+        for candidate in candidates:
+            route = replace(found.route, protocol=candidate.name)
+            try:
+                agent = await candidate.register(Found(route, found.name), vault)
+            except TargetError as error:
+                error.data.setdefault("protocol", candidate.name)
+                if first is None and isinstance(error, Unavailable) and not error.sent:
+                    raise  # there is nobody at all, so asking in another way is of no use
+                first = first or error
+                # The likelier guess counts, unless only another one says what is missing.
+                if clearest is None or (isinstance(error, TargetRefused) and not isinstance(clearest, TargetRefused)):
+                    clearest = error
+                continue
+            except SetupError:
+                if first is None:
+                    raise
+                continue
+            if isinstance(first, TargetRefused) and not candidate.speaks_at(agent, address):
+                raise first  # a site that refuses one of its addresses may well show the card of another
+            return candidate, agent
+        if clearest is None:
+            raise SetupError(f"No protocol of this gateway knows what to do with {shown(address)}.")
+        raise _with_hint(clearest, address)
+
+    # Storing
+
+    async def _store(self, protocol: Protocol, agent: Agent, name: str | None) -> Agent:
+        if name is not None:
+            agent = replace(agent, id=agent_id(name), name=name)
+        before: Agent | None = None
+        try:
+            before = await self._directory.get(agent.id)
+        except AgentNotFound:
+            pass
+        if before is not None:
+            if before.source != agent.source:
+                origin = before.source or "here"
+                raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+            agent = keep_stand_ins(agent, before)
+        await self._directory.add(agent)
+        if before is not None:
+            await self._forget(before)
+        try:
+            await protocol.on_added(agent)
+        except Agent3Error:
+            await self._directory.remove(agent.id)
+            raise
+        return agent
+
+    async def _forget(self, gone: Agent) -> None:
+        """Delete what was kept for an agent that was removed or replaced, and that no other agent uses."""
+        references = references_of(gone)
+        if references:
+            everybody = await self._directory.everything()
+            used = {reference for agent in everybody for reference in references_of(agent)}
+            for reference in references - used:
+                await self._sign_ins.forget(reference)
+        for protocol in self._protocols.values():
+            await protocol.on_removed(gone)
+
+    # Signing in
+
+    async def _add_signed_in(
+        self, protocol: Protocol | None, found: Found, vault: Vault, wish: SignInWish
+    ) -> Agent:
+        """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
+        route = found.route
+        if route.credential is not None:
+            raise SetupError("--sign-in gets a credential, --credential gives one. Say one or the other.")
+        if route.address.startswith("stdio:"):
+            raise SetupError("A program is not signed in to. Give its secret by --credential NAME=env:NAME.")
+        if "env:" in route.address or "${" in route.address:
+            raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
+        refusal: TargetRefused | None = None
+        if protocol is None:
+            try:
+                protocol, agent = await self._ask(None, found, vault)
+            except TargetRefused as error:
+                if error.data.get("status") != 401:
+                    raise
+                refusal, protocol = error, self._protocols[str(error.data["protocol"])]
+            found = Found(replace(route, protocol=protocol.name), found.name)
+        entry = await protocol.sign_in(found, wish, refusal)
+        if entry is None:
+            raise _asks_for_none(route.address)
+        plan = Plan(
+            entry.route.address,
+            wish.way,
+            wish.client_id,
+            wish.secret or "",
+            wish.issuer,
+            name=found.name,
+            flow=entry.flow,
+        )
+        async with Landing(wish.guide, wish.seconds) as landing:
+            reference = await self._sign_ins.begin(replace(plan, redirect=landing.redirect), landing.send)
+            try:
+                if entry.gate is not None:
+                    await self._sign_ins.obtain(reference, entry.gate)
+                signed = Found(replace(entry.route, credential=reference), found.name, found.document)
+                agent = await protocol.register(signed, vault)
+                if not self._sign_ins.ended(reference):
+                    raise _asks_for_none(route.address)
+                return await self._store(protocol, agent, found.name)
+            except BaseException:
+                await self._sign_ins.forget(reference)
+                raise
+
+
+def _json(text: str, where: str) -> Any:
+    """``where`` is how people know it: never its content, which may hold what must not be told."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SetupError(f"{where} is not JSON: {error}.") from None
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SetupError(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SetupError(f"{file} is not a text file.") from None
+
+
+def _with_hint(error: TargetError, address: str) -> TargetError:
+    """The failure, and what to do if something answers there, but like a website for people."""
+    if not isinstance(error, TargetRefused | Unavailable | CallTimeout):
+        error.message = (
+            f"{error.message.rstrip('.')}. Is it an ordinary website? Then make an interface of it: "
+            f"agent3 web learn {shown(address)} --out site.yaml, and: agent3 add site.yaml"
+        )
+        error.args = (error.message,)
+    return error
+
+
+def _asks_for_none(address: str) -> SetupError:
+    return SetupError(f"{shown(address)} does not ask for a sign-in. Add it without --sign-in.")
+
+
+def _how_to_sign_in(error: TargetRefused, found: Found) -> TargetRefused:
+    """A refusal for want of a credential, with what to type."""
+    if error.data.get("status") != 401 or found.route.credential is not None:
+        return error
+    named = f" --name {shlex.quote(found.name)}" if found.name is not None else ""
+    again = f"agent3 add {shlex.quote(found.route.address)}{named}"
+    text = f"{place_of(found.route.address)} wants to know who you are (HTTP 401)."
+    if error.data.get("signIn", True):
+        text += f" To sign in, type: {again} --sign-in\nWith a key that it gave you in an environment variable:"
+    else:
+        text += " With a key that it gave you in an environment variable, type:"
+    return TargetRefused(f"{text} {again} --credential env:NAME", data=error.data)
