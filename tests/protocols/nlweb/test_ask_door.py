@@ -11,7 +11,7 @@ import pytest
 
 from agent3.model import Done, Needs, Outcome, Part, Question
 from agent3.protocols.functions import Context, LocalAgent
-from agent3.protocols.nlweb.ask.wire import Asker, Reply, Wish
+from agent3.protocols.nlweb.ask.wire import AskClient, Query, Reply
 from agent3.security.outbound import Gate, Policy
 from agent3.server import demo
 from agent3.server.registration import add
@@ -220,12 +220,12 @@ def test_who_names_agents_with_their_definitions(door: Door) -> None:
     assert door.get("/who?query=pizza").json["results"][0]["definition"]["name"] == "pizza"
 
 
-def talk(door: Door, wish: Wish, dialect: Any = None) -> tuple[Reply, Any]:
+def talk(door: Door, query: Query, dialect: Any = None) -> tuple[Reply, Any]:
     async def work() -> tuple[Reply, Any]:
         gate = Gate(Policy(allow_loopback=True))
-        asker = Asker(door.url, gate, dialect)
+        client = AskClient(door.url, gate, dialect)
         try:
-            return await asker.ask(wish), asker.dialect
+            return await client.ask(query), client.dialect
         finally:
             await gate.aclose()
 
@@ -234,11 +234,11 @@ def talk(door: Door, wish: Wish, dialect: Any = None) -> tuple[Reply, Any]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_our_own_client_understands_our_own_door_in_both_forms(door: Door, stream: bool) -> None:
-    modern, dialect = talk(door, Wish(text="pizza delivery", stream=stream))
+    modern, dialect = talk(door, Query(text="pizza delivery", stream=stream))
     assert dialect == "0.54"
     assert (modern.kind, modern.results[0].site, modern.results[0].score) == ("Answer", "pizza", 100.0)
     assert {one["name"] for one in modern.results[0].actions} == {"order", "menu"}
-    flat, _ = talk(door, Wish(text="pizza delivery", stream=stream), "flat")
+    flat, _ = talk(door, Query(text="pizza delivery", stream=stream), "flat")
     assert flat.results[0].site == "pizza"
 
 

@@ -169,7 +169,7 @@ def test_as_root_on_debian_a_failed_download_is_followed_by_the_package(
     assert [step.split()[0] for step in steps] == ["noninteractive", "noninteractive"]
     assert steps[0].endswith(" update")
     assert steps[1].endswith(" install -y --no-install-recommends chromium-headless-shell")
-    assert said[1] == "That download did not succeed: Error: no network"
+    assert said[1] == "The download failed: Error: no network"
     assert "apt-get" in said[2]
 
 

@@ -19,7 +19,7 @@ from agent3.errors import CallTimeout, MalformedResponse, SetupError, Unavailabl
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import run_action
-from agent3.protocols.nlweb.connector import _owner
+from agent3.protocols.nlweb.connector import owner_of
 from agent3.protocols.nlweb.steps import extraction as extract
 from agent3.protocols.nlweb.steps.parameters import inject_condition
 from agent3.protocols.nlweb.steps.waits import holds
@@ -93,7 +93,7 @@ def test_a_caller_of_a_tenant_is_never_taken_for_another_one() -> None:
         Principal("bob"), Principal("acme/bob"), Principal("bob", tenant="acme"), Principal("c", tenant="a/b"),
         Principal("b/c", tenant="a"), Principal('["acme","bob"]'),
     ]  # fmt: skip
-    assert len({_owner(one) for one in callers}) == len(callers)
+    assert len({owner_of(one) for one in callers}) == len(callers)
 
 
 # Data
@@ -168,9 +168,9 @@ def test_a_star_of_the_caller_is_no_pattern_of_an_address() -> None:
 def test_a_page_that_a_click_led_to_counts_for_the_pace() -> None:
     async def story() -> None:
         throttle, pace = Throttle(metrics=Metrics()), Pace(seconds=5.0, patience=1.0)
-        throttle.came("https://shop.example", pace)
+        throttle.note_page("https://shop.example", pace)
         with pytest.raises(Unavailable, match="left alone"):
-            await throttle.turn("https://shop.example", pace)
+            await throttle.wait_for_turn("https://shop.example", pace)
 
     asyncio.run(story())
 
@@ -186,7 +186,7 @@ async def main():
     await chrome.start()
     context = await chrome.context("http://127.0.0.1:9")
     await context.new_page()
-    print(*await chrome.processes(), flush=True)
+    print(*await chrome.list_processes(), flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())

@@ -351,6 +351,6 @@ def test_closing_the_proxy_cuts_open_tunnels() -> None:
 
 
 def test_a_request_without_a_path_asks_for_the_root() -> None:
-    assert Request.read(b"GET http://airline.com?x=1 HTTP/1.1\r\n\r\n").head.startswith(b"GET /?x=1 HTTP/1.1\r\n")
-    assert Request.read(b"GET http://airline.com HTTP/1.1\r\n\r\n").port == 80
-    assert Request.read(b"GET http://[::1]:81/ HTTP/1.1\r\n\r\n").host == "::1"
+    assert Request.parse(b"GET http://airline.com?x=1 HTTP/1.1\r\n\r\n").head.startswith(b"GET /?x=1 HTTP/1.1\r\n")
+    assert Request.parse(b"GET http://airline.com HTTP/1.1\r\n\r\n").port == 80
+    assert Request.parse(b"GET http://[::1]:81/ HTTP/1.1\r\n\r\n").host == "::1"

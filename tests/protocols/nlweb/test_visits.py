@@ -211,7 +211,7 @@ def test_a_secret_goes_nowhere_but_where_the_operator_gave_it(house: House) -> N
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        ({"action": "login", "parameters": {"password": "sesame"}}, "holds its password itself"),
+        ({"action": "login", "parameters": {"password": "sesame"}}, "contains its password itself"),
         ({"action": "nowhere"}, "cannot be used"),
         ({"action": "login", "user": "ann"}, "cannot be used"),
         ("login", "cannot be used"),
@@ -226,9 +226,9 @@ def test_a_login_that_cannot_work_is_refused_when_it_is_read(said: Any, wrong: s
 async def _kill(visits: Visits, seen: Event) -> None:
     """The browser of the pool, as soon as the site has been asked."""
     await asyncio.to_thread(seen.wait, 10)
-    holder = visits.pool._holder
-    assert holder is not None
-    os.kill((await holder.chrome.processes())[0], signal.SIGKILL)
+    chrome = visits.pool.chrome
+    assert chrome is not None
+    os.kill((await chrome.list_processes())[0], signal.SIGKILL)
 
 
 @pytest.mark.browser
@@ -283,6 +283,26 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
 
 
 @pytest.mark.browser
+def test_a_visit_reports_when_it_waits_for_its_site_and_not_when_it_waits_for_its_turn(house: House) -> None:
+    """By that the circuit breaker tells a silent site from a line of ours."""
+    interface = shop("http://unused.example", metadata={"pace": {"seconds": 60, "patience": 0}})
+    steps, given = interface.actions["look"], {"query": "tea"}
+    waiting: list[bool] = []
+    with Site(PAGES) as site:
+        there = interface.model_copy(update={"base_url": site.url})
+
+        async def visit() -> None:
+            await house.visits.visit(there, "look", steps, given, principal="ida", on_waiting=waiting.append)
+
+        bridge.run(visit(), timeout=60)
+        assert waiting == [False, True, False]
+        with pytest.raises(Unavailable, match="left alone") as caught:
+            bridge.run(visit(), timeout=60)
+    assert waiting == [False, True, False, False]
+    assert not caught.value.sent
+
+
+@pytest.mark.browser
 @pytest.mark.requirement("RF-013-60")
 def test_a_site_that_answers_too_many_requests_is_left_alone(house: House) -> None:
     house.site.pages["/busy"] = Answer("later", 429, {"Retry-After": "600"})
@@ -302,7 +322,7 @@ def test_a_browser_that_does_not_start_is_no_end_of_the_pool(monkeypatch: pytest
             with pytest.raises(SetupError, match="no such executable"):
                 async with pool.lease("a"):
                     raise AssertionError
-        assert (pool._places.free, pool._places.waiting) == (1, 0)
+        assert (pool.slots.free, pool.slots.waiting) == (1, 0)
         await pool.aclose()
 
     monkeypatch.setenv("AGENT3_BROWSER", "/nowhere/chromium")

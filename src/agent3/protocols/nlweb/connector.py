@@ -450,7 +450,7 @@ def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, rout
     details = {
         SOURCES: msgspec.to_builtins(visited.sources),
         HEALS: visited.heals,
-        NOTICES: list(visited.notices),
+        NOTICES: visited.notices,
         UNTRUSTED: visited.tools,
     }
     meta |= {key: values for key, values in details.items() if values}

@@ -64,13 +64,13 @@ class Visited(Struct, frozen=True):
 
     result: Any
     """None, one result, or a list of several."""
-    sources: tuple[Source, ...]
+    sources: list[Source]
     """Where each extraction had its data from."""
     heals: list[dict[str, Any]]
     """Selectors that did not fit, and what was used in their place."""
     tools: list[str]
     """Tools of the pages themselves that were called."""
-    notices: tuple[str, ...]
+    notices: list[str]
     """What was done or met besides the steps, in sentences."""
 
 
@@ -232,10 +232,10 @@ class _Visit:
                 scene = session.scene
                 visited = Visited(
                     result=result,
-                    sources=tuple(scene.sources),
+                    sources=list(scene.sources),
                     heals=scene.finder.told(),
                     tools=[*dict.fromkeys(scene.tools)],
-                    notices=tuple(scene.notices),
+                    notices=list(scene.notices),
                 )
                 await self._save_state(session, before)
                 return visited
