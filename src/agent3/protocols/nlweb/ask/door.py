@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -40,8 +40,10 @@ from agent3.protocols.nlweb.ask.wire import VERSION
 from agent3.protocols.nlweb.commands import joined
 from agent3.protocols.nlweb.connector import COMMAND
 from agent3.schema.coercion import from_words
-from agent3.server.build import Server
 from agent3.server.rest import error_response, json_response
+
+if TYPE_CHECKING:
+    from agent3.server.build import Server
 
 __all__ = ["AskDoor", "routes"]
 
