@@ -55,7 +55,7 @@ def using(work: Callable[[Sites], Awaitable[T]], policy: Policy | None = None) -
     async def run() -> T:
         sites = Sites(policy)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await work(sites)
         finally:
             await sites.aclose()

@@ -199,7 +199,7 @@ def test_what_was_paid_is_told_as_paid_whatever_cannot_be_remembered(caplog: pyt
         interface = shop(site.url)
         interface.actions["pay"] = [step(A.NAVIGATE, value="/pay"), step(A.CLICK, "#pay"), step(A.EXTRACT, "h1")]
         book = StoredBook(database)
-        timeouts = Timeouts(step=2.0, extraction=1.0)
+        timeouts = Timeouts(step=10.0, extraction=10.0)
         makings: list[tuple[str, Sessions, MakeFinder]] = [
             ("ann", Sessions(database, keys), lambda _: Healer(interface, book)),
             ("bob", Full(database, keys), lambda _: Forgetful()),

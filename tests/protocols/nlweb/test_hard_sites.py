@@ -52,7 +52,7 @@ const take = () => { if (!left--) return; const more = new Uint8Array(64 * 1024 
 def visits() -> Iterator[Visits]:
     async def make() -> Visits:
         pool = Pool(2, make=lambda: Chrome(page_bytes=250 * MB), metrics=Metrics())
-        return Visits(pool, timeouts=Timeouts(step=2.0, extraction=1.0), metrics=Metrics())
+        return Visits(pool, timeouts=Timeouts(step=10.0, extraction=10.0), metrics=Metrics())
 
     made = bridge.run(make())
     yield made
@@ -267,7 +267,7 @@ def test_an_answer_ends_its_connection_whatever_the_site_says() -> None:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
                 writer.write(b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n")
-                answer = await asyncio.wait_for(reader.readuntil(b"</script>"), 10)
+                answer = await asyncio.wait_for(reader.readuntil(b"</script>"), 60)
                 writer.close()
                 await writer.wait_closed()
                 return answer

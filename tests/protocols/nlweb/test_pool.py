@@ -64,7 +64,7 @@ def test_whoever_stops_waiting_leaves_no_place_behind() -> None:
         assert slots.waiting == 2
         slots.release()  # given to the second …
         waiting[1].cancel()  # … who goes away in the same moment
-        await asyncio.wait_for(waiting[2], 5)
+        await asyncio.wait_for(waiting[2], 60)
         assert (slots.free, slots.waiting) == (0, 0)
         slots.release()
         assert slots.free == 1

@@ -226,7 +226,7 @@ async def through_proxy(raw: bytes, *addresses: tuple[str, int], allowed: str = 
     proxy = GuardedProxy(guard.admit)
     server = await proxy.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.rpartition(":")[2]))
             writer.write(raw)
             answer = await reader.read()
@@ -320,9 +320,9 @@ def test_a_name_is_resolved_once_for_a_connection() -> None:
         server = await proxy.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.rpartition(":")[2]))
         writer.write(b"CONNECT airline.com:80 HTTP/1.1\r\n\r\n")
-        assert b"200" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert b"200" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         writer.write(b"GET / HTTP/1.1\r\nHost: airline.com\r\nConnection: close\r\n\r\n")
-        assert b"Welcome" in await asyncio.wait_for(reader.read(), 10)
+        assert b"Welcome" in await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await writer.wait_closed()
         await proxy.aclose()
@@ -339,9 +339,9 @@ def test_closing_the_proxy_cuts_open_tunnels() -> None:
         server = await proxy.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.rpartition(":")[2]))
         writer.write(f"CONNECT {site.host} HTTP/1.1\r\n\r\n".encode())
-        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-        await asyncio.wait_for(proxy.aclose(), 10)
-        rest = await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        await asyncio.wait_for(proxy.aclose(), 60)
+        rest = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await writer.wait_closed()
         return rest

@@ -59,7 +59,7 @@ class House:
                 sessions=self.sessions,
                 vault=VAULT,
                 grants=Grants.read([f"SHOP_PASSWORD@{self.site.host}", f"WRONG@{self.site.host}"]),
-                timeouts=Timeouts(step=1.0, extraction=0.3),
+                timeouts=Timeouts(step=4.0, extraction=2.0),
                 metrics=self.metrics,
             )
 
@@ -67,7 +67,7 @@ class House:
 
     def run(self, name: str, given: Mapping[str, Any] | None = None, *, who: str = "ann", **more: Any) -> Any:
         interface = more.pop("interface", None) or shop(self.site.url, **more)
-        return bridge.run(self.visits.run(interface, name, given or {}, principal=who), timeout=30)
+        return bridge.run(self.visits.run(interface, name, given or {}, principal=who), timeout=60)
 
     def paths(self) -> list[str]:
         seen = [path for _, path in self.site.requests]
@@ -141,7 +141,7 @@ def test_a_password_that_was_turned_down_is_not_sent_again_at_every_call(house: 
         calls = [house.visits.run(interface, "account", {}, principal=who) for who in ("h1", "h2", "h1")]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    told = bridge.run(story(), timeout=30)
+    told = bridge.run(story(), timeout=60)
     assert [path.partition("?")[0] for path in house.paths()].count("/enter") == 1
     waits = [one for one in told if isinstance(one, TargetRefused) and "is not tried again for" in one.message]
     assert len(waits) == 2
@@ -225,7 +225,7 @@ def test_a_login_that_cannot_work_is_refused_when_it_is_read(said: Any, wrong: s
 
 async def _kill(visits: Visits, seen: Event) -> None:
     """The browser of the pool, as soon as the site has been asked."""
-    await asyncio.to_thread(seen.wait, 10)
+    await asyncio.to_thread(seen.wait, 60)
     chrome = visits.pool.chrome
     assert chrome is not None
     os.kill((await chrome.list_processes())[0], signal.SIGKILL)
@@ -238,7 +238,7 @@ def test_a_visit_that_only_read_begins_again_when_the_browser_is_killed(house: H
     def once(_: dict[str, str]) -> str:
         if not seen.is_set():
             seen.set()
-            gone.wait(10)
+            gone.wait(60)
         return "<ul><li class='card'><b>tea</b></li></ul>"
 
     house.site.pages["/found"], before = once, house.site.pages["/found"]
@@ -249,7 +249,7 @@ def test_a_visit_that_only_read_begins_again_when_the_browser_is_killed(house: H
         return await visit
 
     try:
-        assert bridge.run(story(), timeout=30) == ["tea"]
+        assert bridge.run(story(), timeout=60) == ["tea"]
     finally:
         gone.set()
         house.site.pages["/found"] = before
@@ -262,7 +262,7 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
 
     def bought(_: dict[str, str]) -> str:
         seen.set()
-        gone.wait(10)
+        gone.wait(60)
         return "<h1>Bought</h1>"
 
     house.site.pages["/bought"], before = bought, house.site.pages["/bought"]
@@ -275,7 +275,7 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
             await visit
 
     try:
-        bridge.run(story(), timeout=30)
+        bridge.run(story(), timeout=60)
     finally:
         gone.set()
         house.site.pages["/bought"] = before
@@ -326,4 +326,4 @@ def test_a_browser_that_does_not_start_is_no_end_of_the_pool(monkeypatch: pytest
         await pool.aclose()
 
     monkeypatch.setenv("AGENT3_BROWSER", "/nowhere/chromium")
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))
