@@ -198,10 +198,12 @@ def test_an_answer_that_is_no_object_at_all_never_breaks_the_reader() -> None:
         {"content": [1, {"resource": {"data": [{"name": "x"}, 3]}}]},
         {"_meta": {"response_type": None}},
         {"promise": {}},
+        {"results": 5, "elicitation": {"questions": 7}, "content": {"a": 1}},
+        {"results": [{"actions": 3}]},
         {"error": "plain"},
     ]
     reply = fold(odd)
-    assert [one.name for one in reply.results] == ["a, b", "x"]
+    assert [one.name for one in reply.results] == ["a, b", "x", ""]
     assert (reply.kind, reply.message) == ("Failure", "plain")
 
 

@@ -284,6 +284,7 @@ def test_a_second_request_on_the_same_connection_goes_nowhere() -> None:
         (b"GET http://a@airline.com/ HTTP/1.1\r\n\r\n", 400),
         (b"POST http://airline.com/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"POST http://airline.com/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST http://airline.com/ HTTP/1.1\r\nContent-Length: -1\r\n\r\nGET /other HTTP/1.1\r\n\r\n", 400),
         (b"GET http://airline.com/ HTTP/1.1\r\n folded: line\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),
         (b"\xff\xfe\r\n\r\n", 400),
