@@ -33,7 +33,7 @@ class Stage:
 
     @property
     def scene(self) -> Scene:
-        return self.executor._running().scene
+        return self.executor._get_session().scene
 
     def act(self, *steps: NLWebAction, **parameters: Any) -> Any:
         """Run the steps as an action."""

@@ -189,7 +189,7 @@ class Hosted(Door):
 
     def run(self, work: Any) -> Any:
         """Run a coroutine in the gateway's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Everything in a table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from agent3.model import Done, Needs, Outcome, Part, Question
 from agent3.protocols.functions import Context, LocalAgent
-from agent3.protocols.nlweb.ask.wire import Asker, Reply, Wish
+from agent3.protocols.nlweb.ask.wire import AskClient, Query, Reply
 from agent3.security.outbound import Gate, Policy
 from agent3.server import demo
 from agent3.server.registration import add
@@ -154,11 +155,9 @@ def test_what_takes_long_is_a_promise_that_is_kept(door: Hosted) -> None:
     waiting = door.post("/await", {"promise_token": token, "action": "checkin"}).json
     assert judge.PromiseResponse.model_validate(waiting).promise.token == token
     door.loop.call_soon_threadsafe(gone_on.set)
-    said = waiting
-    for _ in range(100):
+    said, end = waiting, time.monotonic() + 60
+    while said["_meta"]["response_type"] != "Answer" and time.monotonic() < end:
         said = door.post("/await", {"promise_token": token, "action": "checkin"}).json
-        if said["_meta"]["response_type"] == "Answer":
-            break
     assert judge.AnswerResponseConvSearch.model_validate(said).results[0].text == "thought about why"
     door.loop.call_soon_threadsafe(gone_on.clear)
 
@@ -220,12 +219,12 @@ def test_who_names_agents_with_their_definitions(door: Door) -> None:
     assert door.get("/who?query=pizza").json["results"][0]["definition"]["name"] == "pizza"
 
 
-def talk(door: Door, wish: Wish, dialect: Any = None) -> tuple[Reply, Any]:
+def talk(door: Door, query: Query, dialect: Any = None) -> tuple[Reply, Any]:
     async def work() -> tuple[Reply, Any]:
         gate = Gate(Policy(allow_loopback=True))
-        asker = Asker(door.url, gate, dialect)
+        client = AskClient(door.url, gate, dialect)
         try:
-            return await asker.ask(wish), asker.dialect
+            return await client.ask(query), client.dialect
         finally:
             await gate.aclose()
 
@@ -234,11 +233,11 @@ def talk(door: Door, wish: Wish, dialect: Any = None) -> tuple[Reply, Any]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_our_own_client_understands_our_own_door_in_both_forms(door: Door, stream: bool) -> None:
-    modern, dialect = talk(door, Wish(text="pizza delivery", stream=stream))
+    modern, dialect = talk(door, Query(text="pizza delivery", stream=stream))
     assert dialect == "0.54"
     assert (modern.kind, modern.results[0].site, modern.results[0].score) == ("Answer", "pizza", 100.0)
     assert {one["name"] for one in modern.results[0].actions} == {"order", "menu"}
-    flat, _ = talk(door, Wish(text="pizza delivery", stream=stream), "flat")
+    flat, _ = talk(door, Query(text="pizza delivery", stream=stream), "flat")
     assert flat.results[0].site == "pizza"
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agent3.errors import SecurityError, TargetError
 from agent3.model import LOCAL, Answer, Call, Done, Failed, Needs, Part, Working
 from agent3.protocols.nlweb.ask.sites import Sites
-from agent3.protocols.nlweb.ask.wire import Wish, _request, endpoint_of, fold
+from agent3.protocols.nlweb.ask.wire import Query, encode_query, endpoint_of, fold
 from agent3.security.outbound import Policy
 from tests.support.nlweb_judge import models
 from tests.support.sites import Answer as Page
@@ -55,7 +55,7 @@ def using(work: Callable[[Sites], Awaitable[T]], policy: Policy | None = None) -
     async def run() -> T:
         sites = Sites(policy)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await work(sites)
         finally:
             await sites.aclose()
@@ -83,8 +83,8 @@ def test_an_answer_in_pieces_becomes_one_result_with_everything_the_site_said() 
 
 
 def test_what_is_sent_is_a_request_of_the_reference() -> None:
-    wish = Wish(text="soup", site="x", mode="list", previous=("hello",), session={"state_token": "s"}, most=3)
-    read = judge.AskRequest.model_validate(_request(wish))
+    query = Query(text="soup", site="x", mode="list", previous=("hello",), session={"state_token": "s"}, max_results=3)
+    read = judge.AskRequest.model_validate(encode_query(query))
     assert (read.query.text, read.query.site, read.query.max_results) == ("soup", "x", 3)
     assert (read.context.prev, read.prefer.mode, read.meta.session_context.state_token) == (["hello"], "list", "s")
 
@@ -198,10 +198,12 @@ def test_an_answer_that_is_no_object_at_all_never_breaks_the_reader() -> None:
         {"content": [1, {"resource": {"data": [{"name": "x"}, 3]}}]},
         {"_meta": {"response_type": None}},
         {"promise": {}},
+        {"results": 5, "elicitation": {"questions": 7}, "content": {"a": 1}},
+        {"results": [{"actions": 3}]},
         {"error": "plain"},
     ]
     reply = fold(odd)
-    assert [one.name for one in reply.results] == ["a, b", "x"]
+    assert [one.name for one in reply.results] == ["a, b", "x", ""]
     assert (reply.kind, reply.message) == ("Failure", "plain")
 
 

@@ -169,7 +169,7 @@ def test_as_root_on_debian_a_failed_download_is_followed_by_the_package(
     assert [step.split()[0] for step in steps] == ["noninteractive", "noninteractive"]
     assert steps[0].endswith(" update")
     assert steps[1].endswith(" install -y --no-install-recommends chromium-headless-shell")
-    assert said[1] == "That download did not succeed: Error: no network"
+    assert said[1] == "The download failed: Error: no network"
     assert "apt-get" in said[2]
 
 
@@ -199,7 +199,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     os.mkfifo(fifo)
     slow = program(tmp_path / "slow", f'#!/bin/sh\nsleep 60 >"{fifo}" &\nread line <"{fifo}"\n')
     assert browsers._run([str(slow)], {"PATH": "/bin:/usr/bin"}, 1.0) == "no end within 1 seconds"
-    assert ends_within(fifo, 5.0)
+    assert ends_within(fifo, 60.0)
 
 
 def test_the_command_line_finds_and_says_what_is_missing(bin_folder: Path, host: Host) -> None:

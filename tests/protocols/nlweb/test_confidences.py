@@ -25,7 +25,7 @@ from agent3.protocols.nlweb.visit import snapshots
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
-from agent3.protocols.nlweb.visit.visits import Finding, Visits
+from agent3.protocols.nlweb.visit.visits import MakeFinder, Visits
 from agent3.storage import open_database
 from tests.support.acting import Stage, stage, step
 from tests.support.sites import Page, Site
@@ -199,8 +199,8 @@ def test_what_was_paid_is_told_as_paid_whatever_cannot_be_remembered(caplog: pyt
         interface = shop(site.url)
         interface.actions["pay"] = [step(A.NAVIGATE, value="/pay"), step(A.CLICK, "#pay"), step(A.EXTRACT, "h1")]
         book = StoredBook(database)
-        timeouts = Timeouts(step=2.0, extraction=1.0)
-        makings: list[tuple[str, Sessions, Finding]] = [
+        timeouts = Timeouts(step=10.0, extraction=10.0)
+        makings: list[tuple[str, Sessions, MakeFinder]] = [
             ("ann", Sessions(database, keys), lambda _: Healer(interface, book)),
             ("bob", Full(database, keys), lambda _: Forgetful()),
         ]

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import pytest
 
 from agent3.definitions import ActionType, Condition
+from agent3.env import SeededEnv
 from agent3.errors import CallTimeout, MalformedResponse, SetupError, Unavailable, ValidationError
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import run_action
-from agent3.protocols.nlweb.connector import _owner
+from agent3.protocols.nlweb.connector import owner_of
 from agent3.protocols.nlweb.steps import extraction as extract
 from agent3.protocols.nlweb.steps.parameters import inject_condition
 from agent3.protocols.nlweb.steps.waits import holds
@@ -93,7 +94,7 @@ def test_a_caller_of_a_tenant_is_never_taken_for_another_one() -> None:
         Principal("bob"), Principal("acme/bob"), Principal("bob", tenant="acme"), Principal("c", tenant="a/b"),
         Principal("b/c", tenant="a"), Principal('["acme","bob"]'),
     ]  # fmt: skip
-    assert len({_owner(one) for one in callers}) == len(callers)
+    assert len({owner_of(one) for one in callers}) == len(callers)
 
 
 # Data
@@ -130,10 +131,10 @@ def test_a_page_that_hangs_ends_in_time_and_the_next_one_is_read(play: Stage, mo
     began = time.monotonic()
     with pytest.raises(CallTimeout):
         play.act(step(A.NAVIGATE, value="/hangs"), step(A.WAIT, value="0.2"), step(A.EXTRACT, "h1", timeout=0.2))
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
-    end = time.monotonic() + 10  # the old one is closed behind our back
+    end = time.monotonic() + 60  # the old one is closed in the background
     while len(play.scene.page.context.pages) > 1 and time.monotonic() < end:
         play.page.wait_for_timeout(20)
     assert len(play.scene.page.context.pages) == 1
@@ -167,10 +168,10 @@ def test_a_star_of_the_caller_is_no_pattern_of_an_address() -> None:
 
 def test_a_page_that_a_click_led_to_counts_for_the_pace() -> None:
     async def story() -> None:
-        throttle, pace = Throttle(metrics=Metrics()), Pace(seconds=5.0, patience=1.0)
-        throttle.came("https://shop.example", pace)
+        throttle, pace = Throttle(env=SeededEnv(), metrics=Metrics()), Pace(seconds=5.0, patience=1.0)
+        throttle.note_page("https://shop.example", pace)
         with pytest.raises(Unavailable, match="left alone"):
-            await throttle.turn("https://shop.example", pace)
+            await throttle.wait_for_turn("https://shop.example", pace)
 
     asyncio.run(story())
 
@@ -186,7 +187,7 @@ async def main():
     await chrome.start()
     context = await chrome.context("http://127.0.0.1:9")
     await context.new_page()
-    print(*await chrome.processes(), flush=True)
+    print(*await chrome.list_processes(), flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -206,7 +207,7 @@ def test_a_killed_process_leaves_neither_browser_nor_profile(tmp_path: Path) -> 
         victim.send_signal(signal.SIGKILL)
     assert pids
     assert there
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (alive(pids) or any(tmp_path.iterdir())) and time.monotonic() < end:
         time.sleep(0.05)
     assert alive(pids) == []

@@ -10,9 +10,10 @@ import pytest
 
 from agent3.errors import Unavailable
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.browser.chromium import Chrome, Wear, memory_of
-from agent3.protocols.nlweb.browser.fair_slots import Places
-from agent3.protocols.nlweb.browser.pool import Pool, places_here
+from agent3.protocols.nlweb.browser.chromium import Chrome, Wear
+from agent3.protocols.nlweb.browser.fair_slots import FairSlots
+from agent3.protocols.nlweb.browser.pool import Pool, default_size
+from agent3.protocols.nlweb.browser.process_memory import total_bytes
 from agent3.protocols.nlweb.visit.visits import Visits
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop
@@ -31,56 +32,56 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 @pytest.mark.requirement("RF-013-59")
 def test_one_who_wants_many_does_not_keep_out_one_who_wants_one() -> None:
     async def story() -> None:
-        places, order = Places(1), []
+        slots, order = FairSlots(1), []
 
         async def use(owner: str) -> None:
-            await places.enter(owner)
+            await slots.acquire(owner)
             order.append(owner)
             await asyncio.sleep(0)
-            places.leave()
+            slots.release()
 
-        await places.enter("first")
+        await slots.acquire("first")
         greedy = [asyncio.create_task(use("greedy")) for _ in range(5)]
         await asyncio.sleep(0)
         modest = [asyncio.create_task(use(name)) for name in ("ann", "bob")]
         await asyncio.sleep(0)
-        places.leave()
+        slots.release()
         await asyncio.gather(*greedy, *modest)
         assert order == ["greedy", "ann", "bob", "greedy", "greedy", "greedy", "greedy"]
-        assert (places.free, places.waiting) == (1, 0)
+        assert (slots.free, slots.waiting) == (1, 0)
 
     run(story())
 
 
 def test_whoever_stops_waiting_leaves_no_place_behind() -> None:
     async def story() -> None:
-        places = Places(1)
-        await places.enter("a")
-        waiting = [asyncio.create_task(places.enter("b")) for _ in range(3)]
+        slots = FairSlots(1)
+        await slots.acquire("a")
+        waiting = [asyncio.create_task(slots.acquire("b")) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
-        assert places.waiting == 2
-        places.leave()  # given to the second …
+        assert slots.waiting == 2
+        slots.release()  # given to the second …
         waiting[1].cancel()  # … who goes away in the same moment
-        await asyncio.wait_for(waiting[2], 5)
-        assert (places.free, places.waiting) == (0, 0)
-        places.leave()
-        assert places.free == 1
+        await asyncio.wait_for(waiting[2], 60)
+        assert (slots.free, slots.waiting) == (0, 0)
+        slots.release()
+        assert slots.free == 1
 
     run(story())
 
 
 def test_a_line_has_an_end() -> None:
     async def story() -> None:
-        places = Places(1, most_waiting=1)
-        await places.enter("a")
-        waiting = asyncio.create_task(places.enter("b"))
+        slots = FairSlots(1, max_waiting=1)
+        await slots.acquire("a")
+        waiting = asyncio.create_task(slots.acquire("b"))
         await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match="1 sequences wait") as caught:
-            await places.enter("c")
+        with pytest.raises(Unavailable, match="1 calls are waiting") as caught:
+            await slots.acquire("c")
         assert not caught.value.sent
-        places.leave()
+        slots.release()
         await waiting
 
     run(story())
@@ -88,14 +89,14 @@ def test_a_line_has_an_end() -> None:
 
 def test_nobody_can_fill_the_line_for_all_others() -> None:
     async def story() -> None:
-        places = Places(1, most_waiting=8)
-        await places.enter("a")
-        waiting = [asyncio.create_task(places.enter("greedy")) for _ in range(10)]
+        slots = FairSlots(1, max_waiting=8)
+        await slots.acquire("a")
+        waiting = [asyncio.create_task(slots.acquire("greedy")) for _ in range(10)]
         await asyncio.sleep(0)
-        assert places.waiting == 4
-        waiting += [asyncio.create_task(places.enter("modest")) for _ in range(2)]
+        assert slots.waiting == 4
+        waiting += [asyncio.create_task(slots.acquire("modest")) for _ in range(2)]
         await asyncio.sleep(0)
-        assert places.waiting == 6
+        assert slots.waiting == 6
         for one in waiting:
             one.cancel()
         refused = [
@@ -108,9 +109,9 @@ def test_nobody_can_fill_the_line_for_all_others() -> None:
 
 
 def test_the_number_of_places_follows_cores_and_memory() -> None:
-    assert places_here() >= 1
-    assert memory_of([]) == 0
-    assert memory_of([2**22 + 1]) == 0
+    assert default_size() >= 1
+    assert total_bytes([]) == 0
+    assert total_bytes([2**22 + 1]) == 0
 
 
 # Browsers
@@ -158,15 +159,15 @@ def test_a_browser_whose_page_eats_memory_is_replaced_before_the_next_visit(monk
         pool = Pool(1, wear=Wear(slowdown=0), metrics=metrics)
         try:
             async with pool.lease("hungry") as eaten:
-                base = await eaten.measure()
-                pool._wear = Wear(bytes=base + allowed, slowdown=0)
+                base = await eaten.measure_memory()
+                pool.wear = Wear(bytes=base + allowed, slowdown=0)
                 page = await (await eaten.context("http://127.0.0.1:9")).new_page()
-                assert await eaten.worn(pool._wear) is None
+                assert await eaten.find_wear(pool.wear) is None
                 await page.evaluate("size => { globalThis.kept = new Uint8Array(size).fill(7); }", 2 * allowed)
             async with pool.lease("next") as fresh:
                 assert fresh is not eaten
                 assert not eaten.alive
-                assert await fresh.measure() < base + allowed
+                assert await fresh.measure_memory() < base + allowed
             assert pool.restarts == 1
         finally:
             await pool.aclose()
@@ -181,22 +182,22 @@ def test_age_count_memory_and_slowness_wear_a_browser_out_and_death_does() -> No
     async def story() -> None:
         chrome = Chrome()
         try:
-            assert await chrome.worn(Wear()) == "died"
+            assert await chrome.find_wear(Wear()) == "died"
             await chrome.start()
-            assert await chrome.worn(Wear()) is None
-            assert await chrome.measure() > 50_000_000
-            assert await chrome.worn(Wear(bytes=1_000_000)) == "memory"
-            assert await chrome.worn(Wear(seconds=0.001)) == "age"
+            assert await chrome.find_wear(Wear()) is None
+            assert await chrome.measure_memory() > 50_000_000
+            assert await chrome.find_wear(Wear(bytes=1_000_000)) == "memory"
+            assert await chrome.find_wear(Wear(seconds=0.001)) == "age"
             chrome.contexts = 10
-            assert await chrome.worn(Wear(contexts=10)) == "count"
+            assert await chrome.find_wear(Wear(contexts=10)) == "count"
             for seconds in (0.1, 0.1, 0.1, 0.1, 0.1, 2.0, 2.0, 2.0, 2.0, 2.0):
-                chrome._opened(seconds)
-            assert await chrome.worn(Wear()) == "slowdown"
-            assert await chrome.worn(Wear(slowdown=50)) is None
-            assert len(await chrome.processes()) > 1
+                chrome.note_opening(seconds)
+            assert await chrome.find_wear(Wear()) == "slowdown"
+            assert await chrome.find_wear(Wear(slowdown=50)) is None
+            assert len(await chrome.list_processes()) > 1
         finally:
             await chrome.aclose()
-        assert await chrome.processes() == []
+        assert await chrome.list_processes() == []
         with pytest.raises(Unavailable) as caught:
             await chrome.context("http://127.0.0.1:9")
         assert not caught.value.sent

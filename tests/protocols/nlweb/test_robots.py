@@ -15,8 +15,7 @@ from agent3.errors import SecurityError, Unavailable
 from agent3.protocols.nlweb.authoring.workbench import learn_page
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Overrides
-from agent3.protocols.nlweb.visit.robots import Mode, Polite, Robots, read_rules
-from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
+from agent3.protocols.nlweb.visit.robots import Mode, Robots, RobotsSandbox, Rules
 from agent3.protocols.nlweb.visit.visits import Visits
 from agent3.settings import Web
 from tests.support.sites import Answer, Page, Site
@@ -55,20 +54,39 @@ Disallow:
         ("User-agent: *\nDisallow: /", "/robots.txt", True),
         ("User-agent: *\nDisallow: /*a*b*c$", "/1a2b3c", False),
         ("User-agent: *\nDisallow: /*a*b*c$", "/1a2b3c4", True),
-        ("Disallow: /", "/x", True),  # said to nobody
+        ("User-agent: *\nDisallow: /%2A", "/x", True),  # an escaped star is a star (RFC 9309, 2.2.3)
+        ("User-agent: agent\nDisallow: /\n\nUser-agent: 3\nDisallow: /", "/x", True),  # names of others
+        ("\ufeffUSER-AGENT : agent3\nDisallow: /", "/x", False),
+        ("User-agent: *\rDisallow: /x\rAllow: /y", "/x", False),
+        ("Disallow: /", "/x", True),  # a rule without a group
         ("<html>not found</html>", "/x", True),
         ("", "/x", True),
     ],
 )
 def test_the_longest_rule_for_us_decides(text: str, path: str, allowed: bool) -> None:
-    assert read_rules(text).allows(f"https://shop.example{path}") is allowed
+    assert Rules.parse(text).allows(f"https://shop.example{path}") is allowed
 
 
-def test_a_rule_of_many_stars_is_judged_at_once() -> None:
-    rules = read_rules(f"User-agent: *\nDisallow: /{'*a' * 200}b$")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"User-agent: *\nDisallow: /{'*a' * 200}b$",
+        "".join(f"User-agent: bot{number}\n" for number in range(10_000)) + "Disallow: /x\n" * 10_000,
+    ],
+    ids=["stars", "names and rules"],
+)
+def test_a_hostile_file_is_read_in_linear_time(text: str) -> None:
+    """A naive matcher would need forever for the first, and hundreds of millions of steps for the last."""
     began = time.perf_counter()
-    assert rules.allows(f"https://shop.example/{'a' * 4_000}")
-    assert time.perf_counter() - began < 0.5
+    assert Rules.parse(text).allows(f"https://shop.example/{'a' * 4_000}")
+    assert time.perf_counter() - began < 30
+
+
+def test_a_crawl_delay_may_name_us_and_is_never_longer_than_a_minute() -> None:
+    assert Rules.parse("User-agent: agent3\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 30").crawl_delay == 3
+    assert Rules.parse("User-agent: *\nCrawl-delay: 86400").crawl_delay == 60
+    assert Rules.parse("User-agent: other\nCrawl-delay: 5").crawl_delay == 0
+    assert Rules.parse("<html>not found</html>").crawl_delay == 0
 
 
 def strange(site: Site, **more: Any) -> NLWebInterface:
@@ -175,7 +193,8 @@ def test_this_machines_own_sites_and_those_who_ignore_it_are_asked_nothing() -> 
         own = NLWebInterface(interface_id="own", name="Own", base_url=site.url)
         await Robots("obey").require(own, f"{site.url}/")
         await Robots("ignore").require(strange(site), f"{site.url}/")
-        await Robots("ignore").prepare(strange(site), Throttle())
+        assert await Robots("ignore").crawl_delay(strange(site)) == 0
+        await Robots("ignore").sandbox(strange(site))
         assert paths(site) == []
 
     told({"/robots.txt": "User-agent: *\nDisallow: /"}, work)
@@ -184,9 +203,9 @@ def test_this_machines_own_sites_and_those_who_ignore_it_are_asked_nothing() -> 
 @pytest.mark.parametrize(("mode", "kept"), [("pace", False), ("obey", True)])
 def test_errands_keep_to_it_only_if_the_operator_says_so_and_its_delay_counts_for_all(mode: Mode, kept: bool) -> None:
     async def work(site: Site) -> None:
-        throttle = Throttle()
-        found = await Robots(mode).prepare(strange(site), throttle)
-        assert isinstance(found, Polite) is kept
+        robots = Robots(mode)
+        found = await robots.sandbox(strange(site))
+        assert isinstance(found, RobotsSandbox) is kept
         found.require(f"{site.url}/")
         if kept:
             with pytest.raises(SecurityError, match="AGENT3_WEB_ROBOTS"):
@@ -195,8 +214,8 @@ def test_errands_keep_to_it_only_if_the_operator_says_so_and_its_delay_counts_fo
             found.require(f"{site.url}/cart")
         with pytest.raises(SecurityError, match="blocked"):
             found.require("https://evil.example/")
-        assert throttle._sites[site_of(site.url)].delay == 2.0
-        assert not throttle.wants_robots(site_of(site.url), Pace.of(strange(site)))
+        assert [await robots.crawl_delay(strange(site)) for _ in range(2)] == [2.0, 2.0]
+        assert paths(site) == ["/robots.txt"]
 
     told({"/robots.txt": TEXT.replace("Agent3/2.0", "third")}, work)
 

@@ -34,7 +34,7 @@ def with_database(story: Callable[[Database, SeededEnv], Awaitable[None]]) -> No
         env = SeededEnv()
         database = await open_database(":memory:", env=env)
         try:
-            await asyncio.wait_for(story(database, env), 20)
+            await asyncio.wait_for(story(database, env), 60)
         finally:
             await database.aclose()
 

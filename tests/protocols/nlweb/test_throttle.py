@@ -11,7 +11,7 @@ from agent3.definitions import NLWebInterface
 from agent3.env import SeededEnv
 from agent3.errors import SetupError, Unavailable
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.visit.throttle import FREE, Pace, Throttle, crawl_delay, site_of
+from agent3.protocols.nlweb.visit.throttle import FREE, Pace, Throttle, site_of
 
 SITE = "https://shop.example"
 
@@ -24,10 +24,10 @@ def interface(url: str = SITE, **metadata: object) -> NLWebInterface:
 def test_pages_of_one_site_keep_their_distance_and_other_sites_do_not_wait() -> None:
     async def story() -> None:
         metrics = Metrics()
-        throttle = Throttle(metrics=metrics)
+        throttle = Throttle(env=SeededEnv(), metrics=metrics)
         pace = Pace(seconds=0.05)
-        waits = await asyncio.gather(*(throttle.turn(SITE, pace) for _ in range(3)), throttle.turn("https://b", pace))
-        assert [round(one, 2) for one in sorted(waits)] == pytest.approx([0, 0, 0.05, 0.1], abs=0.03)
+        turns = [throttle.wait_for_turn(site, pace) for site in (SITE, SITE, SITE, "https://b")]
+        assert await asyncio.gather(*turns) == pytest.approx([0, 0.05, 0.1, 0])
         assert b'agent3_web_throttled_total{reason="pace"} 2.0' in metrics.render()[0]
 
     asyncio.run(story())
@@ -63,18 +63,18 @@ def test_a_site_that_says_too_much_is_left_alone_as_long_as_it_says(
         env = SeededEnv()
         throttle = Throttle(env=env)
         pace = Pace(seconds=0.5, patience=5.0)
-        await throttle.turn(SITE, pace)
+        await throttle.wait_for_turn(SITE, pace)
         env.advance(1)
-        throttle.told(SITE, status, header)
-        await throttle.turn("http://127.0.0.1:1", FREE)
-        throttle.told("http://127.0.0.1:1", status, None)
-        assert await throttle.turn("http://127.0.0.1:1", FREE) == 0.0  # this machine is no stranger
+        throttle.note_overload(SITE, status, header)
+        await throttle.wait_for_turn("http://127.0.0.1:1", FREE)
+        throttle.note_overload("http://127.0.0.1:1", status, None)
+        assert await throttle.wait_for_turn("http://127.0.0.1:1", FREE) == 0.0  # this machine is no stranger
         if seconds:
             with pytest.raises(Unavailable, match="left alone") as caught:
-                await throttle.turn(SITE, pace)
+                await throttle.wait_for_turn(SITE, pace)
             assert caught.value.retry_after == pytest.approx(seconds)
             env.advance(seconds)
-        assert await throttle.turn(SITE, pace) == 0.0
+        assert await throttle.wait_for_turn(SITE, pace) == 0.0
 
     asyncio.run(story())
 
@@ -83,39 +83,13 @@ def test_a_date_is_understood_as_the_end_of_the_pause() -> None:
     async def story() -> None:
         env = SeededEnv()
         throttle = Throttle(env=env)
-        await throttle.turn(SITE, Pace())
-        throttle.told(SITE, 429, email.utils.formatdate(env.now() + 300, usegmt=True))
+        await throttle.wait_for_turn(SITE, Pace())
+        throttle.note_overload(SITE, 429, email.utils.formatdate(env.now() + 300, usegmt=True))
         with pytest.raises(Unavailable) as caught:
-            await throttle.turn(SITE, Pace())
+            await throttle.wait_for_turn(SITE, Pace())
         assert caught.value.retry_after == pytest.approx(300, abs=1)
 
     asyncio.run(story())
-
-
-def test_the_robots_of_a_site_are_asked_once_a_day_and_obeyed() -> None:
-    async def story() -> None:
-        env = SeededEnv()
-        throttle = Throttle(env=env)
-        pace = Pace(seconds=0.5, patience=1.0)
-        assert throttle.wants_robots(SITE, pace)
-        assert not throttle.wants_robots(SITE, pace)
-        throttle.robots(SITE, "User-agent: *\nCrawl-delay: 7\n")
-        await throttle.turn(SITE, pace)
-        with pytest.raises(Unavailable) as caught:
-            await throttle.turn(SITE, pace)
-        assert caught.value.retry_after == pytest.approx(7)
-        env.advance(86_401)
-        assert throttle.wants_robots(SITE, pace)
-        assert not throttle.wants_robots("http://127.0.0.1:1", FREE)
-
-    asyncio.run(story())
-
-
-def test_a_robots_file_may_speak_to_us_by_name_and_ask_for_no_eternity() -> None:
-    assert crawl_delay("User-agent: agent3\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 30") == 3
-    assert crawl_delay("User-agent: *\nCrawl-delay: 86400") == 60
-    assert crawl_delay("User-agent: other\nCrawl-delay: 5") == 0
-    assert crawl_delay("<html>not found</html>") == 0
 
 
 def test_an_interface_sets_its_own_pace_and_this_machine_needs_none() -> None:
@@ -137,7 +111,7 @@ def test_a_thousand_sites_do_not_stay_in_memory_for_ever() -> None:
         throttle = Throttle()
         async with throttle.visit(SITE, Pace()):
             for number in range(1_100):
-                await throttle.turn(f"https://{number}.example", FREE)
+                await throttle.wait_for_turn(f"https://{number}.example", FREE)
             assert len(throttle._sites) == 1_000
             assert SITE in throttle._sites
 
@@ -160,22 +134,4 @@ def test_one_who_wants_a_site_often_does_not_keep_out_one_who_wants_it_once() ->
         await asyncio.gather(*waiting)
         assert order == ["greedy", "ann", "greedy", "greedy", "greedy"]
 
-    asyncio.run(asyncio.wait_for(story(), 10))
-
-
-def test_a_visit_hears_when_its_site_is_waited_for() -> None:
-    async def story() -> None:
-        heard: list[bool] = []
-        throttle = Throttle(env=SeededEnv())
-        own = throttle.told_to(heard.append)
-        await own.turn(SITE, Pace(patience=0))
-        assert heard == [False, True]
-        own.came(SITE, Pace())
-        assert heard == [False, True, False]
-        with pytest.raises(Unavailable):  # one line for all: the other visit's page counts
-            await throttle.turn(SITE, Pace(patience=0))
-        with pytest.raises(Unavailable):
-            await own.turn(SITE, Pace(patience=0))
-        assert heard == [False, True, False, False], "it was our pace, and the site was not asked"
-
-    asyncio.run(story())
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -59,7 +59,7 @@ class House:
                 sessions=self.sessions,
                 vault=VAULT,
                 grants=Grants.read([f"SHOP_PASSWORD@{self.site.host}", f"WRONG@{self.site.host}"]),
-                timeouts=Timeouts(step=1.0, extraction=0.3),
+                timeouts=Timeouts(step=4.0, extraction=2.0),
                 metrics=self.metrics,
             )
 
@@ -67,7 +67,7 @@ class House:
 
     def run(self, name: str, given: Mapping[str, Any] | None = None, *, who: str = "ann", **more: Any) -> Any:
         interface = more.pop("interface", None) or shop(self.site.url, **more)
-        return bridge.run(self.visits.run(interface, name, given or {}, principal=who), timeout=30)
+        return bridge.run(self.visits.run(interface, name, given or {}, principal=who), timeout=60)
 
     def paths(self) -> list[str]:
         seen = [path for _, path in self.site.requests]
@@ -141,7 +141,7 @@ def test_a_password_that_was_turned_down_is_not_sent_again_at_every_call(house: 
         calls = [house.visits.run(interface, "account", {}, principal=who) for who in ("h1", "h2", "h1")]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    told = bridge.run(story(), timeout=30)
+    told = bridge.run(story(), timeout=60)
     assert [path.partition("?")[0] for path in house.paths()].count("/enter") == 1
     waits = [one for one in told if isinstance(one, TargetRefused) and "is not tried again for" in one.message]
     assert len(waits) == 2
@@ -211,7 +211,7 @@ def test_a_secret_goes_nowhere_but_where_the_operator_gave_it(house: House) -> N
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        ({"action": "login", "parameters": {"password": "sesame"}}, "holds its password itself"),
+        ({"action": "login", "parameters": {"password": "sesame"}}, "contains its password itself"),
         ({"action": "nowhere"}, "cannot be used"),
         ({"action": "login", "user": "ann"}, "cannot be used"),
         ("login", "cannot be used"),
@@ -225,10 +225,10 @@ def test_a_login_that_cannot_work_is_refused_when_it_is_read(said: Any, wrong: s
 
 async def _kill(visits: Visits, seen: Event) -> None:
     """The browser of the pool, as soon as the site has been asked."""
-    await asyncio.to_thread(seen.wait, 10)
-    holder = visits.pool._holder
-    assert holder is not None
-    os.kill((await holder.chrome.processes())[0], signal.SIGKILL)
+    await asyncio.to_thread(seen.wait, 60)
+    chrome = visits.pool.chrome
+    assert chrome is not None
+    os.kill((await chrome.list_processes())[0], signal.SIGKILL)
 
 
 @pytest.mark.browser
@@ -238,7 +238,7 @@ def test_a_visit_that_only_read_begins_again_when_the_browser_is_killed(house: H
     def once(_: dict[str, str]) -> str:
         if not seen.is_set():
             seen.set()
-            gone.wait(10)
+            gone.wait(60)
         return "<ul><li class='card'><b>tea</b></li></ul>"
 
     house.site.pages["/found"], before = once, house.site.pages["/found"]
@@ -249,7 +249,7 @@ def test_a_visit_that_only_read_begins_again_when_the_browser_is_killed(house: H
         return await visit
 
     try:
-        assert bridge.run(story(), timeout=30) == ["tea"]
+        assert bridge.run(story(), timeout=60) == ["tea"]
     finally:
         gone.set()
         house.site.pages["/found"] = before
@@ -262,7 +262,7 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
 
     def bought(_: dict[str, str]) -> str:
         seen.set()
-        gone.wait(10)
+        gone.wait(60)
         return "<h1>Bought</h1>"
 
     house.site.pages["/bought"], before = bought, house.site.pages["/bought"]
@@ -275,11 +275,31 @@ def test_a_visit_that_has_clicked_fails_with_its_reason_when_the_browser_is_kill
             await visit
 
     try:
-        bridge.run(story(), timeout=30)
+        bridge.run(story(), timeout=60)
     finally:
         gone.set()
         house.site.pages["/bought"] = before
     assert [path.partition("?")[0] for path in house.paths()] == ["/buy", "/bought"]
+
+
+@pytest.mark.browser
+def test_a_visit_reports_when_it_waits_for_its_site_and_not_when_it_waits_for_its_turn(house: House) -> None:
+    """By that the circuit breaker tells a silent site from a line of ours."""
+    interface = shop("http://unused.example", metadata={"pace": {"seconds": 60, "patience": 0}})
+    steps, given = interface.actions["look"], {"query": "tea"}
+    waiting: list[bool] = []
+    with Site(PAGES) as site:
+        there = interface.model_copy(update={"base_url": site.url})
+
+        async def visit() -> None:
+            await house.visits.visit(there, "look", steps, given, principal="ida", on_waiting=waiting.append)
+
+        bridge.run(visit(), timeout=60)
+        assert waiting == [False, True, False]
+        with pytest.raises(Unavailable, match="left alone") as caught:
+            bridge.run(visit(), timeout=60)
+    assert waiting == [False, True, False, False]
+    assert not caught.value.sent
 
 
 @pytest.mark.browser
@@ -302,8 +322,8 @@ def test_a_browser_that_does_not_start_is_no_end_of_the_pool(monkeypatch: pytest
             with pytest.raises(SetupError, match="no such executable"):
                 async with pool.lease("a"):
                     raise AssertionError
-        assert (pool._places.free, pool._places.waiting) == (1, 0)
+        assert (pool.slots.free, pool.slots.waiting) == (1, 0)
         await pool.aclose()
 
     monkeypatch.setenv("AGENT3_BROWSER", "/nowhere/chromium")
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -96,7 +96,7 @@ def test_the_actions_of_an_added_file_are_found_and_called_by_a_real_mcp_client(
             ).structured_content
             assert names(spoken["result"]) == ["coffee 1", "coffee 2"]
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_website_that_wants_a_secret_is_added_once_the_operator_gives_it(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def _echo(made: Hosted) -> Any:
     return made.run(made.server.directory.get("tools")).capability("echo").routes
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async def wait() -> None:
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(condition):

@@ -1,8 +1,9 @@
 """The connector of protocol ``nlweb``: a website becomes an Agent, its actions capabilities, a call a visit.
 
-A call brings its input by the schema of the action, or a sentence; what the sentence leaves open is asked. What has
-consequences is confirmed before it is done. How a visit goes is known in ``visits``, how a sentence is read in
-``commands``. A route's address is the website's, its target the action; none stands for whatever a sentence means.
+A call brings its input by the schema of the action, or a sentence; what the sentence leaves open is asked. An action
+with consequences is confirmed before it is done. How a visit goes is known in ``visit``, how a sentence is read in
+``commands``. The address of a route is the website's, its target the action; no target means the action is found by the
+sentence. Input, retries and deadlines are the business of the call chain: what it has checked is not checked again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent3.calls.outcomes import HEALS, NOTICES, UNTRUSTED, failed_by
 from agent3.calls.responses import SOURCES
 from agent3.definitions import NLWebActionInfo, NLWebInterface
+from agent3.env import REAL, Env
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
@@ -50,47 +53,44 @@ from agent3.model import (
 )
 from agent3.protocols.nlweb.commands import Resolution
 from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
-from agent3.protocols.nlweb.steps.scene import Source
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
-from agent3.protocols.nlweb.visit.visits import Visits
-from agent3.schema import compile as compiled
+from agent3.protocols.nlweb.visit.visits import Visited, Visits
+from agent3.schema import compile as compile_schema
 
-__all__ = ["COMMAND", "NLWebConnector", "agent_of", "interface_of"]
+__all__ = ["COMMAND", "NLWebConnector", "agent_id", "agent_of", "interface_of", "owner_of"]
 
 COMMAND = "command"
-"""The capability that takes a sentence and finds out which action it means."""
-PREVIOUS = "previous"
-"""What it may be given beside the sentence: those before it."""
+"""The capability that takes a sentence and finds the action that it means."""
 _SECONDS = 60.0
 """What one attempt at an action may take; the time of the whole call bounds it too."""
-_MOST_OFFERED = 50
+_MAX_OFFERED = 50
 _ACTION, _CONFIRM = "agent3:action", "agent3:confirm"
-"""Questions of the house. No parameter is called so: a placeholder has no colon."""
+"""Ids of our own questions. No parameter has such a name: a placeholder cannot contain a colon."""
 _OVERLOADED = frozenset({502, 503, 504})
-"""Statuses that speak of the whole site and not of one page."""
+"""Statuses that concern the whole site and not one page."""
 _YES = {"type": "boolean", "title": "Go on?"}
 
 
 Resolve = Callable[[str, NLWebInterface, Sequence[str]], Awaitable[Resolution]]
-"""What a sentence means on a website, after the sentences that were said before it."""
+"""What a sentence means on a website, given the sentences before it."""
 Find = Callable[[str], Awaitable[Agent]]
 """From an id to the agent; AgentNotFound if there is none."""
 May = Callable[[Principal, Agent, str], bool]
-"""Whether somebody may call an agent's capability."""
+"""Whether a principal may call an agent's capability."""
 Load = Callable[[Path], NLWebInterface]
 
 
-class _Wish(Struct, omit_defaults=True):
-    """What is known so far of what the caller wants: the state of a call that asks back."""
+class _Intent(Struct, omit_defaults=True):
+    """What is known so far of what the caller wants: the stored state of a call that asks back."""
 
     action: str | None = None
     slots: dict[str, Any] = {}
     text: str | None = None
     previous: list[str] = []
-    """What was said before the text."""
+    """The sentences before the text."""
     options: dict[str, list[Any]] = {}
-    """Parameters that the sentence gives in a way that can be read in several ways."""
+    """Parameters for which the sentence allows several readings."""
     confirmed: bool = False
 
 
@@ -110,6 +110,7 @@ class NLWebConnector:
         find: Find | None = None,
         may: May | None = None,
         sites: Connector | None = None,
+        env: Env = REAL,
     ):
         self.visits = visits
         self._resolve = resolve
@@ -117,6 +118,7 @@ class NLWebConnector:
         self._find = find
         self._may = may
         self._sites = sites
+        self._env = env
 
     async def describe(self, address: str) -> Agent:
         """The agent of an interface file, of a website that answers questions, or of an interface by its id."""
@@ -127,19 +129,25 @@ class NLWebConnector:
         path = Path(address)
         if path.suffix in (".yaml", ".yml", ".json"):
             return agent_of(self._load(path))
-        return agent_of(await self._known(address))
+        return agent_of(await self._get_interface(address))
 
     async def call(self, call: Call) -> Outcome:
         """One turn of an action. Cancelling it ends the visit."""
         assert call.route is not None
         if self._sites is not None and call.route.meta.get("speaks") == "ask":
             return await self._sites.call(call)
-        call.live.asking = False  # only while a page is on its way; else it is we who are slow, or the interface
+        live = call.live
+        live.asking = False  # true only while a page is loading: otherwise it is us, or the interface, that is slow
         try:
-            return await self._turn(call, call.route)
-        except Agent3Error as wrong:
-            call.live.asking = _is_silent(wrong, call.live.asking)
-            return failed_by(wrong)
+            return await self._take_turn(call, call.route)
+        except Agent3Error as error:
+            # The breaker blames the site for what every caller would meet, not for what came of one page or action.
+            if isinstance(error, Unavailable):
+                overloaded = "unreached" in error.data or error.data.get("status") in _OVERLOADED
+                live.asking = live.asking or overloaded
+            elif isinstance(error, MalformedResponse):
+                live.asking = False
+            return failed_by(error)
 
     async def aclose(self) -> None:
         """End all visits and their browsers."""
@@ -149,110 +157,135 @@ class NLWebConnector:
 
     # A turn
 
-    async def _turn(self, call: Call, route: Route) -> Outcome:
+    async def _take_turn(self, call: Call, route: Route) -> Outcome:
         if call.entry == "cancel":
             return Failed("canceled", "The visit was cancelled.")
         if call.entry == "attach":
             raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
-        interface = await self._interface(call, route)
-        wish = await (self._heard if call.entry == "answer" else self._begun)(call, route, interface)
-        if wish.action is None:
-            return await self._which(wish, self._narrowed(call, interface))
-        if needs := _missing(wish, interface) or _to_confirm(wish, interface):
-            return needs
-        compiled(input_schema(interface, wish.action)).check(wish.slots)
-        read: list[Source] = []
-        healed: list[dict[str, Any]] = []
-        notices: list[str] = []
-        tools: list[str] = []
-        result = await self.visits.run(
-            interface,
-            wish.action,
-            wish.slots,
-            principal=_owner(call.principal),
-            on_step=_telling(call),
-            on_read=read.extend,
-            on_heal=healed.extend,
-            on_notice=notices.extend,
-            on_asking=partial(setattr, call.live, "asking"),
-            on_tool=tools.extend,
-        )
-        _require_promised(result, interface, wish.action)
-        meta: dict[str, Any] = {"action": wish.action}
-        meta |= {SOURCES: msgspec.to_builtins(read)} if read else {}
-        meta |= {HEALS: healed} if healed else {}
-        meta |= {NOTICES: notices} if notices else {}
-        meta |= {UNTRUSTED: tools} if tools else {}
-        return Done(_parts(result, route.meta.get("output")), usage=_charged(route, interface, wish.action), meta=meta)
+        agent: Agent | None = call.live.agent
+        name = str(route.meta.get("interface") or call.agent)
+        # A route that stands in for another agent's capability leads to an interface that is not that agent's own.
+        own = agent if agent is not None and (agent.id == name or "interface" not in route.meta) else None
+        interface = await self._get_interface(name) if own is None else interface_of(own)
+        if call.entry == "answer":
+            intent = await self._read_answers(call, interface)
+        else:
+            intent = await self._read_start(call, route, interface)
+        if intent.action is None:
+            return await self._ask_which(intent, self._narrow(call, interface))
+        if questions := _find_questions(intent, interface, intent.action):
+            return Needs(questions, state=msgspec.to_builtins(intent))
+        steps, parameters = prepare(interface, intent.action, intent.slots, checked=True)
+        if own is None or intent.text is not None:
+            # The chain checked the input against the capability's schema. A sentence, and the input of the capability
+            # that a website stands in for, have not been checked against the schema of this action.
+            compile_schema(input_schema(interface, intent.action)).check(parameters)
+        if question := _find_confirmation(intent, interface, intent.action):
+            return Needs((question,), state=msgspec.to_builtins(intent))
+        # The one place that knows where the chain keeps the end of the call.
+        expires: float | None = call.live.expires
+        try:
+            visited = await self.visits.visit(
+                interface,
+                intent.action,
+                steps,
+                parameters,
+                principal=owner_of(call.principal),
+                seconds=None if expires is None else expires - self._env.monotonic(),
+                on_step=lambda label, number, total: call.emit(
+                    Event("progress", text=f"step {label}", done=float(number - 1), total=float(total))
+                ),
+                on_waiting=partial(setattr, call.live, "asking"),
+            )
+        except Interrupted as error:
+            # The browser died. The chain repeats the visit in another one, where that does no harm.
+            return replace(failed_by(error), retryable=not error.sent or call.idempotent)
+        if own is None or route.target is None:
+            # Likewise, the chain holds a result against the schema of the capability that was called.
+            _check_result(visited.result, interface, intent.action)
+        return _make_outcome(visited, interface, intent.action, route)
 
-    async def _begun(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
-        """The wish of a first turn: an action with its input, or what a sentence was understood to mean."""
+    async def _read_start(self, call: Call, route: Route, interface: NLWebInterface) -> _Intent:
+        """The intent of a first turn: an action with its input, or what a sentence means."""
         if route.target is not None and call.input is not None:
-            return _Wish(route.target, _mapped(call.input, route))
+            if not isinstance(call.input, dict):
+                raise ValidationError(f"{route.target} takes an object, got {type(call.input).__name__}.")
+            # A route that stands in for another one maps the names of its parameters to ours.
+            names: Mapping[str, str] = route.meta.get("input") or {}
+            slots = {names.get(name, name): value for name, value in call.input.items() if value is not None}
+            return _Intent(route.target, slots)
         given = call.input if isinstance(call.input, dict) else {}
         text = text_of(call.parts) if call.input is None else str(given.get("text") or "")
         if route.target is not None:
-            return await self._understood(text, _only(interface, {route.target}), route.target)
-        previous = [str(one) for one in given.get("previous") or ()]
-        return await self._understood(text, self._narrowed(call, interface), previous=previous)
+            return await self._understand(text, _keep_actions(interface, {route.target}), route.target)
+        previous = [str(sentence) for sentence in given.get("previous") or ()]
+        return await self._understand(text, self._narrow(call, interface), previous=previous)
 
-    async def _heard(self, call: Call, route: Route, interface: NLWebInterface) -> _Wish:
-        """The wish with the answers of the caller in it; an action that was chosen is filled from the sentence."""
-        wish = _answered(call)
-        if wish.action is not None and not any(one.id == _ACTION for one in call.questions):
-            return wish
-        allowed = self._narrowed(call, interface)
-        if wish.action not in allowed.actions:
-            raise ValidationError(f"{interface.name} has no action {wish.action!r} that you can call.")
-        only = _only(allowed, {wish.action})
-        return await self._understood(wish.text or "", only, wish.action, previous=wish.previous)
+    async def _read_answers(self, call: Call, interface: NLWebInterface) -> _Intent:
+        """The stored intent with the caller's answers; Declined if one of them is no."""
+        intent = msgspec.convert(call.state or {}, _Intent)
+        chose_action = False
+        for question in call.questions:
+            answer = call.answers.get(question.id)
+            value = answer.data if answer is not None else None
+            if isinstance(value, dict) and len(value) == 1:  # a form with one field
+                value = next(iter(value.values()))
+            refused = answer is None or answer.action != "accept" or (question.id == _CONFIRM and value is not True)
+            if refused:
+                raise Declined(f"{call.agent}: {question.text!r} was answered with no, and nothing was done.")
+            if question.id == _CONFIRM:
+                intent.confirmed = True
+            elif question.id == _ACTION:
+                intent.action, chose_action = str(value), True
+            else:
+                intent.slots = {**intent.slots, question.id: value}
+        if intent.action is not None and not chose_action:
+            return intent
+        # The action was chosen just now: fill it from the sentence.
+        allowed = self._narrow(call, interface)
+        if intent.action not in allowed.actions:
+            raise ValidationError(f"{interface.name} has no action {intent.action!r} that you can call.")
+        chosen = _keep_actions(allowed, {intent.action})
+        return await self._understand(intent.text or "", chosen, intent.action, previous=intent.previous)
 
-    async def _understood(
+    async def _understand(
         self, text: str, interface: NLWebInterface, action: str | None = None, *, previous: Sequence[str] = ()
-    ) -> _Wish:
-        found = await self._resolve(text, interface, previous)
-        known = found.action or action
-        meant = next((one for one in found.candidates if one.action == known), None)
-        given = found.slots or (meant.slots if meant is not None else {})
-        wanted = set(input_schema(interface, known).get("properties", {})) if known else set(given)
-        slots = {name: value for name, value in given.items() if name in wanted and value is not None}
-        return _Wish(known, slots, text, list(previous), dict(meant.doubts) if meant is not None else {})
+    ) -> _Intent:
+        resolution = await self._resolve(text, interface, previous)
+        name = resolution.action or action
+        candidate = next((candidate for candidate in resolution.candidates if candidate.action == name), None)
+        given = resolution.slots or (candidate.slots if candidate is not None else {})
+        wanted = set(input_schema(interface, name).get("properties", {})) if name else set(given)
+        slots = {key: value for key, value in given.items() if key in wanted and value is not None}
+        return _Intent(name, slots, text, list(previous), dict(candidate.doubts) if candidate is not None else {})
 
-    async def _which(self, wish: _Wish, interface: NLWebInterface) -> Outcome:
-        found = await self._resolve(wish.text or "", interface, wish.previous)
-        likely = [one.action for one in found.candidates if one.action in interface.actions]
-        names = [*dict.fromkeys([*likely, *interface.actions])][:_MOST_OFFERED]
+    async def _ask_which(self, intent: _Intent, interface: NLWebInterface) -> Needs:
+        """Ask for the action, the likely ones first."""
+        resolution = await self._resolve(intent.text or "", interface, intent.previous)
+        likely = [candidate.action for candidate in resolution.candidates if candidate.action in interface.actions]
+        names = [*dict.fromkeys([*likely, *interface.actions])][:_MAX_OFFERED]
         if not names:
-            raise ValidationError(f"{interface.name} offers nothing that you can call.")
-        text = found.question or f"What do you want of {interface.name}?"
-        schema = {"type": "string", "enum": names}
-        return Needs((Question(_ACTION, text, schema),), state=msgspec.to_builtins(wish))
+            raise ValidationError(f"{interface.name} has no action that you can call.")
+        text = resolution.question or f"What do you want of {interface.name}?"
+        question = Question(_ACTION, text, {"type": "string", "enum": names})
+        return Needs((question,), state=msgspec.to_builtins(intent))
 
-    # Finding the interface
-
-    async def _interface(self, call: Call, route: Route) -> NLWebInterface:
-        agent: Agent | None = call.live.agent if call.live is not None else None
-        name = str(route.meta.get("interface") or call.agent)
-        if agent is not None and (agent.id == name or "interface" not in route.meta):
-            return interface_of(agent)
-        return await self._known(name)
-
-    async def _known(self, name: str) -> NLWebInterface:
+    async def _get_interface(self, name: str) -> NLWebInterface:
         if self._find is None:
-            raise AgentNotFound(f"There is no interface {name!r}. Give the file that it is written in.")
+            raise AgentNotFound(f"There is no interface {name!r}. Give the file that contains it.")
         return interface_of(await self._find(name))
 
-    def _narrowed(self, call: Call, interface: NLWebInterface) -> NLWebInterface:
-        """The interface with what the caller may use, and without the login, which nobody asks for by a sentence."""
+    def _narrow(self, call: Call, interface: NLWebInterface) -> NLWebInterface:
+        """The interface with the actions that the caller may use; without the login, which is not for sentences."""
         login = Login.of(interface)
         names = set(interface.actions) - ({login.action} if login else set())
-        agent: Agent | None = call.live.agent if call.live is not None else None
+        agent: Agent | None = call.live.agent
         if self._may is not None and agent is not None:
             names = {name for name in names if self._may(call.principal, agent, name)}
-        return _only(interface, names)
+        return _keep_actions(interface, names)
 
 
-# Describing
+# Describing a website
 
 
 def agent_of(interface: NLWebInterface) -> Agent:
@@ -262,10 +295,42 @@ def agent_of(interface: NLWebInterface) -> Agent:
     """
     login = Login.of(interface)
     Pace.of(interface)
-    offered = [name for name in interface.actions if login is None or name != login.action]
-    capabilities = [_capability(interface, name) for name in offered]
-    if offered and COMMAND not in offered:
-        capabilities.append(_command(interface, offered))
+    route = Route("nlweb", interface.base_url, meta={"interface": agent_id(interface.interface_id)})
+    untrusted = interface.metadata.get("untrusted") or ()
+    capabilities, phrases = [], []
+    for name in interface.actions:
+        if login is not None and name == login.action:
+            continue
+        info = interface.info.get(name) or NLWebActionInfo()
+        hints = info.hints
+        phrases += info.phrases[:1]
+        capabilities.append(
+            Capability(
+                name=name,
+                description=info.description or f"{name.replace('_', ' ')} at {interface.name}",
+                input_schema=input_schema(interface, name),
+                output_schema=info.output_schema,
+                phrases=tuple(info.phrases),
+                tags=("untrusted",) if name in untrusted else (),
+                hints=Hints(read_only=hints.read_only, idempotent=hints.idempotent, consequential=hints.consequential),
+                routes=(replace(route, target=name),),
+                price=Price(call=info.cost),
+                timeout=_SECONDS,
+                meta={"reads": "messages"},
+            )
+        )
+    if capabilities and all(capability.name != COMMAND for capability in capabilities):
+        capabilities.append(
+            Capability(
+                name=COMMAND,
+                description=f"Say in words what you want of {interface.name}. It asks back what it cannot tell.",
+                input_schema=_COMMAND_INPUT,
+                phrases=tuple(phrases[:5]),
+                routes=(route,),
+                timeout=_SECONDS,
+                meta={"reads": "commands"},
+            )
+        )
     return Agent(
         id=agent_id(interface.interface_id),
         name=interface.name,
@@ -278,195 +343,118 @@ def agent_of(interface: NLWebInterface) -> Agent:
     )
 
 
+_COMMAND_INPUT = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "minLength": 1, "description": "What you want"},
+        "previous": {
+            "type": "array",
+            "items": {"type": "string"},
+            "maxItems": 50,
+            "description": "What you said before, the latest last",
+        },
+    },
+    "required": ["text"],
+    "additionalProperties": False,
+}
+
+
 def agent_id(name: str) -> str:
-    """A name as an id: small letters, digits, ``.``, ``_`` and ``-``."""
+    """A name as an id: lower-case letters, digits, ``.``, ``_`` and ``-``."""
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or "website"
 
 
 def interface_of(agent: Agent) -> NLWebInterface:
-    """The interface that an agent was made of; AgentNotFound if it is no website."""
+    """The interface that an agent was made of; AgentNotFound if it is not such a website."""
     body = agent.card.get("interface")
     if agent.card.get("protocol") != "nlweb" or not isinstance(body, dict):
-        raise AgentNotFound(f"{agent.id!r} is no website with an interface. Add the interface's file with agent3 add.")
+        raise AgentNotFound(
+            f"{agent.id!r} is not a website with an interface. Add the interface's file with agent3 add."
+        )
     return NLWebInterface.from_document(body)
 
 
-def _capability(interface: NLWebInterface, name: str) -> Capability:
-    info = interface.info.get(name) or NLWebActionInfo()
-    said = info.hints
-    return Capability(
-        name=name,
-        description=info.description or f"{name.replace('_', ' ')} at {interface.name}",
-        input_schema=input_schema(interface, name),
-        output_schema=info.output_schema,
-        phrases=tuple(info.phrases),
-        tags=("untrusted",) if name in (interface.metadata.get("untrusted") or ()) else (),
-        hints=Hints(read_only=said.read_only, idempotent=said.idempotent, consequential=said.consequential),
-        routes=(_route(interface, name),),
-        price=Price(call=info.cost),
-        timeout=_SECONDS,
-        meta={"reads": "messages"},
-    )
-
-
-def _command(interface: NLWebInterface, offered: list[str]) -> Capability:
-    phrases = [one for name in offered if name in interface.info for one in interface.info[name].phrases[:1]]
-    return Capability(
-        name=COMMAND,
-        description=f"Say in words what you want of {interface.name}. It asks back what it cannot tell.",
-        input_schema={
-            "type": "object",
-            "properties": {
-                "text": {"type": "string", "minLength": 1, "description": "What you want"},
-                PREVIOUS: {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "maxItems": 50,
-                    "description": "What you said before, the latest last",
-                },
-            },
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-        phrases=tuple(phrases[:5]),
-        routes=(_route(interface, None),),
-        timeout=_SECONDS,
-        meta={"reads": "commands"},
-    )
-
-
-def _route(interface: NLWebInterface, target: str | None) -> Route:
-    return Route("nlweb", interface.base_url, target, meta={"interface": agent_id(interface.interface_id)})
-
-
-def _only(interface: NLWebInterface, names: set[str]) -> NLWebInterface:
+def _keep_actions(interface: NLWebInterface, names: set[str]) -> NLWebInterface:
     actions = {name: steps for name, steps in interface.actions.items() if name in names}
-    info = {name: one for name, one in interface.info.items() if name in names}
+    info = {name: described for name, described in interface.info.items() if name in names}
     return interface.model_copy(update={"actions": actions, "info": info})
 
 
-# What the caller said, and what is asked back
+# What is asked back
 
 
-def _mapped(given: Any, route: Route) -> dict[str, Any]:
-    """The input by the names that the action knows; a route that stands in for another one says which are which."""
-    if not isinstance(given, dict):
-        raise ValidationError(f"{route.target} takes an object, got {type(given).__name__}.")
-    names: Mapping[str, str] = route.meta.get("input") or {}
-    return {names.get(name, name): value for name, value in given.items() if value is not None}
-
-
-def _answered(call: Call) -> _Wish:
-    """The wish with the answers of the caller in it; Declined if one of them is no."""
-    wish = msgspec.convert(call.state or {}, _Wish)
-    for question in call.questions:
-        answer = call.answers.get(question.id)
-        if answer is None or answer.action != "accept" or (question.id == _CONFIRM and _data(answer.data) is not True):
-            raise Declined(f"{call.agent}: the question {question.text!r} was answered with no, and nothing was done.")
-        if question.id == _CONFIRM:
-            wish.confirmed = True
-        elif question.id == _ACTION:
-            wish.action = str(_data(answer.data))
-        else:
-            wish.slots = {**wish.slots, question.id: _data(answer.data)}
-    return wish
-
-
-def _data(said: Any) -> Any:
-    """The value itself, where a form gave it in an object with one field."""
-    return next(iter(said.values())) if isinstance(said, dict) and len(said) == 1 else said
-
-
-def _missing(wish: _Wish, interface: NLWebInterface) -> Needs | None:
-    """A question for each parameter that the action cannot do without; only where a sentence was given."""
-    assert wish.action is not None
-    if wish.text is None:
-        prepare(interface, wish.action, wish.slots)
-        return None
-    schema = input_schema(interface, wish.action)
+def _find_questions(intent: _Intent, interface: NLWebInterface, action: str) -> tuple[Question, ...]:
+    """A question for each parameter that a sentence left open. Structured input is complete, or was refused."""
+    if intent.text is None:
+        return ()
+    schema = input_schema(interface, action)
     properties: Mapping[str, Any] = schema.get("properties", {})
-    wanted = [
-        name
-        for name in schema.get("required", ())
-        if name not in wish.slots and "default" not in properties.get(name, {})
-    ]
-    questions = tuple(_question(name, properties.get(name, {}), wish.options.get(name)) for name in wanted)
-    return Needs(questions, state=msgspec.to_builtins(wish)) if questions else None
+    questions = []
+    for name in schema.get("required", ()):
+        described: Mapping[str, Any] = properties.get(name, {})
+        if name in intent.slots or "default" in described:
+            continue
+        text = str(described.get("description") or described.get("title") or name.replace("_", " ").capitalize())
+        options = intent.options.get(name)
+        answer = {**described, "enum": options} if options else dict(described)
+        questions.append(Question(name, f"{text.rstrip('?.')}?", answer))
+    return tuple(questions)
 
 
-def _question(name: str, schema: Mapping[str, Any], options: list[Any] | None) -> Question:
-    text = str(schema.get("description") or schema.get("title") or name.replace("_", " ").capitalize())
-    return Question(name, f"{text.rstrip('?.')}?", {**schema, "enum": options} if options else dict(schema))
-
-
-def _to_confirm(wish: _Wish, interface: NLWebInterface) -> Needs | None:
-    assert wish.action is not None
-    info = interface.info.get(wish.action)
-    if wish.confirmed or info is None or not info.hints.consequential:
+def _find_confirmation(intent: _Intent, interface: NLWebInterface, action: str) -> Question | None:
+    """The question before an action that has consequences, unless it was answered with yes."""
+    info = interface.info.get(action)
+    if intent.confirmed or info is None or not info.hints.consequential:
         return None
-    given = ", ".join(f"{name}: {value}" for name, value in wish.slots.items())
-    text = (
-        f"{info.description or wish.action} at {interface.name}{f' ({given})' if given else ''}: this has consequences."
-    )
-    return Needs((Question(_CONFIRM, f"{text} Do it?", _YES),), state=msgspec.to_builtins(wish))
+    given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
+    what = f"{info.description or action} at {interface.name}{f' ({given})' if given else ''}"
+    return Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
 
 
-# Doing it
+# Around a visit
 
 
-def _owner(principal: Principal) -> str:
-    """Whose cookies they are: the id, or a list with the tenant, which no id by itself can be taken for."""
+def owner_of(principal: Principal) -> str:
+    """Whose cookies they are: the id, or a JSON list with the tenant, which no id can be mistaken for."""
     if principal.tenant is None and not principal.id.startswith("["):
         return principal.id
     return msgspec.json.encode([principal.tenant, principal.id]).decode()
 
 
-def _is_silent(wrong: Agent3Error, asking: bool) -> bool:
-    """Whether a failure is the website's silence, which everybody meets, and not what came of one page or action."""
-    if isinstance(wrong, Unavailable):
-        return asking or "unreached" in wrong.data or wrong.data.get("status") in _OVERLOADED
-    return asking and not isinstance(wrong, MalformedResponse)
-
-
-def _charged(route: Route, interface: NLWebInterface, name: str) -> Usage | None:
-    """The cost of the action that a sentence led to. Called by its name, an action has its price already."""
-    info = interface.info.get(name)
-    return Usage(cost=info.cost) if route.target is None and info is not None and info.cost else None
-
-
-def _require_promised(result: Any, interface: NLWebInterface, name: str) -> None:
-    """Hold a result against the action's own schema, also where a sentence or a stand-in led to it.
-
-    MalformedResponse names the place. Pictures are not JSON, and nothing is promised of them.
-    """
-    info = interface.info.get(name)
-    many = result if isinstance(result, list) else [result]
-    if info is None or info.output_schema is None or any(isinstance(one, bytes) for one in many):
+def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
+    """MalformedResponse if a result breaks the schema of its action. Pictures are not JSON, and have no schema."""
+    info = interface.info.get(action)
+    values = result if isinstance(result, list) else [result]
+    if info is None or info.output_schema is None or any(isinstance(value, bytes) for value in values):
         return
     try:
-        compiled(info.output_schema).check(result, what="result")
-    except ValidationError as wrong:
+        compile_schema(info.output_schema).check(result, what="result")
+    except ValidationError as error:
         raise MalformedResponse(
-            f"{name} of {interface.name!r} gave something that breaks its own schema: {wrong.message}", data=wrong.data
+            f"{action} of {interface.name!r} gave something that breaks its own schema: {error.message}",
+            data=error.data,
         ) from None
 
 
-def _telling(call: Call) -> Callable[[str, int, int], None]:
-    def tell(label: str, number: int, total: int) -> None:
-        call.emit(Event("progress", text=f"step {label}", done=float(number - 1), total=float(total)))
-
-    return tell
-
-
-def _parts(result: Any, field: str | None) -> tuple[Part, ...]:
-    """What came of it: pictures as such, everything else as data, under the name that a stand-in must give it."""
-    several = result if isinstance(result, list) and any(isinstance(one, bytes) for one in result) else [result]
-    if field is not None and len(several) == 1 and not isinstance(result, bytes):
-        return (Part(data={field: result}),)
-    return tuple(_part(one) for one in several)
-
-
-def _part(value: Any) -> Part:
-    if isinstance(value, bytes):
-        return Part(raw=value, media_type="image/png")
-    return Part(data=value)
+def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, route: Route) -> Done:
+    """The outcome of a visit: pictures as such, everything else as data."""
+    result, field = visited.result, route.meta.get("output")
+    has_pictures = isinstance(result, list) and any(isinstance(value, bytes) for value in result)
+    values = result if has_pictures else [result]
+    if field is not None and len(values) == 1 and not isinstance(result, bytes):
+        values = [{field: result}]  # the name that the capability gives it for which the website stands in
+    parts = tuple(
+        Part(raw=value, media_type="image/png") if isinstance(value, bytes) else Part(data=value) for value in values
+    )
+    meta: dict[str, Any] = {"action": action}
+    details = {
+        SOURCES: msgspec.to_builtins(visited.sources),
+        HEALS: visited.heals,
+        NOTICES: visited.notices,
+        UNTRUSTED: visited.tools,
+    }
+    meta |= {key: values for key, values in details.items() if values}
+    # Called by its name, an action has the price of its capability. A sentence costs what the action costs.
+    info = interface.info.get(action)
+    usage = Usage(cost=info.cost) if route.target is None and info is not None and info.cost else None
+    return Done(parts, usage=usage, meta=meta)

@@ -1,7 +1,7 @@
-"""Running the actions of a website's interface in a real browser: the synchronous face over ``Session``.
+"""Running the actions of a website's interface in a real browser: the synchronous face of ``Session``.
 
-It takes turns, and a fresh browser when the old one is worn. Everything on the page happens in the session, on the
-bridge's loop, so that an executor works from any thread and inside a running event loop.
+Calls take turns, and a worn browser is replaced between two actions. Everything on the page happens in the session, on
+the bridge's loop, so that an executor works from any thread and inside a running event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agent3.protocols.nlweb.healing import Healer
 from agent3.protocols.nlweb.steps.parameters import inject
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.steps.scene import Source
-from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watching
+from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watch_steps
 from agent3.protocols.nlweb.visit.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.throttle import Throttle
 
@@ -40,9 +40,10 @@ class NLWebExecutor:
 
     The browser runs from ``start_browser`` to ``stop_browser``, or as long as the ``with`` block; at the latest it ends
     with the process. Calls from several threads take turns. Without ``sandbox`` exactly the hosts of the interface can
-    be reached; ``resolver`` and ``overrides`` say where they are (``Overrides`` tells of AGENT3_HOSTS); ``uploads`` is
-    the folder that files may come from; ``wear`` is what makes it take a fresh browser, beside the age that the monitor
-    watches; ``tools`` are what its steps may use beside the page.
+    be reached; ``resolver`` and ``overrides`` say where they are (``Overrides`` explains AGENT3_HOSTS); ``uploads`` is
+    the folder that files may come from; ``wear`` says when to take a fresh browser, beside the age that the monitor
+    watches; ``tools`` are what its steps may use beside the page. Without a finder among them, selectors are healed for
+    as long as the executor lives.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class NLWebExecutor:
         self.monitor = monitor or NLWebPerformanceMonitor(metrics)
         self.timeouts = timeouts or Timeouts()
         self.wear = wear or Wear(seconds=0)
-        self.tools = _healing(tools or Tools(), interface, metrics)
+        self.tools = tools or Tools()
+        if self.tools.finder is None:
+            self.tools = replace(self.tools, finder=Healer(interface, metrics=metrics))
         self._resolver = resolver
         self._overrides = overrides
         self._uploads = None if uploads is None else Path(uploads)
@@ -76,27 +79,27 @@ class NLWebExecutor:
 
     @property
     def page(self) -> View:
-        """The page, in Playwright's words as plain calls: ``page.url``, ``page.title()``, ``page.click("#go")``."""
-        return View(self._running().page, bridge.run)
+        """The page, with Playwright's methods as plain calls: ``page.url``, ``page.title()``, ``page.click("#go")``."""
+        return View(self._get_session().page, bridge.run)
 
     @property
     def sources(self) -> list[Source]:
-        """Where the extractions of the last action had their data from: by selectors, or in which other way."""
-        return list(self._running().scene.sources)
+        """Where the extractions of the last action had their data from: selectors, or which fallback."""
+        return list(self._get_session().scene.sources)
 
     @property
     def healed(self) -> list[dict[str, Any]]:
-        """Which selectors of the last action did not fit any more, and what was taken in their place, how surely."""
-        return self._running().scene.finder.told()
+        """Which selectors of the last action did not fit, what was used in their place, and how sure that was."""
+        return self._get_session().scene.finder.told()
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The page at the latest failure: its picture, what was on it, and the steps before."""
-        kept = self._running().scene.snapshots
-        return kept.last if kept else None
+        """The page at the latest failure: its picture, its content, and the steps before."""
+        snapshots = self._get_session().scene.snapshots
+        return snapshots.last if snapshots else None
 
     def start_browser(self, headless: bool = True) -> None:
-        """Start the browser; nothing happens if it runs already, and one that died is replaced.
+        """Start the browser. One that runs already is kept, and one that died is replaced.
 
         SetupError if there is none on this machine, MissingExtra without Playwright.
         """
@@ -105,10 +108,10 @@ class NLWebExecutor:
                 return
             self.stop_browser()
             self._headless = headless
-            self._open(None)
+            self._open_session()
 
     def stop_browser(self) -> None:
-        """End the browser with its processes and its profile; nothing happens if it does not run."""
+        """Close the browser with its processes and its profile, if it runs."""
         with self._lock:
             session, self._session = self._session, None
             self.monitor.browser_start_time = None
@@ -116,20 +119,28 @@ class NLWebExecutor:
                 _close(session)
 
     def execute_action(self, name: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        """Run all steps of an action and give what they extracted: None, one result, or a list of several.
+        """Run all steps of an action and return what they extracted: None, one result, or a list of several.
 
-        All parameters are judged before the first step runs. CapabilityNotFound for an unknown action, ValidationError
+        All parameters are checked before the first step runs. CapabilityNotFound for an unknown action, ValidationError
         for a parameter that is missing or that no step uses; then the errors of the steps, each naming its step.
         """
         steps, given = prepare(self.interface, name, parameters or {})
         with self._lock:
-            self._renew(steps)
-            return bridge.run(self._running().run(name, steps, given))
+            session = self._get_session()
+            # A worn browser is replaced, and its cookies are kept. Only before an action that begins with a navigation:
+            # any other needs the page that is open.
+            if steps and steps[0].action_type is ActionType.NAVIGATE and (reason := self._find_wear(session)):
+                state = bridge.run(session.state()) if session.alive else None
+                self.stop_browser()
+                self._open_session(state)
+                self._metrics.nlweb_browser_restarts.inc()
+                self._metrics.nlweb_browsers_ended.inc((reason,))
+            return bridge.run(self._get_session().run(name, steps, given))
 
     def _execute_single_action(self, action: NLWebAction) -> Any:
-        """Run one step as it stands; what it gives, or None."""
+        """Run one step as it stands; its result, or None."""
         with self._lock:
-            return bridge.run(self._running().single(action))
+            return bridge.run(self._get_session().single(action))
 
     def _inject_parameters(self, action: NLWebAction, parameters: Mapping[str, Any]) -> NLWebAction:
         """The step with its placeholders filled; ValidationError names one that is missing."""
@@ -144,14 +155,12 @@ class NLWebExecutor:
     ) -> None:
         self.stop_browser()
 
-    def _running(self) -> Session:
+    def _get_session(self) -> Session:
         if self._session is None:
             raise SetupError(f"The browser of {self.interface.name!r} is not running. Call start_browser() first.")
         return self._session
 
-    # The browser's life
-
-    def _open(self, state: Any) -> None:
+    def _open_session(self, state: Any = None) -> None:
         session = Session(
             self.interface,
             self.sandbox,
@@ -160,7 +169,7 @@ class NLWebExecutor:
             timeouts=self.timeouts,
             uploads=self._uploads,
             throttle=self._throttle,
-            watch=watching(self._metrics, self.monitor.action_latencies),
+            watch=watch_steps(self._metrics, self.monitor.action_latencies),
             tools=self.tools,
         )
         bridge.run(session.open(headless=self._headless, state=state))
@@ -168,31 +177,11 @@ class NLWebExecutor:
         self._session = session
         self.monitor.browser_start_time = time.time()
 
-    def _renew(self, steps: list[NLWebAction]) -> None:
-        """A fresh browser, with the old one's cookies, once the monitor finds it old or its wear shows.
-
-        Only before an action that begins by navigating: any other counts on the page that is open.
-        """
-        session = self._running()
-        if not steps or steps[0].action_type is not ActionType.NAVIGATE:
-            return
-        reason = "age" if self.monitor.should_restart_browser() else bridge.run(_worn(session, self.wear))
-        if reason is None:
-            return
-        state = bridge.run(session.state()) if session.alive else None
-        self.stop_browser()
-        self._open(state)
-        self._metrics.nlweb_browser_restarts.inc()
-        self._metrics.nlweb_browsers_ended.inc((reason,))
-
-
-def _healing(tools: Tools, interface: NLWebInterface, metrics: Metrics) -> Tools:
-    """The tools with a finder that heals, unless there is another one; what it learns ends with the executor."""
-    return tools if tools.finder is not None else replace(tools, finder=Healer(interface, metrics=metrics))
-
-
-async def _worn(session: Session, wear: Wear) -> str | None:
-    return await session.chrome.worn(wear) if session.alive else "died"
+    def _find_wear(self, session: Session) -> str | None:
+        """Why the browser should be replaced: the monitor finds it old, or it is worn; None if it should not."""
+        if self.monitor.should_restart_browser():
+            return "age"
+        return bridge.run(session.chrome.find_wear(self.wear)) if session.alive else "died"
 
 
 _OPEN: dict[Session, int] = {}
@@ -204,12 +193,10 @@ def _close(session: Session) -> None:
     bridge.run(session.aclose())
 
 
+# Registered after the bridge registered its own exit handler, and therefore run before it.
+@atexit.register
 def _close_all() -> None:
-    """At exit. A forked child shares the pipes of its parent's browsers, but they are not its to end."""
     for session, pid in list(_OPEN.items()):
+        # A forked child shares the pipes of its parent's browsers, and must not close them.
         if pid == os.getpid():
             _close(session)
-
-
-# After the bridge's own farewell was registered, hence before it runs.
-atexit.register(_close_all)

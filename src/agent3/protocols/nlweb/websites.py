@@ -1,18 +1,18 @@
-"""The gateway's websites: the connector of protocol ``nlweb`` with all it needs from the house.
+"""The gateway's websites: the connector of protocol ``nlweb``, with the database, the vault and the settings behind it.
 
-No browser starts before the first visit, and without the extra ``browser`` only that visit fails.
+No browser starts before the first visit; without the extra ``browser`` only the visits fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from agent3.definitions import NLWebInterface
 from agent3.directory import Directory
 from agent3.env import Env
 from agent3.errors import AgentNotFound
+from agent3.identity.master_keys import Seals
 from agent3.identity.secrets import Vault
 from agent3.model import Agent, Principal
 from agent3.observe.metrics import Metrics
@@ -28,7 +28,6 @@ from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import Visits
 from agent3.security.access import Access
 from agent3.security.outbound import Policy
-from agent3.server.sign_ins import Seals
 from agent3.settings import Web
 from agent3.storage import Database
 
@@ -47,10 +46,10 @@ def websites(
     metrics: Metrics,
     snapshots: Path | None = None,
 ) -> NLWebConnector:
-    """A connector whose sessions are sealed in the database, and which knows the directory's interfaces.
+    """A connector that knows the directory's interfaces and keeps its sessions encrypted in the database.
 
-    Selectors that no longer fit are healed by what earlier visits saw. What a failed visit looked like is kept in the
-    folder ``snapshots``, the newest few.
+    Selectors that no longer fit are healed with what earlier visits saw. The pages of the latest failures are kept in
+    the folder ``snapshots``.
     """
 
     async def find(name: str) -> Agent:
@@ -60,40 +59,38 @@ def websites(
         found = agent.capability(capability)
         return found is not None and bool(access().narrow(principal, agent.id, capability, found.routes))
 
-    sessions = Sessions(database, seals.keys, env=env)
     book = StoredBook(database, env)
 
     def finder(interface: NLWebInterface) -> Healer:
         return Healer(interface, book, metrics=metrics, env=env)
 
-    recording = None if snapshots is None else partial(Snapshots, snapshots)
     visits = Visits(
-        sessions=sessions,
+        sessions=Sessions(database, seals.keys, env=env),
         vault=vault,
         grants=Grants.read(web.secrets),
         robots=Robots(web.robots, env=env),
         finder=finder,
-        snapshots=recording,
+        snapshots=None if snapshots is None else lambda: Snapshots(snapshots),
         metrics=metrics,
     )
-    return NLWebConnector(visits, resolve=understand, load=load, find=find, may=may, sites=Sites(policy))
+    return NLWebConnector(visits, resolve=understand, load=load, find=find, may=may, sites=Sites(policy), env=env)
 
 
 async def forget_website(database: Database, directory: Directory, gone: Agent) -> None:
-    """Forget what was kept for a website that was removed, or that has become another one.
+    """Delete what was stored for a website that was removed, or replaced by another one.
 
-    What a website of the directory has in common with it stays: sessions of the same scope, elements of the same id.
+    What other websites of the directory share with it stays: sessions of the same scope, elements of the same id.
     """
     try:
         interface = interface_of(gone)
     except AgentNotFound:
         return
-    rest = [
-        interface_of(one)
-        for one in await directory.everything()
-        if one.card.get("protocol") == "nlweb" and "interface" in one.card
+    others = [
+        interface_of(agent)
+        for agent in await directory.everything()
+        if agent.card.get("protocol") == "nlweb" and "interface" in agent.card
     ]
-    if scope_of(interface) not in {scope_of(one) for one in rest}:
+    if scope_of(interface) not in {scope_of(other) for other in others}:
         await Sessions(database).forget(site=scope_of(interface))
-    if interface.interface_id not in {one.interface_id for one in rest}:
+    if interface.interface_id not in {other.interface_id for other in others}:
         await StoredBook(database).forget(interface.interface_id)

@@ -1,8 +1,8 @@
-"""Browsers for many at once: a bounded number of places, given out fairly, in a browser that is replaced when worn.
+"""One browser for many visits: a bounded number of contexts, shared fairly, in a browser that is replaced when worn.
 
-A place is the right to have one context open. Whoever waits stands in the line of its owner, and the owners take turns,
-so that one who wants a hundred does not keep out one who wants a single one. A worn browser gets no new contexts; the
-sequences that run in it end in it. It knows nothing of websites.
+A lease is the right to have one context open. Leases are granted through ``FairSlots``, so that an owner who wants a
+hundred does not keep out one who wants a single one. A worn browser gets no new contexts, and the visits that run in it
+finish in it. It knows nothing of websites.
 """
 
 from __future__ import annotations
@@ -10,53 +10,51 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent3.errors import SetupError, Unavailable
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import UNPROTECTED, Chrome, Wear, is_root
-from agent3.protocols.nlweb.browser.fair_slots import Places
+from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 
-__all__ = ["Pool", "places_here"]
+__all__ = ["Pool", "default_size"]
 
 log = logger("nlweb")
 
 _PER_CORE = 2
 """Contexts that keep one core busy; more only cost memory."""
 _CONTEXT_BYTES = 128 * 1024 * 1024
-_STARTS = 3
+_START_ATTEMPTS = 3
 
 
-def places_here() -> int:
-    """How many contexts this machine can keep busy, by its cores and the memory that is free now."""
+def default_size() -> int:
+    """How many contexts this machine can run at once, by its cores and the memory that is free now."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_PER_CORE * cores, _free_bytes() // _CONTEXT_BYTES))
-
-
-def _free_bytes() -> int:
+    size = _PER_CORE * cores
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as lines:
-            found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) * 1024
+            free = next(line for line in lines if line.startswith("MemAvailable:"))
+        size = min(size, int(free.split()[1]) * 1024 // _CONTEXT_BYTES)
     except (OSError, StopIteration, ValueError):
-        return 2**62  # a system that does not tell is not asked to hold back
+        pass  # this system does not tell
+    return max(1, size)
 
 
-class _Holder:
-    """A browser with the number of those who work in it."""
+class _SharedBrowser:
+    """A browser with the number of leases in it."""
 
     def __init__(self, chrome: Chrome):
         self.chrome = chrome
-        self.users = 0
+        self.leases = 0
 
 
 class Pool:
-    """Gives out contexts' places in a browser that is started when the first is wanted.
+    """Leases contexts in a browser that is started with the first lease.
 
-    ``size`` is how many run at once. A browser that died, is old, has had many contexts, has grown large or slow is
-    replaced before the next place is given out. It belongs to the event loop it is used in.
+    ``size`` contexts run at once. A browser that died, is old, has had many contexts, has grown large or slow is
+    replaced before the next lease. It belongs to the event loop it is used in.
     """
 
     def __init__(
@@ -67,96 +65,92 @@ class Pool:
         make: Callable[[], Chrome] = Chrome,
         metrics: Metrics = METRICS,
     ):
-        self.size = size or places_here()
+        self.size = size or default_size()
         self.restarts = 0
-        self._places = Places(self.size)
-        self._wear = wear or Wear()
+        self.slots = FairSlots(self.size)
+        self.wear = wear or Wear()
         self._make = make
         self._metrics = metrics
-        self._holder: _Holder | None = None
-        self._retired: set[_Holder] = set()
+        self._current: _SharedBrowser | None = None
+        self._retired: set[_SharedBrowser] = set()
         self._changing = asyncio.Lock()
         self._closed = False
         self._warned = False
 
+    @property
+    def chrome(self) -> Chrome | None:
+        """The browser that the next lease would get, unless it is worn; None before the first."""
+        return self._current.chrome if self._current else None
+
     @asynccontextmanager
     async def lease(self, owner: str) -> AsyncIterator[Chrome]:
-        """A browser to open one context in, for as long as the block runs."""
-        self._show("waiting", 1)
+        """A browser in which one context may be open for as long as the block runs."""
+        sessions = self._metrics.nlweb_sessions
+        sessions.inc(("waiting",), 1)
         try:
-            await self._places.enter(owner)
+            await self.slots.acquire(owner)
         finally:
-            self._show("waiting", -1)
-        self._show("working", 1)
+            sessions.inc(("waiting",), -1)
+        sessions.inc(("working",), 1)
         try:
-            holder = await self._held()
+            shared = await self._acquire()
             try:
-                yield holder.chrome
+                yield shared.chrome
             finally:
-                await self._let_go(holder)
+                shared.leases -= 1
+                if shared in self._retired and not shared.leases:
+                    self._retired.discard(shared)
+                    # Shielded: the lease may end because its visit is cancelled, and nobody else would close it.
+                    await asyncio.shield(shared.chrome.aclose())
         finally:
-            self._show("working", -1)
-            self._places.leave()
+            sessions.inc(("working",), -1)
+            self.slots.release()
 
     async def aclose(self) -> None:
-        """End every browser, also those in which somebody still works."""
+        """Close every browser, including those with leases."""
         self._closed = True
         async with self._changing:
-            holders = [*self._retired, *([self._holder] if self._holder else [])]
+            browsers = [*self._retired, *([self._current] if self._current else [])]
             self._retired.clear()
-            self._holder = None
-        await asyncio.gather(*(one.chrome.aclose() for one in holders))
+            self._current = None
+        await asyncio.gather(*(shared.chrome.aclose() for shared in browsers))
 
-    async def _held(self) -> _Holder:
-        """The browser in service, replaced first where it is worn, with one more user."""
+    async def _acquire(self) -> _SharedBrowser:
+        """The current browser with one more lease; a worn one is retired and replaced first."""
         async with self._changing:
             if self._closed:
-                raise _closed()
-            holder = self._holder
-            reason = await holder.chrome.worn(self._wear) if holder is not None else None
-            if holder is None or reason is not None:
-                if holder is not None:
-                    await self._retire(holder, reason or "")
-                holder = self._holder = await self._started()
-            holder.users += 1
-            return holder
+                error = Unavailable("The browsers are closed: the gateway is stopping. Try again later.")
+                error.sent = False
+                raise error
+            current = self._current
+            if current is not None and (reason := await current.chrome.find_wear(self.wear)) is not None:
+                log.info("the browser is replaced: %s", reason)
+                self.restarts += 1
+                self._metrics.nlweb_browser_restarts.inc()
+                self._metrics.nlweb_browsers_ended.inc((reason,))
+                self._current = None
+                if current.leases:
+                    self._retired.add(current)
+                else:
+                    await current.chrome.aclose()
+                current = None
+            if current is None:
+                current = self._current = _SharedBrowser(await self._start_browser())
+            current.leases += 1
+            return current
 
-    async def _started(self) -> _Holder:
-        for _ in range(_STARTS - 1):
-            with suppress(SetupError, Unavailable):  # one that is killed as it starts looks like one that is none
-                return await self._start()
-        return await self._start()
-
-    async def _start(self) -> _Holder:
-        chrome = self._make()
-        await chrome.start()
+    async def _start_browser(self) -> Chrome:
         if is_root() and not self._warned:
             self._warned = True
             log.warning("%s", UNPROTECTED)
-        return _Holder(chrome)
-
-    async def _retire(self, holder: _Holder, reason: str) -> None:
-        log.info("the browser is replaced: %s", reason)
-        self.restarts += 1
-        self._metrics.nlweb_browser_restarts.inc()
-        self._metrics.nlweb_browsers_ended.inc((reason,))
-        self._holder = None
-        if holder.users:
-            self._retired.add(holder)
-        else:
-            await holder.chrome.aclose()
-
-    async def _let_go(self, holder: _Holder) -> None:
-        holder.users -= 1
-        if holder in self._retired and not holder.users:
-            self._retired.discard(holder)
-            await asyncio.shield(holder.chrome.aclose())
-
-    def _show(self, state: str, change: int) -> None:
-        self._metrics.nlweb_sessions.inc((state,), change)
-
-
-def _closed() -> Unavailable:
-    over = Unavailable("The browsers are closed: the gateway stops. Try again later.")
-    over.sent = False
-    return over
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            chrome = self._make()
+            try:
+                await chrome.start()
+            except (SetupError, Unavailable):
+                # A browser that is killed while it starts looks like one that cannot run at all: try again.
+                if attempt == _START_ATTEMPTS:
+                    raise
+            else:
+                return chrome
+        raise AssertionError("unreachable: the last attempt returns or raises")

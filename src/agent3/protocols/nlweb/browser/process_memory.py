@@ -1,4 +1,4 @@
-"""How much memory processes take, as this system tells; where it does not, nothing is known and nothing is done."""
+"""Memory of processes, read from ``/proc``. On a system without it nothing is known, and nothing is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["end_renderer", "memory_of", "own_bytes", "parent_of", "too_heavy"]
+__all__ = ["find_oversized", "find_parent", "kill_renderer", "own_bytes", "total_bytes"]
 
 _PROC = Path("/proc")
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -16,39 +16,38 @@ _OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
 
 
-def memory_of(processes: Iterable[int]) -> int:
-    """The bytes that some processes take together, pages that they share counted once; 0 where nobody tells."""
-    total = 0
-    for pid in processes:
-        found = _PSS.search(_read(pid, "smaps_rollup"))
-        total += int(found[1]) * 1024 if found else 0
-    return total
+def total_bytes(pids: Iterable[int]) -> int:
+    """The bytes that some processes take together, with shared pages counted once; 0 if unknown."""
+    # Pss splits each shared page among its users. Summing Rss would count Chromium's code once for every process.
+    found = (_PSS.search(_read(pid, "smaps_rollup")) for pid in pids)
+    return sum(int(match[1]) * 1024 for match in found if match)
 
 
 def own_bytes(pid: int) -> int:
-    """What one process has filled itself: quick to tell, and without the program that all share."""
-    return sum(int(one) for one in _OWN.findall(_read(pid, "status"))) * 1024
+    """The bytes that a process filled itself. Cheaper than ``total_bytes``, and without the shared program code."""
+    return sum(int(kilobytes) for kilobytes in _OWN.findall(_read(pid, "status"))) * 1024
 
 
-def parent_of(pid: int) -> int | None:
-    """The process that started another, or None where nobody tells."""
-    found = _PARENT.search(_read(pid, "status"))
-    return int(found[1]) if found else None
+def find_parent(pid: int) -> int | None:
+    """The process that started another, or None if unknown."""
+    match = _PARENT.search(_read(pid, "status"))
+    return int(match[1]) if match else None
 
 
-def too_heavy(sizes: dict[int, int], page: int, whole: int) -> list[int]:
-    """Which processes of pages take too much: more than one page may, or, of all that do together, the most.
+def find_oversized(sizes: dict[int, int], page_limit: int, total_limit: int) -> list[int]:
+    """The page processes to kill: those over ``page_limit``, or the largest if all together exceed ``total_limit``.
 
-    A page that takes no more than a quarter of what it may is never to blame: then there are only many of them.
+    A page below a quarter of ``page_limit`` is never killed for the total: then there are only many small ones.
     """
-    found = [pid for pid, size in sizes.items() if size > page]
-    if not found and sum(sizes.values()) > whole:
-        found = [pid for pid in sizes if sizes[pid] == max(sizes.values()) and sizes[pid] > page // 4][:1]
-    return found
+    oversized = [pid for pid, size in sizes.items() if size > page_limit]
+    if not oversized and sum(sizes.values()) > total_limit:
+        largest = max(sizes, key=sizes.__getitem__)
+        oversized = [largest] if sizes[largest] > page_limit // 4 else []
+    return oversized
 
 
-def end_renderer(pid: int) -> bool:
-    """Kill the process of a page; whether it was one."""
+def kill_renderer(pid: int) -> bool:
+    """Kill the process of a page. False if it is not (or no longer) one: pids are reused."""
     if "--type=renderer" not in _read(pid, "cmdline"):
         return False
     try:

@@ -1,8 +1,8 @@
 """What a website's interface may reach: the rules on addresses, and the guard that applies them to every connection.
 
-``NLWebSandbox`` judges an address before a navigation; ``Guard`` judges what the browser really asks for, name and
-resolved address, and answers to the proxy. The second is the boundary: a browser reads addresses in more ways than any
-check in Python foresees. Neither knows a browser.
+``NLWebSandbox`` judges an address before a navigation; ``Guard`` judges what the browser really connects to, by name
+and by resolved address, on behalf of the proxy. The guard is the boundary: a browser reads addresses in more ways than
+any check in Python foresees. Neither knows a browser.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import SecurityError, SetupError, Unavailable
 from agent3.observe.metrics import METRICS
-from agent3.security import outbound as network
+from agent3.security.outbound import Policy, judge, parse_url
 
-__all__ = ["Guard", "NLWebSandbox", "Overrides", "Resolver", "Rule", "place", "resolve"]
+__all__ = ["Guard", "NLWebSandbox", "Overrides", "Resolver", "Rule", "is_loopback", "place", "resolve"]
 
 Address = tuple[str, int]
 Resolver = Callable[[str, int], Awaitable[Sequence[Address]]]
@@ -31,34 +31,35 @@ _LONGEST_URL = 8_192
 _WEB_PORTS = frozenset({80, 443})
 _SHOWN = 200
 """Characters of an address that an error shows."""
-_WEB = network.Policy(setting="sandbox")
-_VOUCHED = network.Policy(allow_loopback=True, allow_private=True)
+_WEB = Policy(setting="sandbox")
+_VOUCHED = Policy(allow_loopback=True, allow_private=True)
+"""For addresses given by the operator. Metadata services and reserved ranges stay closed even so."""
 
 
 class Executor(Protocol):
-    """The side of an executor that a sandbox needs."""
+    """What a sandbox needs of an executor."""
 
     def _execute_single_action(self, action: NLWebAction) -> Any: ...
 
 
 def place(url: str) -> Address:
-    """The host and port that a web address means, in their one form; SecurityError if two readers could disagree."""
+    """The host and port of a web address, normalised; SecurityError if two parsers could disagree about them."""
     if len(url) > _LONGEST_URL:
         raise SecurityError(f"The URL is longer than {_LONGEST_URL} characters")
-    target = network.parse_url(url, _WEB)
+    target = parse_url(url, _WEB)
     return target.host or "", target.port or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A host that may be reached: on the port it names, or on the two of the web."""
+    """A host that may be reached: on the port it names, or on 80 and 443."""
 
     host: str
     port: int | None = None
     subdomains: bool = False
 
     @classmethod
-    def read(cls, text: str, *, subdomains: bool = False) -> Rule:
+    def parse(cls, text: str, *, subdomains: bool = False) -> Rule:
         """From ``airline.com``, ``airline.com:8443``, ``[::1]:8080`` or a whole address."""
         url = text if "://" in text else f"https://{text}"
         try:
@@ -70,16 +71,31 @@ class Rule:
         return cls(host, port if urlsplit(url).port else None, subdomains)
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether that host and port are meant. A subdomain begins at a dot: evilairline.com is none of airline.com."""
+        """Whether that host and port match. A subdomain begins at a dot: evilairline.com is not part of airline.com."""
         if self.port != port and (self.port is not None or port not in _WEB_PORTS):
             return False
-        return host == self.host or (self.subdomains and host.endswith(f".{self.host}") and not _is_literal(host))
+        return host == self.host or (
+            self.subdomains and host.endswith(f".{self.host}") and _parse_literal(host) is None
+        )
+
+    def includes(self, other: Rule) -> bool:
+        """Whether this rule covers everything that another one does."""
+        if other.subdomains and not self.subdomains:
+            return False
+        if other.port is None:  # 80 and 443
+            return self.port is None and self.covers(other.host, 443)
+        return self.covers(other.host, other.port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port is None else f":{self.port}"
+        return f"{'*.' if self.subdomains else ''}{host}{port}"
 
 
 class NLWebSandbox:
     """An allow-list of domains, with their subdomains at a label boundary.
 
-    Given to an executor it decides what its pages may reach; without one an executor allows exactly the hosts of its
+    Given to an executor it decides what the pages may reach; without one an executor allows exactly the hosts of its
     interface. An entry without a port means the ports 80 and 443.
     """
 
@@ -92,7 +108,7 @@ class NLWebSandbox:
 
     @classmethod
     def of(cls, interface: NLWebInterface) -> Self:
-        """The sandbox that an interface describes itself: the host of base_url and those it lists."""
+        """The sandbox of an interface: the host of its base_url and those in its allowed_hosts."""
         return cls([interface.base_url, *interface.allowed_hosts], subdomains=interface.allow_subdomains)
 
     def validate_url(self, url: str) -> bool:
@@ -108,8 +124,8 @@ class NLWebSandbox:
         return None if self.allows(host, port) else f"{host}:{port} is not among the allowed hosts"
 
     def allows(self, host: str, port: int) -> bool:
-        """Whether that host and port are on the list. Read anew each time, so that the list may be changed."""
-        rules = (Rule.read(one, subdomains=self.subdomains) for one in self.ALLOWED_DOMAINS)
+        """Whether that host and port are on the list. The list is read each time, so that it may be changed."""
+        rules = (Rule.parse(domain, subdomains=self.subdomains) for domain in self.ALLOWED_DOMAINS)
         return any(rule.covers(host, port) for rule in rules)
 
     def require(self, url: str) -> None:
@@ -119,10 +135,10 @@ class NLWebSandbox:
             raise SecurityError(f"Navigation to {url[:_SHOWN]} blocked", data={"reason": reason})
 
     def execute_with_sandbox(self, executor: Executor, action: NLWebAction) -> Any:
-        """Run one step if this sandbox lets it; SecurityError if it would navigate elsewhere.
+        """Run one step if this sandbox allows it; SecurityError if it would navigate elsewhere.
 
-        What the page itself then asks for is judged by the executor's own sandbox, connection by connection. (Headers
-        such as Content-Security-Policy, which the documents set here, bind only where a *server* sends them.)
+        What the page then connects to is judged by the executor's own sandbox, connection by connection. (Headers such
+        as Content-Security-Policy, which the requirements set here, only bind if a *server* sends them.)
         """
         if action.action_type is ActionType.NAVIGATE:
             self.require(action.value or "")
@@ -133,13 +149,13 @@ class NLWebSandbox:
 class Overrides:
     """Hosts whose addresses are given by hand, for tests and intranets, and keys that may sign for them.
 
-    ``AGENT3_HOSTS="airline.com=127.0.0.1:8443,intra.example:80=10.0.0.7"`` names them: a host with or without its
-    port, then the address, whose port defaults to the one asked for. Whoever sets it vouches for the address, so a
-    private one passes. ``AGENT3_HOST_KEYS`` holds base64 SHA-256 digests of public keys, as in HTTP pinning.
+    ``AGENT3_HOSTS="airline.com=127.0.0.1:8443,intra.example:80=10.0.0.7"`` lists them: a host with or without its
+    port, then the address, whose port defaults to the requested one. The operator vouches for these addresses, so
+    private ones are allowed. ``AGENT3_HOST_KEYS`` holds base64 SHA-256 digests of public keys, as in HTTP pinning.
 
-    Of the ways to make Chromium take a self-made certificate this is the narrowest. ``ignore_https_errors`` turns
-    checking off for every host of the page, and a certificate put into the user's own store outlives the run. A
-    digest is believed only from whoever holds that very key; every other certificate is checked as always.
+    Of the ways to make Chromium accept a self-made certificate this is the narrowest. ``ignore_https_errors`` turns
+    checking off for every host of the page, and a certificate in the user's own store outlives the run. A digest only
+    vouches for the owner of that very key; every other certificate is checked as always.
     """
 
     hosts: Mapping[str, tuple[str, int | None]]
@@ -147,28 +163,24 @@ class Overrides:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
-        """From the environment; SetupError names an entry that cannot be read."""
-        entries = [one.strip() for one in environ.get("AGENT3_HOSTS", "").split(",") if one.strip()]
-        keys = [one.strip() for one in environ.get("AGENT3_HOST_KEYS", "").split(",") if one.strip()]
-        return cls(dict(map(_override, entries)), tuple(keys))
+        """From the environment; SetupError names an entry that cannot be parsed."""
+        hosts: dict[str, tuple[str, int | None]] = {}
+        for entry in _split(environ.get("AGENT3_HOSTS", "")):
+            host, _, address = entry.partition("=")
+            try:
+                parts = urlsplit(f"//{address.strip()}")
+                hosts[host.strip().lower()] = str(ipaddress.ip_address(parts.hostname or "")), parts.port
+            except ValueError:
+                raise SetupError(
+                    f"AGENT3_HOSTS: {entry!r} cannot be read. Write host=address or host=address:port, "
+                    "such as airline.com=127.0.0.1:8443, with an IP address on the right."
+                ) from None
+        return cls(hosts, tuple(_split(environ.get("AGENT3_HOST_KEYS", ""))))
 
     def find(self, host: str, port: int) -> Address | None:
         """The address given for a host, or None."""
         found = self.hosts.get(f"{host}:{port}") or self.hosts.get(host)
         return found and (found[0], found[1] or port)
-
-
-def _override(entry: str) -> tuple[str, tuple[str, int | None]]:
-    host, _, where = entry.partition("=")
-    try:
-        parts = urlsplit(f"//{where.strip()}")
-        address = str(ipaddress.ip_address(parts.hostname or ""))
-        return host.strip().lower(), (address, parts.port)
-    except ValueError:
-        raise SetupError(
-            f"AGENT3_HOSTS: {entry!r} cannot be read. Write host=address or host=address:port, "
-            "such as airline.com=127.0.0.1:8443, with an IP address on the right."
-        ) from None
 
 
 async def resolve(host: str, port: int) -> Sequence[Address]:
@@ -178,16 +190,16 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unavailable(f"{host} could not be resolved: {(error.strerror or str(error)).lower()}") from None
-    return list(dict.fromkeys((str(one[4][0]), port) for one in found))
+    return list(dict.fromkeys((str(sockaddr[0]), port) for *_, sockaddr in found))
 
 
 class Guard:
     """Decides for each connection of a browser whether it is made, and to which address.
 
-    A name is resolved here, once, and all its addresses are judged before any is used, so that a name that answers
-    differently the second time gains nothing. Loopback passes for a base_url that is itself loopback; private addresses
-    only where a resolver given in code or AGENT3_HOSTS answers with them, for their author vouches for it. Metadata
-    services and the like stay closed for everyone.
+    A name is resolved here, once, and all its addresses are judged before any is used: a name that resolves differently
+    the second time (DNS rebinding) gains nothing. Loopback is allowed for a base_url that is itself loopback; private
+    addresses only where a resolver given in code or AGENT3_HOSTS returns them, because their author vouches for them.
+    Metadata services and the like stay closed for everyone.
     """
 
     def __init__(
@@ -201,40 +213,42 @@ class Guard:
         self._sandbox = sandbox
         self._resolver = resolver
         self._overrides = overrides or Overrides({})
-        self._home = _loopback_home(base_url)
+        host = (urlsplit(base_url).hostname or "").lower()
+        self._loopback_host = host if is_loopback(host) else None
 
     async def admit(self, host: str, port: int) -> Sequence[Address]:
         """The judged addresses to connect to; SecurityError if the host or one of its addresses is refused."""
         if not self._sandbox.allows(host, port):
-            raise self._refusal("browser_host", f"{host}:{port} is not among the allowed hosts of this interface")
+            METRICS.outbound_blocked.inc(("browser_host",))
+            raise SecurityError(f"{host}:{port} is not among the allowed hosts of this interface")
+        policy = _VOUCHED
+        addresses: Sequence[Address]
         if given := self._overrides.find(host, port):
-            return self._judged(host, [given], _VOUCHED)
-        if self._resolver:
-            return self._judged(host, await self._resolver(host, port), _VOUCHED)
-        return self._judged(host, await resolve(host, port), network.Policy(allow_loopback=host == self._home))
-
-    def _judged(self, host: str, addresses: Sequence[Address], policy: network.Policy) -> Sequence[Address]:
+            addresses = [given]
+        elif self._resolver:
+            addresses = await self._resolver(host, port)
+        else:
+            addresses = await resolve(host, port)
+            policy = Policy(allow_loopback=host == self._loopback_host)
         for address, _ in addresses:
-            if rule := network.judge(address, policy):
-                raise self._refusal("browser_address", f"{host} leads to a {rule} address")
+            if rule := judge(address, policy):
+                METRICS.outbound_blocked.inc(("browser_address",))
+                raise SecurityError(f"{host} leads to a {rule} address")
         return addresses
 
-    def _refusal(self, rule: str, reason: str) -> SecurityError:
-        METRICS.outbound_blocked.inc((rule,))
-        return SecurityError(reason)
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name says by itself that it is this machine: ``localhost``, or a loopback address."""
+    literal = _parse_literal(host)
+    return host == "localhost" or (literal is not None and literal.is_loopback)
 
 
-def _loopback_home(base_url: str) -> str | None:
-    """The host of an interface whose own address says that it is this machine."""
-    host = (urlsplit(base_url).hostname or "").lower()
-    if host == "localhost" or (_is_literal(host) and ipaddress.ip_address(host).is_loopback):
-        return host
-    return None
-
-
-def _is_literal(host: str) -> bool:
+def _parse_literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def _split(entries: str) -> list[str]:
+    return [entry.strip() for entry in entries.split(",") if entry.strip()]

@@ -1,4 +1,4 @@
-"""The one door to Playwright, opened when the first browser is wanted."""
+"""The only import of Playwright, made when the first browser is needed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What this machine knows of websites, for who visits them without a gateway: sessions, heals, the operator's word.
+"""What this machine knows of websites, for visits without a gateway: sessions, heals, and the operator's settings.
 
-It is the gateway's own database, where there is one: nothing is made for a single visit. A gateway may be running.
+It uses the gateway's own database if there is one; none is made for a single visit. A gateway may be running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agent3.protocols.nlweb.healing import Healer, StoredBook
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
-from agent3.protocols.nlweb.visit.visits import Finding
+from agent3.protocols.nlweb.visit.visits import MakeFinder
 from agent3.settings import Settings, data_folder
 from agent3.storage import open_database
 from agent3.storage.connect import sqlite_path
@@ -26,36 +26,37 @@ from agent3.storage.connect import sqlite_path
 __all__ = ["PERSON", "Home", "at_home"]
 
 PERSON = LOCAL.id
-"""Whose sessions they are: those of the local person, as at the gateway."""
+"""The owner of the sessions: the local person, as at the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Without anything it is a stranger's: no cookies, no heals, no secrets. It belongs to one event loop."""
+    """Empty it knows nothing: no cookies, no heals, no secrets. It belongs to one event loop."""
 
     grants: Grants = field(default_factory=Grants)
     robots: Robots = field(default_factory=Robots)
     sessions: Sessions | None = None
-    finder: Finding | None = None
+    finder: MakeFinder | None = None
 
     async def known(self, interface: NLWebInterface) -> Any:
-        """What a site stored in the browser when it was last visited by such an interface, or None."""
+        """What a site stored in the browser at the last visit with such an interface, or None."""
         if self.sessions is None or not self.grants.cover(interface):
             return None
         return await self.sessions.load(PERSON, scope_of(interface))
 
     async def remember(self, interface: NLWebInterface, state: Any) -> None:
-        """For the next visit; what was never there is not begun by an empty one."""
+        """Store a state for the next visit, unless it is empty."""
         if self.sessions is not None and (state["cookies"] or state["origins"]):
             await self.sessions.save(PERSON, scope_of(interface), state)
 
 
 @asynccontextmanager
 async def at_home(settings: Settings, *, fresh: bool = False) -> AsyncIterator[Home]:
-    """The home of these settings; ``fresh`` leaves out what earlier visits left, and so does a machine without any."""
+    """The home of these settings. With ``fresh``, or if no gateway ever ran here, it has no sessions and no heals."""
     grants, robots = Grants.read(settings.web.secrets), Robots(settings.web.robots)
-    url = None if fresh else _database(settings)
-    if url is None:
+    url = settings.storage.url or f"sqlite:///{data_folder() / 'agent3.db'}"
+    file = sqlite_path(url) if url.startswith("sqlite:") else None
+    if fresh or (url.startswith("sqlite:") and (file is None or not file.is_file())):
         yield Home(grants, robots)
         return
     database = await open_database(url, max_bytes=settings.storage.max_bytes)
@@ -69,12 +70,3 @@ async def at_home(settings: Settings, *, fresh: bool = False) -> AsyncIterator[H
         yield Home(grants, robots, Sessions(database, seals.keys), finder)
     finally:
         await database.aclose()
-
-
-def _database(settings: Settings) -> str | None:
-    """The database of a gateway that ran here; None if there never was one."""
-    url = settings.storage.url or f"sqlite:///{data_folder() / 'agent3.db'}"
-    if not url.startswith("sqlite:"):
-        return url
-    file = sqlite_path(url)
-    return url if file is not None and file.is_file() else None

@@ -1,7 +1,7 @@
 """A page in a context of its own, behind its guarded proxy: the asynchronous core under executor and connector.
 
-It runs steps on the page, keeps their time, counts them, and translates what goes wrong into the house's errors. It
-knows nothing of threads, of who asked, or where cookies are kept.
+It runs steps on the page, keeps their time, counts them, and translates what goes wrong into our errors. It knows
+nothing of threads, of callers, or of where cookies are stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
@@ -32,9 +32,9 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.llm.port import LLM
-from agent3.observe import logs
+from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.browser.chromium import Chrome
+from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
 from agent3.protocols.nlweb.browser.sdk import playwright
@@ -51,14 +51,18 @@ from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Response
 
-__all__ = ["TARGETS", "OnStep", "Session", "Timeouts", "Tools", "Watch", "watching"]
+__all__ = ["READING", "TARGETS", "OnStep", "OnWaiting", "Session", "Timeouts", "Tools", "Watch", "watch_steps"]
+
+log = logger("nlweb")
 
 Watch = Callable[[ActionType, str, float], None]
-"""Hears of every step: its kind, how it ended, and its seconds."""
+"""Called after every step with its kind, how it ended, and its seconds."""
 OnStep = Callable[[str, int, int], None]
-"""Hears of a step before it runs: its label, its number, and how many there are."""
+"""Called before a step with its label, its number, and the number of steps."""
+OnWaiting = Callable[[bool], None]
+"""Called with True when the site was asked for a page, and with False when it came or the wait is ours."""
 
-_READING = frozenset(
+READING = frozenset(
     {
         ActionType.NAVIGATE,
         ActionType.EXTRACT,
@@ -70,9 +74,8 @@ _READING = frozenset(
         ActionType.CLOSE,
     }
 )
-"""Steps that ask and look, and change nothing: a page that is asked for twice is the same page (RFC 9110, 9.2.1)."""
-
-_DEEDS = frozenset(
+"""Steps that change nothing: a page that is requested twice is the same page (GET is safe, RFC 9110, 9.2.1)."""
+_ON_ONE_ELEMENT = frozenset(
     {
         ActionType.CLICK,
         ActionType.TYPE,
@@ -84,14 +87,13 @@ _DEEDS = frozenset(
         ActionType.UPLOAD,
     }
 )
+"""Steps that do nothing before their one element is found."""
 
 TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
-"""RT-014's seconds for each step; every other kind has one."""
+"""RT-014's seconds for each kind of step; every other kind has one."""
 
-logger = logs.get("nlweb")
-
-# Beyond a step's own time, for what Playwright does without a limit of its own, such as an evaluation.
 _MARGIN = 2.0
+"""Beyond a step's own time, for what Playwright does without a limit of its own, such as an evaluation."""
 _MODEL_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 15.0
@@ -103,7 +105,7 @@ _NET = re.compile(r"net::(ERR_\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the steps may use beside the page: who finds elements, a language model, secrets, and who records."""
+    """What the steps may use beside the page: a finder of elements, a language model, secrets, and snapshots."""
 
     finder: Finder | None = None
     llm: LLM | None = None
@@ -113,7 +115,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds that a step may take where it does not say so itself."""
+    """Seconds that a step may take if it does not say so itself."""
 
     step: float = 5.0
     navigation: float = 15.0
@@ -138,8 +140,9 @@ class Timeouts:
 class Session:
     """One context with its page. It belongs to the event loop that opened it.
 
-    Without ``chrome`` it has a browser of its own, which ends with it. ``aclose`` leaves nothing behind, also after a
-    failure and if called twice. ``throttle`` holds its pages back for the website's sake; ``watch`` hears of each step.
+    Without ``chrome`` it starts a browser of its own and closes it with itself. ``aclose`` leaves nothing behind, also
+    after a failure and if called twice. ``throttle`` delays its pages for the website's sake, with the ``Crawl-delay``
+    that ``robots`` reads. ``watch`` is called after each step, ``on_step`` before it.
     """
 
     def __init__(
@@ -153,8 +156,10 @@ class Session:
         timeouts: Timeouts | None = None,
         uploads: Path | None = None,
         throttle: Throttle | None = None,
+        robots: Robots | None = None,
         watch: Watch | None = None,
         on_step: OnStep | None = None,
+        on_waiting: OnWaiting | None = None,
         tools: Tools | None = None,
     ):
         self._interface = interface
@@ -164,39 +169,41 @@ class Session:
         self._uploads = uploads
         self._timeouts = timeouts or Timeouts()
         self._throttle = throttle
+        self._robots = robots or Robots(resolver=resolver, overrides=self._overrides)
         self._pace = Pace.of(interface)
+        self._knows_delay = self._pace.seconds == 0  # a site without a pace is not asked for one
         self._site = site_of(interface.base_url)
         self._watch = watch
         self._on_step = on_step
+        self._on_waiting = on_waiting
         self._tools = tools or Tools()
-        self._robots = Robots(resolver=resolver, overrides=self._overrides)
         guard = Guard(sandbox, base_url=interface.base_url, resolver=resolver, overrides=self._overrides)
         self.proxy = GuardedProxy(guard.admit)
         self._stack = AsyncExitStack()
         self._scene: Scene | None = None
+        self._awaited: str | None = None
+        """The selector that the running step waits for."""
         self.crashed = False
         """Whether the page died, though the browser may live."""
-        self.heavy = False
-        """Whether it was ended for the memory it took: another try would end the same."""
-        self._awaits: str | None = None
-        """The selector that the running step waits for."""
+        self.oversized = False
+        """Whether the page was killed for its memory: another attempt would end the same."""
         self.hung = False
-        """Whether the page no longer answers. The next action that begins by navigating gets another one."""
+        """Whether the page no longer answers. The next action that begins with a navigation gets another page."""
         self.touched = False
         """Whether a step has run that does more than read."""
-        self.asks: str | None = None
-        """What a page shows to those it does not know: a navigation that ends there is refused."""
+        self.login_selector: str | None = None
+        """What a page shows to visitors who are not logged in: a navigation that ends there is refused."""
 
     @property
     def alive(self) -> bool:
-        """Whether the browser is there and its page answers."""
+        """Whether the session is open, and neither its browser nor its page has died."""
         return self._scene is not None and self._chrome is not None and self._chrome.alive and not self.crashed
 
     @property
     def chrome(self) -> Chrome:
         """The browser, while the session is open."""
         if self._chrome is None or self._scene is None:
-            raise self._not_running()
+            raise self._not_open()
         return self._chrome
 
     @property
@@ -206,9 +213,9 @@ class Session:
 
     @property
     def scene(self) -> Scene:
-        """Where the steps play, while the session is open."""
+        """The page with all that the steps share, while the session is open."""
         if self._scene is None:
-            raise self._not_running()
+            raise self._not_open()
         return self._scene
 
     async def open(self, *, headless: bool = True, state: Any = None) -> None:
@@ -224,101 +231,131 @@ class Session:
                 context = await self._chrome.context(server, state=state)
             else:
                 context = await self._chrome.context(server, state=state)
-                stack.push_async_callback(_closed, context)
-            self._scene = self._set(await self._first_page(context))
+                stack.push_async_callback(close_in_time, context.close, _CLOSE_SECONDS)
+            page = await self._new_page(context)
+            context.on("response", self._note_response)
+            self._scene = Scene(
+                page,
+                self._interface,
+                self._tools.finder or Plain(),
+                self._uploads,
+                llm=self._tools.llm,
+                secrets=self._tools.secrets,
+                snapshots=self._tools.snapshots or Snapshots(),
+            )
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
-        """End page, context and proxy, and the browser if it is our own, in this order."""
+        """Close page, context and proxy, and the browser if it is our own, in this order."""
         self._scene = None
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
     async def state(self) -> Any:
-        """Cookies and local storage, for the session that follows this one; Unavailable if the browser is gone."""
+        """Cookies and local storage for the next session; Unavailable if the browser is gone."""
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 return well_formed(await self.page.context.storage_state())
         except (TimeoutError, playwright().Error):
-            raise Unavailable("The browser went away with what it knew of its session.") from None
+            raise Unavailable("The browser went away, and its cookies with it.") from None
 
-    async def run(self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]) -> Any:
+    async def run(
+        self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any], *, seconds: float | None = None
+    ) -> Any:
         """Run the steps of an action with its parameters: None, one result, or a list of several.
 
-        Every step is judged before the first one runs. CallTimeout if all together take longer than
-        ``timeouts.sequence``; otherwise as ``perform``, after what ``workflow`` tries again.
+        Every step is checked before the first one runs. CallTimeout if all together take longer than ``seconds``
+        (``timeouts.sequence`` by default); otherwise as ``perform``, after the retries of ``workflow``.
         """
         if self.hung and steps and steps[0].action_type is ActionType.NAVIGATE:
-            await self._replace_page()
+            # A page that hangs in a script of its own would not even navigate away.
+            await self.scene.renew(await self._new_page(self.page.context))
+            self.hung = False
         return await workflow.run(
             self.scene,
             steps,
             parameters,
             self.perform,
             name=name,
-            seconds=self._timeouts.sequence,
+            seconds=self._timeouts.sequence if seconds is None else seconds,
             on_step=self._on_step,
         )
 
     async def single(self, action: NLWebAction) -> Any:
-        """Run one step as it stands, as ``perform``; of a failure the page is kept."""
+        """Run one step as it stands, as ``perform``; a failure leaves a snapshot of the page."""
         return await workflow.single(self.scene, action, self.perform, self._timeouts.sequence)
 
     async def perform(self, action: NLWebAction, label: str = "", limit: float = math.inf) -> Any:
-        """Run one filled step; what it gives, or None. ``label`` names it in errors; ``limit`` is the most it may take.
+        """Run one filled step; its result or None. ``label`` names it in errors; ``limit`` is the most it may take.
 
         CallTimeout if it took too long, SecurityError if it, or where the page went, is not allowed, and another
-        TargetError for what the page or browser did. An optional step gives None instead of a TargetError.
+        TargetError for what the page or browser did. An optional step returns None instead of a TargetError.
         """
         start = time.perf_counter()
         status = "error"
         try:
             self.scene.label = label or describe(action)
-            result = well_formed(await self._judged(action, self.scene.label, limit))
+            result = well_formed(await self._attempt(action, self.scene.label, limit))
             status = "success"
-        except Agent3Error as error:
-            status = _status(error)
+        except CallTimeout:
+            status = "timeout"
+            raise
+        except SecurityError:
+            status = "blocked"
             raise
         finally:
             if self._watch is not None:
                 self._watch(action.action_type, status, time.perf_counter() - start)
         return result
 
-    # Inside
+    # One step, and what may go wrong with it
 
-    async def _judged(self, action: NLWebAction, label: str, limit: float) -> Any:
+    async def _attempt(self, action: NLWebAction, label: str, limit: float) -> Any:
         seconds = min(self._timeouts.of(action), limit)
+        margin = _MARGIN
+        if action.action_type is ActionType.EXTRACT and self.scene.llm is not None:
+            margin += _MODEL_SECONDS
         refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
+        failure: Agent3Error
         try:
-            allowed = self._allowed(action)
-            await self._in_turn(action)
-            async with asyncio.timeout(seconds + self._margin(action)):
-                return await self._perform(allowed, seconds)
+            if action.action_type is ActionType.NAVIGATE:
+                value = action.value or ""
+                url = value if _SCHEME.match(value) else urljoin(self._interface.base_url, value)
+                self._sandbox.require(url)
+                action = action.model_copy(update={"value": url})
+                await self._wait_for_turn()
+            elif action.action_type is ActionType.UPLOAD:
+                action = action.model_copy(update={"value": str(inside(self._uploads, action.value or ""))})
+            async with asyncio.timeout(seconds + margin):
+                return await self._run_step(action, seconds)
         except (TimeoutError, playwright().TimeoutError) as error:
-            late = error if isinstance(error, CallTimeout) else self._undone(action, error, label, seconds)
-            failure: Agent3Error = late
-            if isinstance(late, ElementMissing) and self._awaits == action.selector and _is_one_deed(action):
-                self.touched = touched  # what is not there was not touched
-            self.hung = not await self._answers()
-        except msgspec.ValidationError:  # our scripts run among the page's own, and it may change what they give
-            failure = MalformedResponse(f"Step {label}: the page gave something else than was read from it.")
+            failure = error if isinstance(error, CallTimeout) else self._explain_timeout(action, error, label, seconds)
+            # An element that is missing was not touched, if the step does nothing before it is found.
+            only_looked = self._awaited == action.selector and action.action_type in _ON_ONE_ELEMENT
+            if isinstance(failure, ElementMissing) and only_looked and not action.popup:
+                self.touched = touched
+            await self._note_whether_hung()
+        except msgspec.ValidationError:  # our scripts run in the page's world, and it may change what they return
+            failure = MalformedResponse(f"Step {label}: the page returned something else than was read from it.")
         except playwright().Error as error:
             if self._chrome is not None and _LOST.search(error.message):
-                await self._chrome.check()
-            failure = self._translated(error, label, refusals, failures)
+                await self._chrome.is_responding()
+            failure = self._translate(str(error.message).splitlines()[0], label, refusals, failures)
         except (SecurityError, TargetError) as error:
-            failure = self._shut_out(error, refusals, failures)
-        failure = self._outside() or failure
+            failure = self._unmask_proxy(error, refusals, failures)
+        failure = self._find_outside() or failure
         if isinstance(failure, SecurityError | Unavailable):
-            await self._retreat()
+            # Leave a page that is not one: a refused address, or the browser's error page that is still loading.
+            with suppress(TimeoutError, SetupError, playwright().Error):
+                await go(self.page, "about:blank", _MARGIN * 1000)
         if action.optional and isinstance(failure, TargetError) and self.alive:
             return None
         raise failure from None
 
-    async def _perform(self, action: NLWebAction, seconds: float) -> Any:
+    async def _run_step(self, action: NLWebAction, seconds: float) -> Any:
         end = time.monotonic() + seconds
-        self.touched |= action.action_type not in _READING
-        self._awaits = action.selector
+        self.touched |= action.action_type not in READING
+        self._awaited = action.selector
         try:
             result = await STEPS[action.action_type](self.scene, action, _left(end))
         except playwright().Error as error:
@@ -327,100 +364,104 @@ class Session:
                 raise
             result = await STEPS[action.action_type](self.scene, action, _left(end))
         if action.wait_for:
-            place = await self.scene.place(action, _left(end))
+            where = await self.scene.place(action, _left(end))
             awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
-            self._awaits = action.wait_for
-            await self.scene.finder.appears(place, awaited, _left(end))
-        if outside := self._outside():
+            self._awaited = action.wait_for
+            await self.scene.finder.appears(where, awaited, _left(end))
+        if outside := self._find_outside():
             raise outside
-        if action.action_type is ActionType.NAVIGATE:
-            await self._require_known()
+        asks = self.login_selector if action.action_type is ActionType.NAVIGATE else None
+        if asks is not None and await self.page.locator(asks).first.is_visible():
+            raise TargetRefused(f"{self._interface.name} asks for a login: it does not recognise this session.")
         return result
 
-    def _margin(self, action: NLWebAction) -> float:
-        asks_a_model = action.action_type is ActionType.EXTRACT and self.scene.llm is not None
-        return _MARGIN + (_MODEL_SECONDS if asks_a_model else 0.0)
-
-    async def _require_known(self) -> None:
-        if self.asks is not None and await self.page.locator(self.asks).first.is_visible():
-            raise TargetRefused(f"{self._interface.name} asks for a login: it does not know this session any more.")
-
-    def _allowed(self, action: NLWebAction) -> NLWebAction:
-        """The step as it may run: addresses made whole and judged, files looked for where they may be."""
-        if action.action_type is ActionType.NAVIGATE:
-            value = action.value or ""
-            url = value if _SCHEME.match(value) else urljoin(self._interface.base_url, value)
-            self._sandbox.require(url)
-            return action.model_copy(update={"value": url})
-        if action.action_type is ActionType.UPLOAD:
-            return action.model_copy(update={"value": str(inside(self._uploads, action.value or ""))})
-        return action
-
-    def _outside(self) -> SecurityError | None:
-        """A refused redirect over http ends on the proxy's own answer: the page is outside then, with nothing in it."""
+    def _find_outside(self) -> SecurityError | None:
+        """A refused redirect over http ends on the proxy's own answer: an empty page at a forbidden address."""
         url = self._scene.page.url if self._scene else ""
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url[:200]} blocked", data={"reason": reason}) if reason else None
 
-    def _shut_out(self, error: Agent3Error, refusals: int, failures: int) -> Agent3Error:
-        """The proxy's own answers are no words of the site: 403 for a refused address, 502 where nobody answers."""
-        shut = isinstance(error, TargetRefused) and self.proxy.refusals > refusals
-        gone = isinstance(error, Unavailable) and self.proxy.failures > failures
-        if not shut and not gone:
-            return error
-        host, port = place(self.page.url)
-        where = (f"{host}:{port}", f"[{host}]:{port}")
-        if shut and self.proxy.refused[-1] in where:
-            return SecurityError(
-                f"Navigation to {self.page.url} blocked: its name leads to an address that is not allowed. If the site "
-                "is yours, vouch for it with AGENT3_HOSTS=host=address.",
-                data={"reason": "its address is not allowed"},
+    def _explain_timeout(self, action: NLWebAction, error: Exception, label: str, seconds: float) -> CallTimeout:
+        """Why a step was not done in its time: its element was never on the page, or it only took too long.
+
+        Playwright's message says what a locator resolved to. Looking again now would not do: the page may have changed.
+        """
+        details = {"step": label, "selector": action.selector, "action_type": action.action_type.value}
+        message = str(error) if isinstance(error, playwright().TimeoutError) else ""
+        if self._awaited and "waiting for locator(" in message and "resolved to" not in message:
+            return ElementMissing(
+                f"Step {label} was not done within {seconds:g} s: {self._awaited!r} fits nothing on the page. Check "
+                "whether the selector is still right, or give the step a longer timeout.",
+                data={**details, "selector": self._awaited},
             )
-        if gone and self.proxy.unreached[-1][0] in where:
-            return self._unreached(f"{host}:{port}")
-        return error
-
-    def _unreached(self, where: str) -> Unavailable:
-        """Nobody answered there: said as it is, and before anything was done, as something that was not sent."""
-        failure = Unavailable(
-            f"{where} cannot be reached: {self.proxy.unreached[-1][1]}. See whether the address is right and the site "
-            "is up.",
-            data={"unreached": where},
+        return CallTimeout(
+            f"Step {label} was not done within {seconds:g} s. Check whether its selector still fits the page, or give "
+            "the step a longer timeout.",
+            data=details,
         )
-        failure.sent = self.touched
-        return failure
 
-    async def _retreat(self) -> None:
-        """Leave a page that is none: a refused address, or the browser's own notice of an error still on its way."""
-        with suppress(TimeoutError, SetupError, playwright().Error):
-            await go(self.page, "about:blank", _MARGIN * 1000)
+    async def _note_whether_hung(self) -> None:
+        try:
+            async with asyncio.timeout(_MARGIN):
+                await self.page.evaluate("1")
+        except TimeoutError:
+            self.hung = True
+        except playwright().Error:
+            self.hung = False  # it is gone, which is another matter
+        else:
+            self.hung = False
 
-    def _translated(self, error: Any, label: str, refusals: int, failures: int) -> Agent3Error:
-        text = str(error.message).splitlines()[0]
-        self.heavy |= "crashed" in text.lower() and self._chrome is not None and self._chrome.culled
-        if self.heavy:
-            return TargetError(f"Step {label}: the page took too much memory, and was ended before it took it all.")
+    def _translate(self, text: str, label: str, refusals: int, failures: int) -> Agent3Error:
+        """Our error for one of Playwright's, with what the proxy knows about it."""
+        self.oversized |= "crashed" in text.lower() and self._chrome is not None and self._chrome.has_killed_page
+        if self.oversized:
+            return TargetError(f"Step {label}: the page took too much memory and was killed.")
         if self.proxy.refusals > refusals and _NET.search(text):
-            where = self.proxy.refused[-1]
-            text = f"Navigation to {where} blocked: it, or where its name leads, is not what this interface may reach"
-            return SecurityError(text, data={"reason": "not allowed", "step": label})
+            return SecurityError(
+                f"Navigation to {self.proxy.refused[-1]} blocked: this interface may not reach it, or the address that "
+                "its name resolves to",
+                data={"reason": "not allowed", "step": label},
+            )
         if "ERR_TUNNEL_CONNECTION_FAILED" in text and self.proxy.failures > failures:
-            return self._unreached(self.proxy.unreached[-1][0])
+            return self._unreachable(self.proxy.unreached[-1][0])
         if found := _NET.search(text):
             return Unavailable(f"Step {label}: {self._interface.base_url} could not be reached ({found[1]}).")
         if not self.alive or _LOST.search(text):
             return Unavailable(f"Step {label}: the browser went away. Start it again and repeat the action.")
         return TargetError(f"Step {label} failed: {text}")
 
-    def _not_running(self) -> SetupError:
+    def _unmask_proxy(self, error: Agent3Error, refusals: int, failures: int) -> Agent3Error:
+        """The proxy's own answers are not the site's: 403 for a refused address, 502 where nothing answers."""
+        refused = isinstance(error, TargetRefused) and self.proxy.refusals > refusals
+        unreached = isinstance(error, Unavailable) and self.proxy.failures > failures
+        if not refused and not unreached:
+            return error
+        host, port = place(self.page.url)
+        where = (f"{host}:{port}", f"[{host}]:{port}")
+        if refused and self.proxy.refused[-1] in where:
+            return SecurityError(
+                f"Navigation to {self.page.url} blocked: its name resolves to an address that is not allowed. If the "
+                "site is yours, vouch for it with AGENT3_HOSTS=host=address.",
+                data={"reason": "its address is not allowed"},
+            )
+        if unreached and self.proxy.unreached[-1][0] in where:
+            return self._unreachable(f"{host}:{port}")
+        return error
+
+    def _unreachable(self, where: str) -> Unavailable:
+        """Nothing answered there. Before anything was done, the call counts as not sent."""
+        failure = Unavailable(
+            f"{where} cannot be reached: {self.proxy.unreached[-1][1]}. Check whether the address is right and the "
+            "site is up.",
+            data={"unreached": where},
+        )
+        failure.sent = self.touched
+        return failure
+
+    def _not_open(self) -> SetupError:
         return SetupError(f"The browser of {self._interface.name!r} is not running. Call start_browser() first.")
 
     # The page, and its pace
-
-    async def _first_page(self, context: BrowserContext) -> Page:
-        page = await self._new_page(context)
-        context.on("response", self._note_response)
-        return page
 
     async def _new_page(self, context: BrowserContext) -> Page:
         try:
@@ -428,125 +469,54 @@ class Session:
                 page = await context.new_page()
         except (TimeoutError, playwright().Error) as error:
             if self._chrome is not None:
-                await self._chrome.check()
-            why = (str(error) or "it does not answer").splitlines()[0]
-            gone = Unavailable(f"The browser went away before the first step: {why}")
+                await self._chrome.is_responding()
+            reason = (str(error) or "it does not answer").splitlines()[0]
+            gone = Unavailable(f"The browser went away before the first step: {reason}")
             gone.sent = False
             raise gone from None
-        page.on("crash", self._note_crash)
+
+        def note_crash(_: Page) -> None:
+            self.crashed = True
+            self.oversized |= self._chrome is not None and self._chrome.has_killed_page
+
+        page.on("crash", note_crash)
         return page
 
-    def _set(self, page: Page) -> Scene:
-        tools = self._tools
-        return Scene(
-            page,
-            self._interface,
-            tools.finder or Plain(),
-            self._uploads,
-            llm=tools.llm,
-            secrets=tools.secrets,
-            snapshots=tools.snapshots or Snapshots(),
-        )
-
-    async def _answers(self) -> bool:
-        """Whether the page does anything at all; one that is gone is another matter."""
-        try:
-            async with asyncio.timeout(_MARGIN):
-                await self.page.evaluate("1")
-        except TimeoutError:
-            return False
-        except playwright().Error:
-            return True
-        return True
-
-    def _undone(self, action: NLWebAction, error: Exception, label: str, seconds: float) -> CallTimeout:
-        """Why a step was not done in its time: what it waited for was never on the page, or it only took too long.
-
-        Playwright tells what a locator was resolved to. To look again now would not do: the page may be another one.
-        """
-        told = str(error) if isinstance(error, playwright().TimeoutError) else ""
-        if self._awaits and "waiting for locator(" in told and "resolved to" not in told:
-            return _missing(action, label, self._awaits, seconds)
-        return _too_slow(action, label, seconds)
-
-    async def _replace_page(self) -> None:
-        """A page that hangs in a script of its own would not even go elsewhere."""
-        page = await self._new_page(self.page.context)
-        await self.scene.renew(page)
-        self.hung = False
-
-    def _note_crash(self, _: Page) -> None:
-        self.crashed = True
-        self.heavy |= self._chrome is not None and self._chrome.culled
+    async def _wait_for_turn(self) -> None:
+        """Wait until the website may be asked for another page."""
+        if self._throttle is None:
+            return
+        self._report_waiting(False)  # for our own pace, not for the site
+        if not self._knows_delay:
+            self._knows_delay = True
+            delay = await self._robots.crawl_delay(self._interface)
+            self._pace = replace(self._pace, seconds=max(self._pace.seconds, delay))
+        await self._throttle.wait_for_turn(self._site, self._pace)
+        self._report_waiting(True)
 
     def _note_response(self, response: Response) -> None:
-        """The pace is the site's own: what another host answers, or a frame in a page, says nothing of the site."""
+        """Count a page of the site, however it was requested. Other hosts and frames say nothing of the site."""
         if self._throttle is None or not response.request.is_navigation_request():
             return
-        if site_of(response.url) != self._site or not _is_a_page(response):
+        if site_of(response.url) != self._site:
             return
-        self._throttle.came(self._site, self._pace)
+        try:
+            if response.frame.parent_frame is not None:
+                return
+        except playwright().Error:
+            pass  # a window that is just being opened has no frame yet
+        self._report_waiting(False)
+        self._throttle.note_page(self._site, self._pace)
         if response.status in (429, 503):
-            self._throttle.told(self._site, response.status, response.headers.get("retry-after"))
+            self._throttle.note_overload(self._site, response.status, response.headers.get("retry-after"))
 
-    async def _in_turn(self, action: NLWebAction) -> None:
-        """Wait until the website may be asked for another page."""
-        if self._throttle is None or action.action_type is not ActionType.NAVIGATE:
-            return
-        if self._throttle.wants_robots(self._site, self._pace):
-            self._throttle.robots(self._site, await self._robots.text(self._interface))
-        await self._throttle.turn(self._site, self._pace)
+    def _report_waiting(self, waiting: bool) -> None:
+        if self._on_waiting is not None:
+            self._on_waiting(waiting)
 
 
-def _is_a_page(response: Response) -> bool:
-    """Whether it is the page itself and not a frame in it; a window that is only being opened has no frame yet."""
-    try:
-        return response.frame.parent_frame is None
-    except playwright().Error:
-        return True
-
-
-def _status(error: Agent3Error) -> str:
-    if isinstance(error, CallTimeout):
-        return "timeout"
-    return "blocked" if isinstance(error, SecurityError) else "error"
-
-
-def _left(end: float) -> float:
-    """Milliseconds until then; never 0, which means without end to Playwright."""
-    return max((end - time.monotonic()) * 1000, 1.0)
-
-
-def _is_one_deed(action: NLWebAction) -> bool:
-    """Whether nothing of a step is done before its one element is found."""
-    return action.action_type in _DEEDS and not action.popup
-
-
-def _missing(action: NLWebAction, label: str, selector: str, seconds: float) -> ElementMissing:
-    return ElementMissing(
-        f"Step {label} was not done within {seconds:g} s: {selector!r} fits nothing on the page. See whether the "
-        "selector is still right, or give the step a longer timeout.",
-        data={"step": label, "selector": selector, "action_type": action.action_type.value},
-    )
-
-
-def _too_slow(action: NLWebAction, label: str, seconds: float) -> CallTimeout:
-    return CallTimeout(
-        f"Step {label} was not done within {seconds:g} s. See whether its selector still fits the page, or give the "
-        "step a longer timeout.",
-        data={"step": label, "selector": action.selector, "action_type": action.action_type.value},
-    )
-
-
-async def _closed(context: BrowserContext) -> None:
-    """Close a context, but not forever; that of a browser that is gone is closed."""
-    with suppress(TimeoutError, playwright().Error):
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await context.close()
-
-
-def watching(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
-    """Count every step, and keep the seconds of those that succeeded; what misses its target is told."""
+def watch_steps(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
+    """Count every step, keep the seconds of those that succeeded, and log those that miss RT-014's target."""
 
     def watch(kind: ActionType, status: str, seconds: float) -> None:
         metrics.nlweb_actions_executed.inc((kind.value, status))
@@ -555,6 +525,11 @@ def watching(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
         target = TARGETS.get(kind, 1.0)
         if seconds > target:
             metrics.missed_targets.inc((f"nlweb_{kind.value}",))
-            logger.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
+            log.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
 
     return watch
+
+
+def _left(end: float) -> float:
+    """Milliseconds until then; never 0, which means no limit to Playwright."""
+    return max((end - time.monotonic()) * 1000, 1.0)

@@ -1,4 +1,4 @@
-"""How long a site asks to be left alone: its ``Retry-After`` (RFC 9110, 10.2.3), as a number that can be trusted."""
+"""``Retry-After`` (RFC 9110, 10.2.3) as a number of seconds that can be trusted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 __all__ = ["LONGEST", "retry_after"]
 
 LONGEST = 3_600.0
-"""Seconds; a site that names more, up to numbers that no clock has, is taken to mean an hour."""
+"""Seconds; a longer wait, or a number that no clock can represent, is taken as an hour."""
 
 
 def retry_after(header: str | None, now: float | None = None) -> float | None:
-    """Seconds from a number of seconds or a date, from 0 to an hour; None if it says neither."""
+    """From a number of seconds or a date: 0 to an hour; None if it is neither."""
     with suppress(TypeError, ValueError):
         seconds = float(header or "")
         return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST)

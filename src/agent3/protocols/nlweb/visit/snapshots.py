@@ -1,7 +1,7 @@
-"""What is kept of a page when a step fails: its picture, what was on it, what was done before, and a trace if wanted.
+"""What is kept of a page when a step fails: its picture, its content, the steps before, and a trace if wanted.
 
-It is for people who look into a failure. Secrets and passwords are not in it; a Playwright trace, which would hold
-them, is thrown away where one was used. Nothing of it goes out on the wire but its name.
+It helps people who look into a failure. Secrets and passwords are removed; a Playwright trace, which would contain
+them, is discarded if one was used. Only the name of a snapshot goes out on the wire.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec import Struct, to_builtins
 
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import Secret
-from agent3.observe import logs
+from agent3.observe.logs import get as logger
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 
@@ -34,18 +34,18 @@ __all__ = ["Done", "Snapshot", "Snapshots", "covers"]
 
 T = TypeVar("T")
 
-logger = logs.get("nlweb")
+log = logger("nlweb")
 
 _SECONDS = 2.0
 _LONGEST = 1_000_000
-_CONTENT = "most => document.documentElement.outerHTML.slice(0, most)"
+_CONTENT = "limit => document.documentElement.outerHTML.slice(0, limit)"
 _HIDDEN = "•••"
 _FIELDS = "input:not([type=submit], [type=button], [type=image]), textarea, select, [contenteditable]"
-_PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(one => one.value).filter(Boolean)"
+_PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(field => field.value).filter(Boolean)"
 
 
 class Done(Struct, frozen=True):
-    """A step that was run: which, how it ended, in how many milliseconds, and where the page was then."""
+    """A step that was run: its label, how it ended, its milliseconds, and the address of the page then."""
 
     step: str
     outcome: str
@@ -54,7 +54,7 @@ class Done(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """A page at the moment of a failure. A part that could not be had is empty."""
+    """A page at the moment of a failure. A part that could not be taken is empty."""
 
     name: str
     step: str
@@ -64,7 +64,7 @@ class Snapshot(Struct, frozen=True):
     screenshot: bytes
     """PNG, passwords covered."""
     outline: str
-    """The page as a screen reader has it, in YAML."""
+    """The accessibility tree of the page, in YAML."""
     html: str
     steps: tuple[Done, ...]
     trace: bytes = b""
@@ -74,8 +74,8 @@ class Snapshot(Struct, frozen=True):
 class Snapshots:
     """Takes a snapshot of each failure, of any number of pages at once; ``last`` is the latest.
 
-    With ``folder`` the newest ``keep`` lie there as files. ``trace`` records everything that the browser does, which
-    costs some time of every step.
+    With ``folder`` the newest ``keep`` are written there. ``trace`` records everything that the browser does, which
+    slows every step.
     """
 
     def __init__(self, folder: str | Path | None = None, *, trace: bool = False, keep: int = 20):
@@ -86,13 +86,16 @@ class Snapshots:
         self._tracing: WeakSet[BrowserContext] = WeakSet()
 
     async def begin(self, context: BrowserContext) -> None:
-        """Before the first step of an action."""
+        """Called before the first step of an action."""
         if self._trace and context not in self._tracing:
             await context.tracing.start(screenshots=True, snapshots=True)
             self._tracing.add(context)
 
     async def end(self, context: BrowserContext, *, private: bool = False) -> None:
-        """After an action that succeeded: its trace is not kept. ``private`` says that it could not be."""
+        """Called after an action that succeeded: its trace is discarded.
+
+        A subclass may keep it, unless it is ``private``: then something was typed that no trace may show.
+        """
         if context in self._tracing:
             self._tracing.discard(context)
             with suppress(playwright().Error):
@@ -108,77 +111,77 @@ class Snapshots:
         *,
         private: bool = False,
     ) -> Snapshot:
-        """Keep what there is to see, and name it in the error. Never fails, and takes a few seconds at the most.
+        """Keep what there is to see, and name it in the error. It never fails, and takes a few seconds at most.
 
-        ``secrets`` are taken out of all of it; where there are any, or it is ``private``, no trace is kept.
+        ``secrets`` are removed from all of it; if there are any, or it is ``private``, no trace is kept.
         """
         now = datetime.now(UTC)
+
+        async def picture() -> bytes:
+            return await page.screenshot(timeout=_SECONDS * 1000, mask=covers(page, secrets), animations="disabled")
+
         passwords, screenshot, outline, content = await asyncio.gather(
-            _soon(page.evaluate(_PASSWORDS), None),
-            _soon(_picture(page, secrets), b""),
-            _soon(page.aria_snapshot(timeout=_SECONDS * 1000), ""),
-            _soon(page.evaluate(_CONTENT, 2 * _LONGEST), ""),
+            _within_limit(page.evaluate(_PASSWORDS), None),
+            _within_limit(picture(), b""),
+            _within_limit(page.aria_snapshot(timeout=_SECONDS * 1000), ""),
+            _within_limit(page.evaluate(_CONTENT, 2 * _LONGEST), ""),
         )
-        if not _are_texts(passwords) or not isinstance(content, str):
-            # Without knowing them they cannot be taken out; and a page may give what it likes.
+        # Our scripts run in the page's world, so it may return anything. Unknown passwords cannot be removed.
+        known = isinstance(passwords, list) and all(isinstance(password, str) for password in passwords)
+        if not known or not isinstance(content, str):
             passwords, outline, content, private = [], "", "", True
         outline, content = well_formed((outline, content))
-        hidden = _spellings(one for one in [*secrets, *passwords] if one)
+        hidden = _spell([text for text in (*secrets, *passwords) if text])
+        slug = re.sub(r"[^a-z0-9]+", "-", step.lower()).strip("-")[:60] or "step"
         self.last = Snapshot(
-            name=f"{now:%Y%m%dT%H%M%S%f}-{_slug(step)}",
+            name=f"{now:%Y%m%dT%H%M%S%f}-{slug}",
             step=step,
-            error=_without(well_formed(error.message), hidden),
-            url=_without(page.url, hidden),
+            error=_mask(well_formed(error.message), hidden),
+            url=_mask(page.url, hidden),
             at=now.isoformat(),
             screenshot=screenshot,
-            outline=_without(outline, hidden),
-            html=_without(content, hidden)[:_LONGEST],
-            steps=tuple(Done(one.step, one.outcome, one.ms, _without(one.url, hidden)) for one in steps),
-            trace=await self._traced(page.context, private or bool(hidden)),
+            outline=_mask(outline, hidden),
+            html=_mask(content, hidden)[:_LONGEST],
+            steps=tuple(Done(done.step, done.outcome, done.ms, _mask(done.url, hidden)) for done in steps),
+            trace=await self._stop_trace(page.context, private or bool(hidden)),
         )
         error.data["snapshot"] = self.last.name
         if self._folder is not None:
             try:
                 await asyncio.to_thread(_write, self.last, self._folder, self._keep)
-            except (OSError, ValueError) as wrong:
-                logger.warning("The snapshot of step %s could not be written: %s", step, wrong)
+            except (OSError, ValueError) as failure:
+                log.warning("the snapshot of step %s could not be written: %s", step, failure)
         return self.last
 
-    async def _traced(self, context: BrowserContext, private: bool) -> bytes:
+    async def _stop_trace(self, context: BrowserContext, private: bool) -> bytes:
         if context not in self._tracing:
             return b""
         self._tracing.discard(context)
         if private:
-            logger.info("the trace is not kept: a secret or password was typed, or nobody knows whether one was")
+            log.info("the trace is not kept: a secret or password was typed, or it is unknown whether one was")
         with tempfile.TemporaryDirectory(prefix="agent3-trace-") as folder:
             path = Path(folder) / "trace.zip"
-            await _soon(context.tracing.stop(path=None if private else path), None)
+            await _within_limit(context.tracing.stop(path=None if private else path), None)
             return path.read_bytes() if path.exists() else b""
 
 
 def covers(page: Page, secrets: Iterable[str]) -> list[Locator]:
-    """What is covered in a picture of the page: where a secret was typed, all fields and every text that shows it.
+    """What is masked in a picture of the page: if a secret was typed, all fields and every text that shows it.
 
-    Without any secret these are the fields for passwords. The search for a text runs in Playwright's own world, where
-    no script of the page hears what is looked for.
+    Without secrets only password fields are masked. The search for a text runs in Playwright's isolated world, where no
+    script of the page can observe what is searched for.
     """
-    hidden = [one for one in secrets if one.strip()]
+    hidden = [secret for secret in secrets if secret.strip()]
     fields = _FIELDS if hidden else "input[type=password]"
-    texts = _spellings(hidden)
-    places = page.frames
+    texts = _spell(hidden)
     return [
-        *(one.locator(fields) for one in places),
-        *(one.get_by_text(text) for one in places for text in texts),
+        *(frame.locator(fields) for frame in page.frames),
+        *(frame.get_by_text(text) for frame in page.frames for text in texts),
     ]
 
 
-async def _picture(page: Page, secrets: Iterable[str]) -> bytes:
-    """What is seen, without what nobody may see."""
-    return await page.screenshot(timeout=_SECONDS * 1000, mask=covers(page, secrets), animations="disabled")
-
-
-async def _soon(work: Awaitable[T], instead: T) -> T:
-    """What it gives, or the other thing: a page that just failed may be slow, or gone."""
+async def _within_limit(work: Awaitable[T], instead: T) -> T:
+    """The result, or ``instead``: a page that just failed may be slow, or gone."""
     try:
         async with asyncio.timeout(_SECONDS):
             return await work
@@ -186,28 +189,22 @@ async def _soon(work: Awaitable[T], instead: T) -> T:
         return instead
 
 
-def _are_texts(said: Any) -> bool:
-    return isinstance(said, list) and all(isinstance(one, str) for one in said)
+def _spell(texts: Iterable[str]) -> list[str]:
+    """The ways in which a page, an address or a message may write these texts, the longest first."""
+    forms = {
+        form for text in texts for form in (text, html.escape(text), html.escape(text, False), *Secret(text).forms())
+    }
+    return sorted(forms, key=len, reverse=True)
 
 
-def _spellings(hidden: Iterable[str]) -> list[str]:
-    """The ways in which a page, an address or a message may write them, the longest first."""
-    found = {form for one in hidden for form in (one, html.escape(one), html.escape(one, False), *Secret(one).forms())}
-    return sorted(found, key=len, reverse=True)
-
-
-def _without(text: str, hidden: list[str]) -> str:
-    for one in hidden:
-        text = text.replace(one, _HIDDEN)
+def _mask(text: str, hidden: list[str]) -> str:
+    for form in hidden:
+        text = text.replace(form, _HIDDEN)
     return text
 
 
-def _slug(step: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", step.lower()).strip("-")[:60] or "step"
-
-
 def _write(snapshot: Snapshot, folder: Path, keep: int) -> None:
-    """For the owner's eyes only; the oldest make room."""
+    """Write it so that only the owner can read it, and delete the oldest."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = folder / snapshot.name
     place.mkdir(mode=0o700)
@@ -219,5 +216,5 @@ def _write(snapshot: Snapshot, folder: Path, keep: int) -> None:
     (place / "screenshot.png").write_bytes(snapshot.screenshot)
     if snapshot.trace:
         (place / "trace.zip").write_bytes(snapshot.trace)
-    for old in sorted(one for one in folder.iterdir() if (one / "about.json").exists())[:-keep]:
+    for old in sorted(path for path in folder.iterdir() if (path / "about.json").exists())[:-keep]:
         shutil.rmtree(old, ignore_errors=True)

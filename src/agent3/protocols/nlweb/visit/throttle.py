@@ -1,44 +1,37 @@
-"""Being a polite guest: how often and how many at once a website is visited, over all sessions of a process.
+"""Politeness towards websites: how often and how many at once a site is visited, over all sessions of a process.
 
-The defaults are those of a careful person; an interface may ask for more room in its metadata, ``pace: {seconds: 2,
-at_once: 1}``. A site's own wishes count for more: its ``Crawl-delay``, and the ``Retry-After`` of an answer 429 or 503.
-This machine's own sites need no pace. It knows no browser.
+The defaults are those of a careful person; an interface may set others in its metadata, ``pace: {seconds: 2, at_once:
+1}``. A site's own wishes take precedence: its ``Crawl-delay`` (read by ``robots``), and the ``Retry-After`` of a 429 or
+503. Sites on this machine need no pace. It knows no browser.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import ipaddress
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import urlsplit
-from urllib.robotparser import RobotFileParser
 
 from agent3.definitions import NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import SetupError, Unavailable
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.protocols.nlweb.browser.fair_slots import Places
-from agent3.protocols.nlweb.visit import retry_after as retrying
+from agent3.protocols.nlweb.browser.fair_slots import FairSlots
+from agent3.protocols.nlweb.browser.sandbox import is_loopback
+from agent3.protocols.nlweb.visit.retry_after import retry_after
 
-__all__ = ["FREE", "Pace", "Throttle", "crawl_delay", "site_of"]
+__all__ = ["FREE", "Pace", "Throttle", "site_of"]
 
 log = logger("nlweb")
 
-NAME = "agent3"
-"""What a robots.txt may call us."""
-_MOST_SITES = 1_000
-_LONGEST_DELAY = 60.0
-"""What a robots.txt may ask for between two pages; one that wants more wants nobody."""
+_MAX_SITES = 1_000
 _LONGEST_BAN = 3_600.0
-_BAN = 20
-"""For how many pages' time a site is left alone that says it is too much and not for how long."""
-_REREAD = 86_400.0
+_BAN_PAGES = 20
+"""A site that answers 429 without saying for how long is left alone for the time of so many pages."""
+_FIELDS = {"seconds": float, "at_once": int, "patience": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,72 +41,46 @@ class Pace:
     seconds: float = 0.5
     """Between two pages."""
     at_once: int = 4
-    """Sequences of steps at the same time."""
+    """Visits at the same time."""
     patience: float = 20.0
     """The longest that a page waits for its turn."""
 
     @classmethod
     def of(cls, interface: NLWebInterface) -> Pace:
-        """What the interface asks for; SetupError for what cannot be read."""
-        asked = interface.metadata.get("pace")
-        if asked is None:
-            return FREE if _is_here(interface.base_url) else cls()
-        return cls(**_numbers(interface.name, asked))
+        """The pace of an interface; SetupError if its metadata cannot be read."""
+        given = interface.metadata.get("pace")
+        if given is None:
+            return FREE if is_loopback(urlsplit(interface.base_url).hostname or "") else cls()
+        if isinstance(given, Mapping) and set(given) <= set(_FIELDS):
+            with suppress(TypeError, ValueError):
+                values = {key: _FIELDS[key](value) for key, value in given.items()}
+                if all(value >= 0 for value in values.values()) and values.get("at_once", 1) >= 1:
+                    return cls(**values)
+        raise SetupError(
+            f"The pace of {interface.name!r} cannot be read: {given!r}. Write seconds (between two pages), at_once (1 "
+            "or more) and patience, each a number."
+        )
 
 
 FREE = Pace(0.0, 1_000)
-"""No pace: for this machine's own sites."""
-
-
-def _numbers(name: str, asked: Any) -> dict[str, Any]:
-    kinds = {"seconds": float, "at_once": int, "patience": float}
-    if isinstance(asked, Mapping) and set(asked) <= set(kinds):
-        with suppress(TypeError, ValueError):
-            found = {key: kinds[key](value) for key, value in asked.items()}
-            if all(value >= 0 for value in found.values()) and found.get("at_once", 1) >= 1:
-                return found
-    raise SetupError(
-        f"The pace of {name!r} cannot be read: {asked!r}. Write seconds (between two pages), at_once (1 or more) and "
-        "patience, each a number."
-    )
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+"""No pace, for sites on this machine."""
 
 
 def site_of(url: str) -> str:
-    """What a site is known by: its scheme, host and port."""
+    """The site of an address: its scheme, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
-def crawl_delay(robots: str) -> float:
-    """The seconds between two pages that a robots.txt asks of us; 0 if it asks for none."""
-    rules = RobotFileParser()
-    rules.parse(robots.splitlines())
-    delay = rules.crawl_delay(NAME)
-    return min(float(delay), _LONGEST_DELAY) if delay is not None else 0.0
-
-
 @dataclass(slots=True)
 class _Site:
-    places: Places
+    slots: FairSlots
     at_once: int
     seconds: float
-    next: float = 0.0
-    delay: float = 0.0
-    asked: float | None = None
-    """When its robots.txt was read."""
-    inside: int = field(default=0)
-
-
-Asking = Callable[[bool], None]
-"""Hears whether a site is being waited for from now on: it was asked for a page, and none came yet."""
+    next_page: float = 0.0
+    """The earliest moment for another page."""
+    visits: int = 0
+    """Visits that run or wait."""
 
 
 class Throttle:
@@ -123,98 +90,68 @@ class Throttle:
         self._env = env
         self._metrics = metrics
         self._sites: OrderedDict[str, _Site] = OrderedDict()
-        self.asking: Asking | None = None
-
-    def told_to(self, asking: Asking) -> Throttle:
-        """The same throttle of the same sites, for one visit that wants to know whether it waits for its site."""
-        same = copy.copy(self)
-        same.asking = asking
-        return same
 
     @asynccontextmanager
     async def visit(self, site: str, pace: Pace, owner: str = "") -> AsyncIterator[None]:
-        """A place among those who work on a site at the same time. Owners take turns, as in ``Places``.
+        """Hold one of the site's slots while the block runs. Owners take turns, as in ``FairSlots``.
 
         Unavailable if too many wait already.
         """
         found = self._site(site, pace)
-        found.inside += 1
+        found.visits += 1
         try:
-            await found.places.enter(owner)
+            await found.slots.acquire(owner)
             try:
                 yield
             finally:
-                found.places.leave()
+                found.slots.release()
         finally:
-            found.inside -= 1
+            found.visits -= 1
 
-    async def turn(self, site: str, pace: Pace) -> float:
-        """Wait until the next page of a site may be asked for, and give the seconds that this took.
+    async def wait_for_turn(self, site: str, pace: Pace) -> float:
+        """Wait until the next page of a site may be requested; the seconds waited.
 
-        Unavailable, with the seconds to wait, if that is longer than the pace's patience.
+        Unavailable, with the seconds to wait, if they exceed the pace's patience.
         """
         found = self._site(site, pace)
-        self._tell(False)
         now = self._env.monotonic()
-        wait = max(0.0, found.next - now)
+        wait = max(0.0, found.next_page - now)
         if wait > pace.patience:
             raise Unavailable(
-                f"{site} asked to be left alone for another {wait:.0f} s. Come back then.", retry_after=wait
+                f"{site} asked to be left alone for another {wait:.0f} s. Try again then.", retry_after=wait
             )
-        found.next = max(now, found.next) + max(pace.seconds, found.delay)
+        # Reserved before the wait, so that those who come meanwhile queue up behind.
+        found.next_page = max(now, found.next_page) + pace.seconds
         if wait:
             self._metrics.nlweb_throttled.inc(("pace",))
             await asyncio.sleep(wait)
-        self._tell(True)
         return wait
 
-    def came(self, site: str, pace: Pace) -> None:
-        """A page came, by a click or by the page itself: the next that we ask for keeps its distance."""
-        self._tell(False)
+    def note_page(self, site: str, pace: Pace) -> None:
+        """A page came, also by a click or by the page itself: the next one keeps its distance from it."""
         found = self._site(site, pace)
-        found.next = max(found.next, self._env.monotonic() + max(pace.seconds, found.delay))
+        found.next_page = max(found.next_page, self._env.monotonic() + pace.seconds)
 
-    def told(self, site: str, status: int, retry_after: str | None) -> None:
-        """A site answered that it is too much: leave it alone for as long as it says."""
+    def note_overload(self, site: str, status: int, header: str | None) -> None:
+        """A site answered with 429 or 503: leave it alone for as long as its ``Retry-After`` says."""
         found = self._sites.get(site)
-        if found is None or status not in (429, 503) or (status == 503 and retry_after is None):
+        if found is None or status not in (429, 503) or (status == 503 and header is None):
             return
-        asked = retrying.retry_after(retry_after, self._env.now())
-        seconds = min(_BAN * found.seconds if asked is None else asked, _LONGEST_BAN)
-        found.next = max(found.next, self._env.monotonic() + seconds)
+        asked = retry_after(header, self._env.now())
+        seconds = min(_BAN_PAGES * found.seconds if asked is None else asked, _LONGEST_BAN)
+        found.next_page = max(found.next_page, self._env.monotonic() + seconds)
         self._metrics.nlweb_throttled.inc(("site",))
         log.warning("%s answered %d and is left alone for %.0f s", site, status, seconds)
 
-    def wants_robots(self, site: str, pace: Pace) -> bool:
-        """Whether its robots.txt is to be read, at this page or never today."""
-        found = self._site(site, pace)
-        now = self._env.monotonic()
-        if pace.seconds == 0 or (found.asked is not None and now - found.asked < _REREAD):
-            return False
-        found.asked = now
-        return True
-
-    def robots(self, site: str, text: str) -> None:
-        """What its robots.txt says."""
-        if (found := self._sites.get(site)) is not None:
-            found.delay = crawl_delay(text)
-
-    def _tell(self, asking: bool) -> None:
-        if self.asking is not None:
-            self.asking(asking)
-
     def _site(self, site: str, pace: Pace) -> _Site:
         found = self._sites.get(site)
-        if found is None or (found.at_once != pace.at_once and not found.inside):
-            kept = found or _Site(Places(1), 0, 0.0)
-            found = _Site(Places(pace.at_once), pace.at_once, pace.seconds, kept.next, kept.delay, kept.asked)
-            self._sites[site] = found
+        # Another at_once takes effect once nobody holds or awaits one of the old slots.
+        if found is None or (found.at_once != pace.at_once and not found.visits):
+            next_page = found.next_page if found else 0.0
+            found = self._sites[site] = _Site(FairSlots(pace.at_once), pace.at_once, pace.seconds, next_page)
         self._sites.move_to_end(site)
-        if len(self._sites) > _MOST_SITES:
-            self._forget_one()
+        if len(self._sites) > _MAX_SITES:
+            idle = next((name for name, known in self._sites.items() if not known.visits), None)
+            if idle is not None:
+                del self._sites[idle]
         return found
-
-    def _forget_one(self) -> None:
-        quiet = next((name for name, one in self._sites.items() if not one.inside), None)
-        if quiet is not None:
-            del self._sites[quiet]

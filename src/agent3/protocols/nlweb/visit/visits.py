@@ -1,19 +1,21 @@
-"""A visit to a website: a place in the pool, the caller's own session, a login where one is wanted, and the action.
+"""Visits to websites: a slot, a browser, the caller's own session, a login where one is wanted, and the action.
 
-Each visit has a context of its own, so that two callers share neither cookies nor page. A browser that dies is no end:
-what has only read so far, or says that it may be repeated, begins again in another one. It knows no protocol.
+Each visit has a context of its own, so that two callers share neither cookies nor page. ``visit`` makes one and leaves
+checks, retries and the deadline to the call chain; ``run`` is for callers without the chain. It knows no protocol.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent3.definitions import NLWebInterface
+from msgspec import Struct
+
+from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, CallTimeout, Interrupted, SetupError, TargetError, TargetRefused, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
 from agent3.llm.port import LLM
@@ -26,35 +28,50 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.steps.scene import Source
-from agent3.protocols.nlweb.visit.login import Accounts, Login
-from agent3.protocols.nlweb.visit.page_session import OnStep, Session, Timeouts, Tools, watching
+from agent3.protocols.nlweb.visit.login import REFERENCE, Accounts, Login
+from agent3.protocols.nlweb.visit.page_session import (
+    READING,
+    OnStep,
+    OnWaiting,
+    Session,
+    Timeouts,
+    Tools,
+    watch_steps,
+)
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
-from agent3.protocols.nlweb.visit.throttle import Asking, Pace, Throttle, site_of
+from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
-__all__ = ["OnNotice", "Visits"]
+__all__ = ["MakeFinder", "OnNotice", "Visited", "Visits"]
 
 log = logger("nlweb")
 
-_TRIES = 3
-"""Browsers that one visit may take."""
-_KEPT = 1_000
+_ATTEMPTS = 3
+"""Browsers that ``run`` may use."""
+_LATENCIES = 1_000
 _SECRET = re.compile(r"\{secret:([\w-]+)\}")
 
-Finding = Callable[[NLWebInterface], Finder]
-"""Who finds the elements of an interface."""
-Recording = Callable[[], Snapshots]
-"""Who keeps what a failure looked like."""
-OnRead = Callable[[Sequence[Source]], None]
-"""Hears, after an action, where each of its extractions had its data from."""
+MakeFinder = Callable[[NLWebInterface], Finder]
+"""Makes the finder of an interface's elements."""
 OnNotice = Callable[[Sequence[str]], None]
-"""Hears, after an action, what was done or met besides its steps, in sentences."""
-OnHeal = Callable[[Sequence[dict[str, Any]]], None]
-"""Hears, after an action, which of its selectors did not fit, and what was taken in their place."""
-OnTool = Callable[[Sequence[str]], None]
-"""Hears, after an action, which tools of the page itself it was done by."""
+"""Called after an action with what was done or met besides its steps, in sentences."""
+
+
+class Visited(Struct, frozen=True):
+    """What a visit brought."""
+
+    result: Any
+    """None, one result, or a list of several."""
+    sources: list[Source]
+    """Where each extraction had its data from."""
+    heals: list[dict[str, Any]]
+    """Selectors that did not fit, and what was used in their place."""
+    tools: list[str]
+    """Tools of the pages themselves that were called."""
+    notices: list[str]
+    """What was done or met besides the steps, in sentences."""
 
 
 class Visits:
@@ -76,27 +93,27 @@ class Visits:
         overrides: Overrides | None = None,
         timeouts: Timeouts | None = None,
         uploads: Path | None = None,
-        finder: Finding | None = None,
-        snapshots: Recording | None = None,
+        finder: MakeFinder | None = None,
+        snapshots: Callable[[], Snapshots] | None = None,
         llm: LLM | None = None,
         metrics: Metrics = METRICS,
     ):
-        self._finder = finder
-        self._snapshots = snapshots
-        self._llm = llm
-        self._overrides = overrides or Overrides.read()
-        self.pool = pool or Pool(make=lambda: Chrome(keys=self._overrides.keys), metrics=metrics)
-        self._sessions = sessions
-        self._vault = vault or EnvironmentVault()
-        self._grants = grants or Grants()
+        self.overrides = overrides or Overrides.read()
+        self.pool = pool or Pool(make=lambda: Chrome(keys=self.overrides.keys), metrics=metrics)
+        self.sessions = sessions
+        self.vault = vault or EnvironmentVault()
+        self.grants = grants or Grants()
         self.accounts = Accounts()
-        self._throttle = throttle or Throttle(metrics=metrics)
-        self._robots = robots or Robots(resolver=resolver, overrides=self._overrides)
-        self._resolver = resolver
-        self._timeouts = timeouts
-        self._uploads = uploads
-        self.latencies: deque[float] = deque(maxlen=_KEPT)
-        self._watch = watching(metrics, self.latencies)
+        self.throttle = throttle or Throttle(metrics=metrics)
+        self.robots = robots or Robots(resolver=resolver, overrides=self.overrides)
+        self.resolver = resolver
+        self.timeouts = timeouts or Timeouts()
+        self.uploads = uploads
+        self.finder = finder
+        self.snapshots = snapshots
+        self.llm = llm
+        self.latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self.watch = watch_steps(metrics, self.latencies)
 
     async def run(
         self,
@@ -106,262 +123,255 @@ class Visits:
         *,
         principal: str,
         on_step: OnStep | None = None,
-        on_read: OnRead | None = None,
-        on_heal: OnHeal | None = None,
-        on_asking: Asking | None = None,
-        on_tool: OnTool | None = None,
         on_notice: OnNotice | None = None,
     ) -> Any:
-        """Run an action for a principal: None, one result, or a list of several; errors as those of its steps.
+        """Run an action for a caller without the call chain: None, one result, or a list of several.
 
-        ``on_step`` hears of every step before it runs, ``on_read`` where the result was read, before it is given, and
-        ``on_heal`` what was healed for it. ``on_asking`` hears when the website is waited for, and when not any more;
-        ``on_tool`` which tools of the page itself it was done by, ``on_notice`` what else there is to know of it.
+        The parameters are checked first. If the browser dies, the visit is repeated in another one, provided that it
+        has only read or that the action may be repeated. Errors as those of ``prepare`` and of ``visit``.
         """
-        prepare(interface, name, parameters)  # before a browser is troubled
-        for left in reversed(range(_TRIES)):
-            visit = _Visit(self, interface, principal, on_step, on_asking)
+        steps, given = prepare(interface, name, parameters)
+        info = interface.info.get(name)
+        is_idempotent = info is not None and info.hints.idempotent
+        for attempt in range(1, _ATTEMPTS + 1):
+            visit = _Visit(self, interface, principal, on_step=on_step)
             try:
-                result = await visit.run(name, parameters)
-                if on_read is not None:
-                    on_read(visit.sources)
-                if on_heal is not None:
-                    on_heal(visit.heals)
-                if on_tool is not None:
-                    on_tool(visit.tools)
-                if on_notice is not None:
-                    on_notice(visit.notices)
-                return result
-            except Agent3Error as wrong:
-                if not visit.died:
+                visited = await visit.run(name, steps, given)
+            except Interrupted as error:
+                if attempt == _ATTEMPTS or (error.sent and not is_idempotent):
                     raise
-                if not left or (visit.touched and not _may_repeat(interface, name)):
-                    raise _cut_off(wrong) from None
-                log.warning("%s: the browser went away, and the visit begins again", interface.name)
-        raise AssertionError("unreachable: the last try returns or raises")
+                log.warning("%s: the browser died, and the visit starts again", interface.name)
+                continue
+            if on_notice is not None:
+                on_notice(visited.notices)
+            return visited.result
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def aclose(self) -> None:
-        """End the browsers."""
-        await self.pool.aclose()
-
-    # For a visit
-
-    @asynccontextmanager
-    async def place(self, interface: NLWebInterface, principal: str) -> AsyncIterator[Chrome]:
-        """A browser to work in: first a place at the site, so that who waits for one keeps no browser from others."""
-        async with (
-            self._throttle.visit(site_of(interface.base_url), Pace.of(interface), principal),
-            self.pool.lease(principal) as chrome,
-        ):
-            yield chrome
-
-    async def session(
+    async def visit(
         self,
         interface: NLWebInterface,
-        chrome: Chrome,
-        on_step: OnStep | None,
-        secrets: Mapping[str, Secret],
-        on_asking: Asking | None = None,
-    ) -> Session:
-        """A session in that browser, not yet open."""
-        sandbox = await self._robots.prepare(interface, self._throttle)
-        tools = Tools(
-            finder=self._finder(interface) if self._finder else None,
-            llm=self._llm,
-            secrets=lambda name: secrets[name].reveal(),
-            snapshots=self._snapshots() if self._snapshots else None,
-        )
-        return Session(
-            interface,
-            sandbox,
-            chrome=chrome,
-            resolver=self._resolver,
-            overrides=self._overrides,
-            timeouts=self._timeouts,
-            uploads=self._uploads,
-            throttle=self._throttle if on_asking is None else self._throttle.told_to(on_asking),
-            watch=self._watch,
-            on_step=on_step,
-            tools=tools,
-        )
+        name: str,
+        steps: Sequence[NLWebAction],
+        parameters: Mapping[str, Any],
+        *,
+        principal: str,
+        seconds: float | None = None,
+        on_step: OnStep | None = None,
+        on_waiting: OnWaiting | None = None,
+    ) -> Visited:
+        """Run prepared steps once, within ``seconds``, for a caller that repeats a visit which was not sent.
 
-    async def remembered(self, principal: str, interface: NLWebInterface) -> dict[str, Any] | None:
-        """What the last visit left; nothing for an interface that may not have the secrets that may have opened it."""
-        if self._sessions is None:
-            return None
-        if not self._grants.cover(interface):
-            log.warning("%s: without its secrets it is not given the session either", interface.name)
-            return None
-        return await self._sessions.load(principal, scope_of(interface))
-
-    async def remember(self, principal: str, interface: NLWebInterface, state: Mapping[str, Any]) -> None:
-        """What the next visit finds."""
-        if self._sessions is not None and self._grants.cover(interface):
-            await self._sessions.save(principal, scope_of(interface), state)
-
-    async def filled(self, interface: NLWebInterface, login: Login) -> tuple[dict[str, Any], list[Secret]]:
-        """The parameters of a login; SetupError if the website may not have them."""
-        wanted = [one for one in login.parameters.values() if one.startswith("env:")]
-        self._grants.require(interface, (one.removeprefix("env:") for one in wanted))
-        return await login.filled(self._vault)
-
-    async def secrets(self, interface: NLWebInterface, names: Iterable[str]) -> dict[str, Secret]:
-        """The secrets that steps speak of, by the references of the interface: ``secrets: {pin: env:SHOP_PIN}``.
-
-        SetupError for one that is not declared, or that the operator does not give to that website.
+        Interrupted if the browser died: our failure, not the website's. An error is not ``sent`` if only pages had been
+        read by then. Other errors are those of the steps, each naming its step.
         """
-        references = interface.metadata.get("secrets") or {}
-        found = {}
-        for name in sorted(names):
-            if not isinstance(references, Mapping) or not str(references.get(name, "")).startswith("env:"):
-                raise SetupError(
-                    f"{interface.name!r} uses the secret {name!r} and does not say where it is. Write in its metadata: "
-                    f"secrets: {{{name}: env:NAME}}."
-                )
-            reference = str(references[name])
-            self._grants.require(interface, [reference.removeprefix("env:")])
-            found[name] = await self._vault.get(reference)
-        return found
+        end = None if seconds is None else time.monotonic() + seconds
+        visit = _Visit(self, interface, principal, end=end, repeated=True, on_step=on_step, on_waiting=on_waiting)
+        return await visit.run(name, steps, parameters)
 
-
-def _may_repeat(interface: NLWebInterface, name: str) -> bool:
-    info = interface.info.get(name)
-    return info is not None and (info.hints.read_only or info.hints.idempotent)
-
-
-def _cut_off(wrong: Agent3Error) -> Interrupted:
-    """The end of a visit whose browser died: our failure and not the website's, so its circuit is not to blame."""
-    end = Interrupted(wrong.message, data=wrong.data)
-    end.sent = wrong.sent
-    return end
-
-
-async def _asks(session: Session, login: Login) -> bool:
-    """Whether the page in front shows what the site shows to strangers."""
-    try:
-        return login.asks is not None and await session.page.locator(login.asks).first.is_visible()
-    except (SetupError, playwright().Error):
-        return False
+    async def aclose(self) -> None:
+        """Close the browsers."""
+        await self.pool.aclose()
 
 
 class _Visit:
-    """One of them, from its place to its end."""
+    """One visit, from its slot to its end. ``repeated`` says that the caller repeats what was not sent."""
 
     def __init__(
         self,
-        house: Visits,
+        visits: Visits,
         interface: NLWebInterface,
         principal: str,
-        on_step: OnStep | None,
-        on_asking: Asking | None,
+        *,
+        end: float | None = None,
+        repeated: bool = False,
+        on_step: OnStep | None = None,
+        on_waiting: OnWaiting | None = None,
     ):
-        self._house = house
-        self._on_asking = on_asking
+        self._visits = visits
         self._interface = interface
         self._principal = principal
+        self._end = end
+        self._repeated = repeated
         self._on_step = on_step
+        self._on_waiting = on_waiting
         self._login = Login.of(interface)
         self._logged_in = False
-        self.sources: tuple[Source, ...] = ()
-        """Where the result was read."""
-        self.tools: list[str] = []
-        """Tools of the pages themselves."""
-        self.notices: tuple[str, ...] = ()
-        """What else there is to know of it."""
-        self.heals: list[dict[str, Any]] = []
-        """What was taken in place of selectors that did not fit."""
-        self.died = False
-        """Whether it was the browser that failed."""
-        self.touched = False
-        """Whether more had been done than reading."""
 
-    async def run(self, name: str, parameters: Mapping[str, Any]) -> Any:
-        async with self._house.place(self._interface, self._principal) as chrome:
-            state = await self._house.remembered(self._principal, self._interface)
-            secrets = await self._house.secrets(self._interface, self._spoken_of(name))
-            session = await self._house.session(self._interface, chrome, self._on_step, secrets, self._on_asking)
+    async def run(self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]) -> Visited:
+        visits, interface = self._visits, self._interface
+        async with (
+            # The site's slot first: a visit that waits for one keeps no browser from others.
+            visits.throttle.visit(site_of(interface.base_url), Pace.of(interface), self._principal),
+            visits.pool.lease(self._principal) as chrome,
+        ):
+            before = await self._load_state()
+            secrets = await self._load_secrets(name)
+            session = Session(
+                interface,
+                await visits.robots.sandbox(interface),
+                chrome=chrome,
+                resolver=visits.resolver,
+                overrides=visits.overrides,
+                timeouts=visits.timeouts,
+                uploads=visits.uploads,
+                throttle=visits.throttle,
+                robots=visits.robots,
+                watch=visits.watch,
+                on_step=self._on_step,
+                on_waiting=self._on_waiting,
+                tools=Tools(
+                    finder=visits.finder(interface) if visits.finder else None,
+                    llm=visits.llm,
+                    secrets=lambda secret: secrets[secret].reveal(),
+                    snapshots=visits.snapshots() if visits.snapshots else None,
+                ),
+            )
             try:
-                await session.open(state=state)
-                result = await self._let_in(session, name, parameters, known=state is not None)
-                self.sources = tuple(session.scene.sources)
-                self.tools = [*dict.fromkeys(session.scene.tools)]
-                self.heals = session.scene.finder.told()
-                self.notices = tuple(session.scene.notices)
-                await self._remember(session, state)
-                return result
-            except Agent3Error as wrong:
-                self.died = not chrome.alive or (session.crashed and not session.heavy)
-                self.touched = session.touched
-                if isinstance(wrong, CallTimeout) and not (self.touched or self._logged_in):
-                    wrong.sent = False  # pages were read, and that was all
+                await session.open(state=before)
+                result = await self._act(session, name, steps, parameters, known=before is not None)
+                scene = session.scene
+                visited = Visited(
+                    result=result,
+                    sources=list(scene.sources),
+                    heals=scene.finder.told(),
+                    tools=[*dict.fromkeys(scene.tools)],
+                    notices=list(scene.notices),
+                )
+                await self._save_state(session, before)
+                return visited
+            except Agent3Error as error:
+                if not chrome.alive or (session.crashed and not session.oversized):
+                    info = interface.info.get(name)
+                    ended = Interrupted(error.message, data=error.data)
+                    ended.sent = session.touched and not (info is not None and info.hints.read_only)
+                    raise ended from None
+                if isinstance(error, CallTimeout | Unavailable) and not (session.touched or self._logged_in):
+                    error.sent = False  # only pages were read
                 raise
             finally:
                 await session.aclose()
 
-    def _spoken_of(self, name: str) -> set[str]:
-        """The secrets of the action, and of the login that may come before it."""
-        actions = {name, *([self._login.action] if self._login else ())}
-        steps = [step for one in actions for step in self._interface.actions[one]]
-        return {found for step in steps for found in _SECRET.findall(step.model_dump_json())}
-
-    async def _let_in(self, session: Session, name: str, parameters: Mapping[str, Any], *, known: bool) -> Any:
-        """The action, after a login where nobody is known yet, or where the site says that it knows us no more."""
+    async def _act(
+        self,
+        session: Session,
+        name: str,
+        steps: Sequence[NLWebAction],
+        parameters: Mapping[str, Any],
+        *,
+        known: bool,
+    ) -> Any:
+        """Run the action, after a login if the site does not know the caller, or says that it no longer does."""
         login = self._login
         if login is None or name == login.action:
-            return await self._act(session, name, parameters)
-        session.asks = login.asks
+            return await self._run_steps(session, name, steps, parameters)
+        session.login_selector = login.asks
         if known:
             try:
-                return await self._act(session, name, parameters)
+                return await self._run_steps(session, name, steps, parameters)
             except TargetRefused:
                 if session.touched:
                     raise
-        return await self._by_login(session, login, name, parameters)
-
-    async def _by_login(self, session: Session, login: Login, name: str, parameters: Mapping[str, Any]) -> Any:
-        """The login and the action. Whether the login was taken is sure only when the site no longer asks for it."""
-        values, secrets = await self._house.filled(self._interface, login)
-        session.scene.used_secrets.update(one.reveal() for one in secrets)
-        async with self._house.accounts.trying(self._interface, login, values) as account:
+        self._visits.grants.require(self._interface, login.variables)
+        values, secrets = await login.fill(self._visits.vault)
+        session.scene.used_secrets.update(secret.reveal() for secret in secrets)
+        async with self._visits.accounts.attempt(self._interface, login, values) as account:
             try:
                 await self._log_in(session, login, values)
-            except TargetError as wrong:
-                if session.touched and session.alive and not isinstance(wrong, Unavailable):
-                    account.turned_down()
+            except TargetError as error:
+                if session.touched and session.alive and not isinstance(error, Unavailable):
+                    account.reject()
                 raise
+            session.touched = False  # to be logged in is only the beginning
+            await self._save_state(session, None)
             try:
-                result = await self._act(session, name, parameters)
+                result = await self._run_steps(session, name, steps, parameters)
             except TargetRefused:
-                if await _asks(session, login):
-                    account.turned_down()
+                if await _asks_for_login(session, login):
+                    account.reject()
                 raise
-            account.let_in()
+            # Only now it is certain: a site may accept a wrong password and ask for the login again.
+            account.accept()
             return result
 
     async def _log_in(self, session: Session, login: Login, values: Mapping[str, Any]) -> None:
         self._logged_in = True
-        session.asks, asks = None, session.asks
+        session.login_selector = None
         try:
-            await self._act(session, login.action, values)
-        except Agent3Error as wrong:
-            wrong.message = f"The login failed. {wrong.message}"
-            wrong.args = (wrong.message,)
+            steps, given = prepare(self._interface, login.action, values)
+            await self._run_steps(session, login.action, steps, given)
+        except Agent3Error as error:
+            error.message = f"The login failed. {error.message}"
+            error.args = (error.message,)
             raise
         finally:
-            session.asks = asks
-        session.touched = False  # to be let in is the beginning; what is asked for comes now
-        await self._remember(session, None)
+            session.login_selector = login.asks
 
-    async def _act(self, session: Session, name: str, parameters: Mapping[str, Any]) -> Any:
-        steps, given = prepare(self._interface, name, parameters)
-        return await session.run(name, steps, given)
+    async def _run_steps(
+        self, session: Session, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]
+    ) -> Any:
+        if self._repeated and not self._logged_in:
+            # Until something is touched the caller repeats the whole visit, and a navigation does not also try again by
+            # itself. From then on only the step can; and what an interface declares (``retries``) stays.
+            reading = next((n for n, step in enumerate(steps) if step.action_type not in READING), len(steps))
+            steps = [
+                step.model_copy(update={"retries": 0})
+                if number < reading and step.action_type is ActionType.NAVIGATE and step.retries is None
+                else step
+                for number, step in enumerate(steps)
+            ]
+        seconds = None if self._end is None else max(0.0, self._end - time.monotonic())
+        return await session.run(name, steps, parameters, seconds=seconds)
 
-    async def _remember(self, session: Session, before: Mapping[str, Any] | None) -> None:
+    async def _load_secrets(self, name: str) -> dict[str, Secret]:
+        """The secrets in the steps of the action and of the login that may come before it, by name.
+
+        The interface declares their references: ``secrets: {pin: env:SHOP_PIN}``. SetupError for a secret that is not
+        declared, or that the operator does not grant to this website.
+        """
+        actions = {name, *([self._login.action] if self._login else ())}
+        steps = [step for action in actions for step in self._interface.actions[action]]
+        names = {found for step in steps for found in _SECRET.findall(step.model_dump_json())}
+        declared = self._interface.metadata.get("secrets") or {}
+        secrets = {}
+        for secret in sorted(names):
+            if not isinstance(declared, Mapping) or not str(declared.get(secret, "")).startswith(REFERENCE):
+                raise SetupError(
+                    f"{self._interface.name!r} uses the secret {secret!r} and does not say where it is. Write in its "
+                    f"metadata: secrets: {{{secret}: env:NAME}}."
+                )
+            reference = str(declared[secret])
+            self._visits.grants.require(self._interface, [reference.removeprefix(REFERENCE)])
+            secrets[secret] = await self._visits.vault.get(reference)
+        return secrets
+
+    async def _load_state(self) -> dict[str, Any] | None:
+        """The state of the last visit; None if the interface may not have the secrets that may have opened it."""
+        visits = self._visits
+        if visits.sessions is None:
+            return None
+        if not visits.grants.cover(self._interface):
+            log.warning("%s: without its secrets it does not get its session either", self._interface.name)
+            return None
+        return await visits.sessions.load(self._principal, scope_of(self._interface))
+
+    async def _save_state(self, session: Session, before: Mapping[str, Any] | None) -> None:
+        """Store the state for the next visit. The action is done: a failure here must not change how it ended."""
+        visits = self._visits
         try:
             state = await session.state()
-            if state != before and (before is not None or state["cookies"] or state["origins"]):
-                await self._house.remember(self._principal, self._interface, state)
-        except Unavailable:  # what was asked for is done; only the next visit knows less
+            if state == before or (before is None and not state["cookies"] and not state["origins"]):
+                return
+            if visits.sessions is not None and visits.grants.cover(self._interface):
+                await visits.sessions.save(self._principal, scope_of(self._interface), state)
+        except Unavailable:
             return
-        except Exception as wrong:  # noqa: BLE001 - likewise, whatever kept it from being written down
-            log.warning("%s: the session of this visit is not kept: %s", self._interface.name, wrong)
+        except Exception as error:  # noqa: BLE001 - whatever kept it from being stored
+            log.warning("%s: the session of this visit is not stored: %s", self._interface.name, error)
+
+
+async def _asks_for_login(session: Session, login: Login) -> bool:
+    """Whether the page in front shows what the site shows to visitors who are not logged in."""
+    try:
+        return login.asks is not None and await session.page.locator(login.asks).first.is_visible()
+    except (SetupError, playwright().Error):
+        return False
