@@ -7,6 +7,7 @@ Data only, frozen, encoded by msgspec; no I/O and no protocol. One ``Call`` is o
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from contextvars import Token
 from functools import lru_cache
@@ -48,6 +49,7 @@ __all__ = [
     "Turn",
     "Usage",
     "Working",
+    "agent_id",
     "decode_call",
     "decode_outcome",
     "encode",
@@ -219,6 +221,11 @@ class Principal(Struct, frozen=True, omit_defaults=True):
 LOCAL = Principal("local", "local")
 """The person at this machine: loopback without configured clients, the command line, a stdio host."""
 ANONYMOUS = Principal("anonymous", "anonymous")
+
+
+def agent_id(name: str) -> str:
+    """A name as the id of an agent: small letters, digits, ``.``, ``_`` and ``-``."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or "agent"
 
 
 class Question(Struct, frozen=True, omit_defaults=True):

@@ -202,16 +202,15 @@ class Local:
 
     async def _verb(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
         # The whole gateway is loaded only by the command that needs it: agent3 --help stays light.
-        from agent3.gateway import Caller, response
+        from agent3.gateway import Caller, Verbs, response
         from agent3.model import LOCAL, Done, Failed, value_of
-        from agent3.protocols.mcp.door.gateway_tools import GatewayTools
         from agent3.server.build import build
         from agent3.server.demo import agents
 
         async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
-            tools = GatewayTools(server.gateway, server.env, "cli")
+            verbs = Verbs(server.gateway)
             started = server.env.monotonic()
-            outcome = await tools.run(verb, arguments, Caller(LOCAL, "cli"))
+            outcome = await verbs.run(verb, arguments, Caller(LOCAL, "cli"))
             seconds = server.env.monotonic() - started
         if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
             body = value_of(outcome.parts)

@@ -324,7 +324,7 @@ def dlq_list(
         Also calls that were sent again already.
     """
     from agent3.cli import operations
-    from agent3.server.dead_letters import Wanted
+    from agent3.gateway.dead_letters import Wanted
 
     after = None if since is None else operations.moment(since, time.time())
     wanted = Wanted(agent, code, after, queue, all, limit)

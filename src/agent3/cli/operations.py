@@ -17,7 +17,7 @@ import msgspec
 from agent3.env import REAL
 from agent3.errors import Agent3Error, SetupError, ValidationError
 from agent3.server.build import Server, blob_folder, build, database_url
-from agent3.server.dead_letters import Letters, Replayed, Wanted, replay
+from agent3.gateway.dead_letters import Letters, Replayed, Wanted, replay
 from agent3.server.demo import agents
 from agent3.settings import Settings
 from agent3.storage import Database, open_database
@@ -68,7 +68,7 @@ def replay_letters(
 
     async def one_of(server: Server, name: str) -> Replayed:
         try:
-            return await replay(server, name, again=again, twice=twice)
+            return await replay(server.gateway, name, again=again, twice=twice)
         except Agent3Error as wrong:
             return Replayed(name, "refused", code=wrong.code, message=wrong.message)
 

@@ -20,12 +20,11 @@ from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.runner import Target
 from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict, NotFound, ValidationError
-from agent3.gateway import Caller
-from agent3.model import Call, Capability, Failed, Needs, Outcome, Working
+from agent3.gateway.gateway import Caller, Gateway
+from agent3.model import Call, Capability, Failed, Needs, Outcome, Working, encode
 from agent3.observe.logs import tidy
 from agent3.observe.metrics import Metrics
 from agent3.queue import Attempt, Letter, Queue, Rules
-from agent3.server.build import Server
 from agent3.storage import Database, Row
 
 __all__ = ["Letters", "Replayed", "Wanted", "measure", "replay"]
@@ -142,7 +141,7 @@ def _letter(row: Row, body: bytes) -> Letter:
     return Letter(**told, body=body, history=tuple(Attempt(*one) for one in history))
 
 
-async def replay(server: Server, letter: str, *, again: bool = False, twice: bool = False) -> Replayed:
+async def replay(gateway: Gateway, letter: str, *, again: bool = False, twice: bool = False) -> Replayed:
     """Send one letter again, as the caller that sent it first and under its key, so that nothing is done twice.
 
     A call goes through all steps of this gateway, from the start of its conversation; a message goes back to its queue.
@@ -150,7 +149,7 @@ async def replay(server: Server, letter: str, *, again: bool = False, twice: boo
     was sent (a rule, a limit, an agent that is gone) it stays as it was. Conflict when it was replayed before, unless
     ``again``, and when it may have run already and its target could not tell, unless it may run ``twice``.
     """
-    letters = Letters(server.database, server.env)
+    letters = Letters(gateway.core.database, gateway.core.env)
     kind, name, number = _place(letter)
     if kind == "queue":
         await letters.line_up(name, number)
@@ -159,10 +158,10 @@ async def replay(server: Server, letter: str, *, again: bool = False, twice: boo
     if kept.replayed is not None and not again:
         raise Conflict(f"Dead letter {letter} was sent again already. Give --again to send it once more.")
     try:
-        target = await server.gateway.lookup(call.agent, call.capability)
+        target = await gateway.lookup(call.agent, call.capability)
         if failed.sent and not twice and not _told_apart(target[1], call):
             raise Conflict(f"Dead letter {letter} may have run already: it was sent, and then {_TWICE}")
-        outcome = await _sent_again(server, target, kept, call)
+        outcome = await _sent_again(gateway, target, kept, call)
     except Agent3Error as wrong:
         return Replayed(letter, "refused", code=wrong.code, message=wrong.message)
     if not _refused(outcome):
@@ -183,22 +182,22 @@ def _told_apart(capability: Capability, call: Call) -> bool:
     return hints.idempotent or hints.read_only or (call.key is not None and honoured)
 
 
-async def _sent_again(server: Server, target: Target, kept: DeadLetter, call: Call) -> Outcome:
+async def _sent_again(gateway: Gateway, target: Target, kept: DeadLetter, call: Call) -> Outcome:
     """Run it under the key that it had, which then stands for this run: for its target, and for a caller who repeats.
 
     Whoever was first under that key, another operator or the caller itself, has done it, and that is the outcome. A
     call without a key gets one of its letter.
     """
-    job = await _job_of(server, call)
+    job = await _job_of(gateway, call)
     came = call if job is None else job.call
     if came.key is None:
         came = replace(came, key=_key_of(kept))
     else:
-        holder = await server.core.jobs.known(came)
+        holder = await gateway.core.jobs.known(came)
         if holder is not None and holder.ended and (holder.id == call.job or holder.created <= (kept.replayed or 0.0)):
-            await server.core.jobs.free_key(holder)
+            await gateway.core.jobs.free_key(holder)
     first = Call(
-        id=server.env.id(),
+        id=gateway.core.env.id(),
         principal=came.principal,
         agent=came.agent,
         capability=came.capability,
@@ -212,13 +211,13 @@ async def _sent_again(server: Server, target: Target, kept: DeadLetter, call: Ca
         routes=target[1].routes,
         meta=came.meta,
     )
-    return await server.gateway.start(Caller(came.principal, "dlq"), first, target)
+    return await gateway.start(Caller(came.principal, "dlq"), first, target)
 
 
-async def _job_of(server: Server, call: Call) -> Job | None:
+async def _job_of(gateway: Gateway, call: Call) -> Job | None:
     """The job that the call was: it has the call as it came, by which its key is known again."""
     try:
-        return None if call.job is None else await server.core.jobs.get(call.principal.id, call.job)
+        return None if call.job is None else await gateway.core.jobs.get(call.principal.id, call.job)
     except NotFound:
         return None
 
@@ -304,7 +303,7 @@ def _died(one: Letter) -> float:
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(msgspec.structs.replace(value, live=None) if isinstance(value, Call) else value)
+    return msgspec.json.decode(encode(value))
 
 
 def _read(body: bytes) -> Any:

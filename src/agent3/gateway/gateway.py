@@ -89,10 +89,8 @@ class Gateway:
         self.reputation = reputation
         self.on_use: OnUse | None = None
         """Hears of every agent that was looked at or called, with how the call ended."""
-        self.sign_in: Callable[[Agent], Awaitable[dict[str, Any] | None]] | None = None
-        """Tells how somebody is signed in for an agent, where the agent asks for that."""
-        self.heals: Callable[[Agent], Awaitable[list[dict[str, Any]]]] | None = None
-        """Tells which selectors of a website did not fit any more, and what is taken in their place."""
+        self.notes: Callable[[Agent], Awaitable[dict[str, Any]]] | None = None
+        """Tells what the protocol of an agent knows of it beyond the directory."""
         limits, more = core.settings.limits, _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=core.env)
         self._offered: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
@@ -125,8 +123,7 @@ class Gateway:
         """Everything one needs to decide whether and how to call an agent."""
         agent = await self._look(caller, agent_id)
         rating = await self.reputation.of(agent.id)
-        signed = None if self.sign_in is None else await self.sign_in(agent)
-        healed = [] if self.heals is None else await self.heals(agent)
+        notes = {} if self.notes is None else await self.notes(agent)
         signature = agent.meta.get("signature")
         return {
             "id": agent.id,
@@ -150,9 +147,8 @@ class Gateway:
                 }
                 for capability in self.offered(agent, caller.principal)
             ],
-            **({} if signed is None else {"signIn": signed}),
             **({"signature": signature} if isinstance(signature, dict) else {}),
-            **({"heals": healed} if healed else {}),
+            **notes,
         }
 
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:

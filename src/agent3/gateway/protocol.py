@@ -25,13 +25,14 @@ from starlette.types import ASGIApp, Scope
 
 from agent3.calls.outbox import Outbox
 from agent3.env import Env
-from agent3.errors import SetupError
+from agent3.errors import SetupError, TargetRefused
 from agent3.gateway.gateway import Gateway
 from agent3.gateway.lanes import Lane
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.master_keys import Seals
 from agent3.identity.own_keys import Safe
 from agent3.identity.secrets import Vault
+from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Connector, Route
 from agent3.observe.metrics import Metrics
 from agent3.security.outbound import Policy
@@ -141,6 +142,14 @@ class Protocol:
     async def on_removed(self, agent: Agent) -> None:
         """Called when an agent was removed or replaced: what was kept for it goes."""
 
+    async def sign_in(self, found: Found, wish: SignInWish, refusal: TargetRefused | None) -> SignInEntry | None:
+        """Where somebody signs in for it; None where it asks for no sign-in. ``refusal`` is what it said without."""
+        return None
+
+    async def notes(self, agent: Agent) -> dict[str, Any]:
+        """What ``agent3_select`` tells of an agent beyond what the directory knows."""
+        return {}
+
     # Keeping what was added up to date
 
     def renews(self, route: Route) -> bool:
@@ -152,6 +161,9 @@ class Protocol:
         return None
 
     # Serving
+
+    async def start(self) -> None:
+        """Called once, when the gateway stands and before any door opens."""
 
     def doors(self) -> Sequence[Door]:
         """How others call us by this protocol."""

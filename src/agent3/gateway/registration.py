@@ -35,9 +35,9 @@ from agent3.identity.loopback_redirect import Landing
 from agent3.identity.secret_refs import check_query
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
-from agent3.model import Agent, Route, place_of
+from agent3.model import Agent, Route, agent_id, place_of
 
-__all__ = ["Added", "Registration", "agent_id", "named_credential"]
+__all__ = ["Added", "Registration", "named_credential"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
@@ -49,12 +49,6 @@ class Added:
     name: str
     agent: Agent | None = None
     error: Agent3Error | None = None
-
-
-def agent_id(name: str) -> str:
-    """The id of an agent that is called so."""
-    words = re.findall(r"[a-z0-9]+(?:[._][a-z0-9]+)*", name.lower())
-    return "-".join(words)[:64] or "agent"
 
 
 def named_credential(credential: str | None) -> tuple[str | None, str | None]:
@@ -116,17 +110,17 @@ class Registration:
                 results.append(Added(label, error=error))
         return results
 
-    async def remove(self, agent_id: str) -> None:
+    async def remove(self, name: str) -> None:
         """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it.
 
         AgentNotFound when there is none.
         """
         try:
-            agent: Agent | None = await self._directory.get(agent_id)
+            agent: Agent | None = await self._directory.get(name)
         except AgentNotFound:
             agent = None
-        await self._directory.remove(agent_id)
-        await withdraw(self._directory, agent_id)
+        await self._directory.remove(name)
+        await withdraw(self._directory, name)
         if agent is not None:
             await self._forget(agent)
 

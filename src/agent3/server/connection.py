@@ -21,10 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from agent3.calls.coroutines import Left
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.fast_lane import HungUp, Reply
+from agent3.gateway.lanes import Guest, Lane, Reply
 from agent3.server.request_heads import Heads
 
-__all__ = ["Guest", "Lane", "patient"]
+__all__ = ["patient"]
 
 log = logger("server")
 
@@ -40,21 +40,6 @@ _FAILED = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 21\r\nconnection: close\r\n\r\nInternal Server Error"
 )
-
-
-class Lane(Protocol):
-    """What may answer a whole POST without ASGI; None where it does not want to, as where a proxy says who calls."""
-
-    async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None: ...
-
-    def guest(self, scope: Scope) -> Guest | None:
-        """Whoever was answered just now, for further requests with the same head; None for one to look at each time."""
-
-
-class Guest(Protocol):
-    """Who sent a head that a lane has answered. None, as ever, goes by the app, to whose scope ``told`` is added."""
-
-    def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Awaitable[Reply | None]: ...
 
 
 Lanes = Callable[[str], Lane | None]

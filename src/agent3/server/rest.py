@@ -18,48 +18,31 @@ from agent3 import jsonrpc
 from agent3.calls.artifact_sharing import Sharing
 from agent3.calls.responses import shown
 from agent3.errors import Agent3Error, RequestError, ValidationError
-from agent3.gateway import Caller, response
-from agent3.identity.doorkeeper import Doorkeeper
+from agent3.gateway import Caller, Verbs, response
+from agent3.gateway.http import error_response, json_response, retry_after
+from agent3.gateway.protocol import Services
 from agent3.model import Done, Event, Failed, Outcome, encode, value_of
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.gateway_tools import GatewayTools
-from agent3.server.build import Server
 from agent3.server.openapi import document
 
-__all__ = ["error_response", "json_response", "routes"]
+__all__ = ["Rest"]
 
 log = logger("rest")
 
 View = Callable[[Request], Awaitable[Response]]
-_LONGEST_WAIT = 86_400.0
-
-
-def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Any model object or JSON value as a response."""
-    return Response(encode(body), status, headers, "application/json")
-
-
-def error_response(error: Agent3Error) -> Response:
-    """The one form of an error, with its status and the headers that belong to it."""
-    headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
-    if error.retry_after is not None:
-        headers["Retry-After"] = _whole_seconds(error.retry_after)
-    return json_response({"error": error.to_dict()}, error.http_status, headers)
-
-
-def _whole_seconds(wait: float) -> str:
-    """At least one second and at most a day, whatever number a target gave."""
-    return str(round(max(1.0, min(wait, _LONGEST_WAIT))))
 
 
 class Rest:
     """The views. Each is a small function of a request; ``_guarded`` turns errors into responses around them."""
 
-    def __init__(self, server: Server, tools: GatewayTools, doorkeeper: Doorkeeper):
-        self._server = server
-        self._tools = tools
-        self._doorkeeper = doorkeeper
-        self._limits = jsonrpc.Limits(body=server.settings.server.max_body)
+    def __init__(self, services: Services):
+        self._gateway = services.gateway
+        self._verbs = Verbs(services.gateway)
+        self._doorkeeper = services.doorkeeper
+        self._env = services.env
+        self._database = services.database
+        self._settings = services.settings.server
+        self._limits = jsonrpc.Limits(body=self._settings.max_body)
 
     def routes(self) -> list[Route]:
         """Everything below /v1, and the document that describes it."""
@@ -97,8 +80,7 @@ class Rest:
         return Caller(self._doorkeeper(request.scope), "rest", None, trace)
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        settings = self._server.settings.server
-        raw = await jsonrpc.read_body(request.receive, settings.max_body, settings.body_seconds)
+        raw = await jsonrpc.read_body(request.receive, self._settings.max_body, self._settings.body_seconds)
         body = jsonrpc.decode(raw or b"{}", self._limits)
         if not isinstance(body, dict):
             raise ValidationError(f"The body must be a JSON object, got {type(body).__name__}.")
@@ -112,15 +94,15 @@ class Rest:
     async def _agents(self, request: Request) -> Response:
         limit = _whole(request, "limit", 50, 1, 50)
         query = request.query_params.get("query", "")
-        return json_response(await self._server.gateway.search(self._caller(request), query, limit))
+        return json_response(await self._gateway.search(self._caller(request), query, limit))
 
     async def _agent(self, request: Request) -> Response:
         agent_id = request.path_params["agent_id"]
-        return json_response(await self._server.gateway.select(self._caller(request), agent_id))
+        return json_response(await self._gateway.select(self._caller(request), agent_id))
 
     async def _card(self, request: Request) -> Response:
         agent_id = request.path_params["agent_id"]
-        return json_response(await self._server.gateway.invoke(self._caller(request), agent_id))
+        return json_response(await self._gateway.invoke(self._caller(request), agent_id))
 
     async def _search(self, request: Request) -> Response:
         return await self._verb("agent3_search", request)
@@ -131,23 +113,23 @@ class Rest:
     async def _call(self, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        started = self._server.env.monotonic()
-        self._tools.check("agent3_call", body)
+        started = self._env.monotonic()
+        self._verbs.check("agent3_call", body)
         if "respond-async" in request.headers.get("prefer", "").lower() and not _continues(body):
-            detached = await self._server.gateway.call(caller, self._tools.request(body, detach=True))
-            return _json_outcome(detached, self._server.env.monotonic() - started)
-        outcome = await self._tools.run("agent3_call", body, caller)
-        return _told(outcome, self._server.env.monotonic() - started)
+            detached = await self._gateway.call(caller, self._verbs.request(body, detach=True))
+            return _json_outcome(detached, self._env.monotonic() - started)
+        outcome = await self._verbs.run("agent3_call", body, caller)
+        return _told(outcome, self._env.monotonic() - started)
 
     async def _verb(self, name: str, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        return _told(await self._tools.run(name, body, caller), 0.0)
+        return _told(await self._verbs.run(name, body, caller), 0.0)
 
     # Jobs
 
     async def _job(self, request: Request) -> Response:
-        caller, gateway = self._caller(request), self._server.gateway
+        caller, gateway = self._caller(request), self._gateway
         seconds = float(_whole(request, "wait", 0, 0, 60))
         job_id = request.path_params["job_id"]
         if seconds:
@@ -155,7 +137,7 @@ class Rest:
         return json_response(shown(await gateway.job(caller, job_id)))
 
     async def _events(self, request: Request) -> Response:
-        caller, gateway = self._caller(request), self._server.gateway
+        caller, gateway = self._caller(request), self._gateway
         job_id = request.path_params["job_id"]
         last = request.headers.get("last-event-id")
         after = _number("Last-Event-ID", last, 0, 2**53) if last else _whole(request, "after", 0, 0, 2**53)
@@ -165,7 +147,7 @@ class Rest:
 
     async def _callbacks(self, request: Request) -> Response:
         job_id = request.path_params["job_id"]
-        told = await self._server.gateway.callbacks(self._caller(request), job_id)
+        told = await self._gateway.callbacks(self._caller(request), job_id)
         return json_response({"job": job_id, "callbacks": told})
 
     async def _answer(self, request: Request) -> Response:
@@ -177,18 +159,18 @@ class Rest:
                 pass
             case _:
                 raise ValidationError('Send {"answers": {"q1": …}} by question id, or {"message": "…"} for the first.')
-        started = self._server.env.monotonic()
-        outcome = await self._server.gateway.reply(caller, request.path_params["job_id"], said)
-        return _json_outcome(outcome, self._server.env.monotonic() - started)
+        started = self._env.monotonic()
+        outcome = await self._gateway.reply(caller, request.path_params["job_id"], said)
+        return _json_outcome(outcome, self._env.monotonic() - started)
 
     async def _cancel(self, request: Request) -> Response:
-        caller, gateway = self._caller(request), self._server.gateway
+        caller, gateway = self._caller(request), self._gateway
         job_id = request.path_params["job_id"]
         await gateway.cancel(caller, job_id)
         return json_response(shown(await gateway.job(caller, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
-        found = await self._server.gateway.core.artifacts.get(
+        found = await self._gateway.core.artifacts.get(
             await self._reader(request), request.path_params["artifact_id"]
         )
         # What an agent made is never shown as a page of ours.
@@ -200,13 +182,8 @@ class Rest:
         if "signature" not in request.query_params:
             return self._caller(request).principal.id
         expires = _whole(request, "expires", 0, 0, 2**53)
-        sharing = Sharing(self._server.database, self._server.env)
+        sharing = Sharing(self._database, self._env)
         return await sharing.owner(request.path_params["artifact_id"], expires, request.query_params["signature"])
-
-
-def routes(server: Server, tools: GatewayTools, doorkeeper: Doorkeeper) -> list[Route]:
-    """The REST door of a gateway."""
-    return Rest(server, tools, doorkeeper).routes()
 
 
 def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
@@ -244,7 +221,7 @@ def _json_body(body: dict[str, Any]) -> Response:
     metadata = body.get("metadata", {})
     headers: dict[str, str] = {}
     if "retryAfter" in metadata:
-        headers["Retry-After"] = _whole_seconds(metadata["retryAfter"])
+        headers["Retry-After"] = retry_after(metadata["retryAfter"])
     if body.get("status") == "working":
         headers["Location"] = f"/v1/calls/{body['job']}"
     return json_response(body, metadata.get("statusCode", 200), headers)

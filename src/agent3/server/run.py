@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 
@@ -27,16 +27,13 @@ from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
 from agent3.protocols.functions import LocalAgent
-from agent3.protocols.mcp.door.gateway_tools import GatewayTools
+from agent3.gateway.protocol import Listening
 from agent3.server.announcement import announce
-from agent3.server.app import Doors, app, door
+from agent3.server.app import app
 from agent3.server.build import Server, build, database_url
 from agent3.server.connection import patient
 from agent3.settings import Settings
 from agent3.storage.connect import without_password
-
-if TYPE_CHECKING:  # it needs an optional part
-    from agent3.protocols.a2a.grpc.server import GrpcDoor
 
 __all__ = ["serve_forever", "serve_stdio"]
 
@@ -83,22 +80,17 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
             ws="none",
         )
         url = _url(listener)
-        grpc = await _grpc(doors, settings, url)
+        ports = await doors.listen(url)
         note = announce(url, settings)
-        _greet(url, settings, agents, grpc)
+        _greet(url, settings, agents, ports)
         # What start-up made lives as long as the process; the collector need not look at it again.
         gc.freeze()
         try:
             await _Uvicorn(config, server).serve(sockets=[listener])
         finally:
             _forget(note)
-            if grpc is not None:
-                await grpc.aclose()
-
-
-async def _grpc(doors: Doors, settings: Settings, url: str) -> GrpcDoor | None:
-    port = settings.server.grpc_port
-    return await doors.speak_grpc(port, url) if port is not None else None
+            for port in ports:
+                await port.aclose()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -136,7 +128,7 @@ class _Uvicorn(uvicorn.Server):
 async def _stdio(settings: Settings, agents: Sequence[LocalAgent]) -> None:
     async with build(settings, agents) as server:
         _leave_on_interrupt(server)
-        await door(server, GatewayTools(server.gateway, server.env, "stdio")).stdio()
+        await server.protocols["mcp"].serve_stdio()
 
 
 def _leave_on_interrupt(server: Server) -> None:
@@ -245,7 +237,7 @@ def _not_loaded(reference: str, module: str, wrong: Exception) -> str:
     return f"{reference} could not be loaded: {type(wrong).__name__}: {wrong}{place}"
 
 
-def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], grpc: GrpcDoor | None) -> None:
+def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], ports: Sequence[Listening]) -> None:
     """Where it is, what to paste into a client, and one command to try."""
     entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
     keyed = [client.id for client in settings.clients if client.key and not client.require_signature]
@@ -255,7 +247,7 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], grpc: Grp
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
-        f"  A2A      {url}/a2a" + (f"  gRPC at port {grpc.port}" if grpc is not None else ""),
+        f"  A2A      {url}/a2a" + "".join(f"  gRPC at port {port.port}" for port in ports),
         f"  REST     {url}/openapi.json",
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
         f"  State    {without_password(database_url(settings))}",

@@ -1,0 +1,140 @@
+"""A2A as a protocol of the gateway: agents elsewhere by their cards, ``/a2a``, and every agent as an A2A agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+from starlette.types import Scope
+
+from agent3.calls.outbox import KEY
+from agent3.definitions import AgentCard
+from agent3.errors import SetupError, TargetRefused
+from agent3.gateway.protocol import Door, Found, Given, Listening, Protocol, Services
+from agent3.gateway.registration import named_credential
+from agent3.identity.secret_refs import check_query
+from agent3.identity.secrets import EnvironmentVault, Secret, Vault
+from agent3.identity.sign_ins import SignInEntry, SignInWish
+from agent3.model import Agent, Route
+from agent3.protocols.a2a.cards.cards import interfaces
+from agent3.protocols.a2a.cards.signatures import CardKey, HouseKeys
+from agent3.protocols.a2a.door.gateway import A2ADoors
+from agent3.protocols.a2a.door.push import Pushes
+from agent3.protocols.a2a.peer import sign_in as flows
+from agent3.protocols.a2a.peer.card_discovery import changed_hands
+from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
+
+__all__ = ["A2A"]
+
+_CARD_PATH = re.compile(r"\.json$|/\.well-known/|/a2a/?$")
+"""Paths at which an A2A agent is likelier than anything else."""
+
+
+class A2A(Protocol):
+    """Agents that speak A2A in any generation, and the gateway as one of them."""
+
+    name = "a2a"
+    connector: A2AConnector
+
+    def __init__(self, services: Services):
+        super().__init__(services)
+        self.connector = A2AConnector(services.policy, vault=services.vault, env=services.env)
+
+    # agent3 add
+
+    def read(self, given: Given) -> Sequence[Found]:
+        """An agent card as JSON."""
+        card = given.document
+        if not isinstance(card, Mapping) or "name" not in card:
+            return ()
+        if "supportedInterfaces" not in card and not ("url" in card and "skills" in card):
+            return ()
+        offered = interfaces(AgentCard.from_wire(card))
+        if not offered:
+            raise SetupError(f"{given.where} is a card without an address at which A2A is spoken.")
+        header, reference = named_credential(given.credential)
+        meta = {"secret_header": header} if header else {}
+        route = Route("a2a", check_query(offered[0][0].url), credential=reference, meta=meta)
+        return [Found(route, given.name, dict(card))]
+
+    def likelihood(self, address: str) -> float:
+        return 0.9 if _CARD_PATH.search(urlsplit(address).path) else 0.4
+
+    async def register(self, found: Found, vault: Vault) -> Agent:
+        if found.document is not None:
+            return self.connector.describe_card(found.document, found.route)
+        try:
+            return await super().register(found, vault)
+        except TargetRefused as error:
+            error.data["signIn"] = False  # how one signs in stands in its card, which it does not show
+            raise
+
+    async def describe(self, route: Route, secret: Secret | None = None) -> Agent:
+        return await self.connector.describe(route.address, secret=secret, route=route, registered=True)
+
+    def speaks_at(self, agent: Agent, address: str) -> bool:
+        offered = {interface.url.rstrip("/") for interface, _ in interfaces(AgentCard.from_wire(agent.card))}
+        return address.partition("?")[0].rstrip("/") in offered
+
+    async def sign_in(self, found: Found, wish: SignInWish, refusal: TargetRefused | None) -> SignInEntry | None:
+        """As the card of the agent says."""
+        if refusal is not None:
+            raise refusal
+        flow, gate = await self.connector.sign_in_of(found.route.address, found.document)
+        if flow is None:
+            return None
+        if wish.way == "machine":
+            raise SetupError(
+                "A machine signs in to an A2A agent by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
+            )
+        if wish.issuer:
+            flow = await flows.of_issuer(flow, gate, wish.issuer)
+        flows.check(flow, wish.issuer, wish.secret is not None)
+        return SignInEntry(found.route, flow, gate)
+
+    def renews(self, route: Route) -> bool:
+        return GIVEN not in route.meta
+
+    def renewal_refusal(self, before: Agent, now: Agent) -> str | None:
+        return changed_hands(before.meta.get(SIGNATURE) or {}, now.meta.get(SIGNATURE) or {})
+
+    # Doors
+
+    async def start(self) -> None:
+        """Make the keys that sign our cards, and what tells others of their tasks. A passing command needs neither."""
+        services = self.services
+        if not services.lasting:
+            return
+        settings, own = services.settings.server, None
+        if settings.sign_cards and settings.card_key:
+            own = CardKey((await EnvironmentVault().get(settings.card_key)).reveal())
+        self.keys = await HouseKeys.of(services.own_keys, KEY, key=own, sign=settings.sign_cards)
+        secrets = (services.settings.callbacks.secret, *(one.callback_secret for one in services.settings.clients))
+        if self.keys is not None or any(secrets):
+            core = services.gateway.core
+            self.pushes = Pushes(services.outbox, core.jobs, services.database, services.env)
+
+    keys: HouseKeys | None = None
+    pushes: Pushes | None = None
+
+    def doors(self) -> Sequence[Door]:
+        doors = A2ADoors(self)
+        grpc = self.services.settings.server.grpc_port
+
+        async def listen(url: str, judge: Callable[[Scope], Awaitable[None]]) -> Listening | None:
+            return None if grpc is None else await doors.speak_grpc(grpc, url, judge)
+
+        about = [("A2A", "/a2a, and /agents/ID/a2a for one agent alone")]
+        return [
+            Door(
+                routes=doors.routes(),
+                app=doors,
+                takes=doors.takes,
+                lane=doors.lane,
+                listen=listen,
+                about=about,
+            )
+        ]

@@ -1,0 +1,120 @@
+"""NLWeb as a protocol of the gateway: websites by interface files, sites that answer questions, and our own ``/ask``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent3.definitions import NLWebInterface
+from agent3.directory.stand_ins import stand_in
+from agent3.errors import AgentNotFound, SetupError
+from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
+from agent3.identity.secrets import Vault
+from agent3.model import Agent, Principal, Route, agent_id
+from agent3.protocols.nlweb.ask.door import AskDoor
+from agent3.protocols.nlweb.ask.sites import Sites
+from agent3.protocols.nlweb.authoring.files import load
+from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
+from agent3.protocols.nlweb.healing import Healer, StoredBook
+from agent3.protocols.nlweb.healing.review import of_agent
+from agent3.protocols.nlweb.visit.robots import Robots
+from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
+from agent3.protocols.nlweb.visit.snapshots import Snapshots
+from agent3.protocols.nlweb.visit.stored_sessions import Sessions
+from agent3.protocols.nlweb.visit.visits import Visits
+
+__all__ = ["NLWeb"]
+
+_INTERFACE = Route("nlweb", "an interface")
+
+
+class NLWeb(Protocol):
+    """Websites. No browser starts before the first visit; without the extra ``browser`` only the visits fail."""
+
+    name = "nlweb"
+
+    def __init__(self, services: Services):
+        super().__init__(services)
+        self._book = StoredBook(services.database, services.env)
+        web, folder = services.settings.web, services.files
+        snapshots = None if folder is None else folder.with_name("snapshots")
+        visits = Visits(
+            sessions=Sessions(services.database, services.master_keys.keys, env=services.env),
+            vault=services.vault,
+            grants=Grants.read(web.secrets),
+            robots=Robots(web.robots, env=services.env),
+            finder=self._finder,
+            snapshots=None if snapshots is None else lambda: Snapshots(snapshots),
+            metrics=services.metrics,
+        )
+        self.connector = NLWebConnector(
+            visits,
+            resolve=understand,
+            load=load,
+            find=self._find,
+            may=self._may_call,
+            sites=Sites(services.policy),
+            env=services.env,
+        )
+
+    def _finder(self, interface: NLWebInterface) -> Healer:
+        """What finds elements again that have moved, by what earlier visits saw."""
+        return Healer(interface, self._book, metrics=self.services.metrics, env=self.services.env)
+
+    async def _find(self, agent: str) -> Agent:
+        return await self.services.gateway.directory.get(agent)
+
+    def _may_call(self, principal: Principal, agent: Agent, name: str) -> bool:
+        capability = agent.capability(name)
+        return capability is not None and self.services.gateway.may_call(principal, agent, capability)
+
+    # agent3 add
+
+    def read(self, given: Given) -> Sequence[Found]:
+        if given.file is not None and given.file.suffix in (".yaml", ".yml"):
+            return [Found(_INTERFACE, given.name, load(given.file))]
+        document = given.document
+        if isinstance(document, Mapping) and {"base_url", "actions"} <= set(document):
+            return [Found(_INTERFACE, given.name, NLWebInterface.from_document(dict(document)))]
+        return ()
+
+    def likelihood(self, address: str) -> float:
+        return 0.1
+
+    async def register(self, found: Found, vault: Vault) -> Agent:
+        interface = found.document
+        if interface is None:
+            if found.route.credential is not None:
+                raise SetupError("A website that answers questions takes no credential.")
+            return await self.connector.describe(found.route.address)
+        if found.name is not None:
+            interface = interface.model_copy(update={"interface_id": agent_id(found.name), "name": found.name})
+        Grants.read(self.services.settings.web.secrets).require(interface)
+        return agent_of(interface)
+
+    async def on_added(self, agent: Agent) -> None:
+        await stand_in(self.services.gateway.directory, agent)
+
+    async def on_removed(self, agent: Agent) -> None:
+        """What other websites of the directory share with it stays: sessions of the same scope, elements of an id."""
+        try:
+            interface = interface_of(agent)
+        except AgentNotFound:
+            return
+        others = [
+            interface_of(other)
+            for other in await self.services.gateway.directory.everything()
+            if other.card.get("protocol") == "nlweb" and "interface" in other.card
+        ]
+        if scope_of(interface) not in {scope_of(other) for other in others}:
+            await Sessions(self.services.database).forget(site=scope_of(interface))
+        if interface.interface_id not in {other.interface_id for other in others}:
+            await self._book.forget(interface.interface_id)
+
+    async def notes(self, agent: Agent) -> dict[str, Any]:
+        healed = await of_agent(self._book, agent)
+        return {"heals": healed} if healed else {}
+
+    def doors(self) -> Sequence[Door]:
+        return [Door(routes=AskDoor(self.services).routes(), about=[("NLWeb", "/ask, /who")])]
