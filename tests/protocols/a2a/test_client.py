@@ -292,9 +292,9 @@ def test_a_broken_stream_is_taken_up_again_without_loss(ours: Hosted) -> None:
         peer = client._peer
         whole, cuts = peer.stream, [2, 1]
 
-        async def cut(request: Any, how: Any = None, last: Any = None) -> Any:
+        async def cut(request: Any, options: Any = None, last: Any = None) -> Any:
             seen = 0
-            async for one in whole(request, how, last):
+            async for one in whole(request, options, last):
                 yield one
                 seen += 1
                 if cuts and seen == cuts[0]:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from agent3.a2a import listening
 from agent3.definitions import AgentCard
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Event, Failed, Needs, Outcome, Working, text_of, value_of
+from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS
 from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.peer.connector import SIGNATURE
-from agent3.protocols.a2a.peer.peers import IDEMPOTENT, SCHEMAS
 from agent3.server.build import Server, build
 from agent3.server.dead_letters import replay
 from agent3.server.registration import add
 from agent3.settings import Calls, Limits, Settings, Storage
-from tests.support.a2a_peers import Peer, first, official
+from tests.support.a2a_peers import Peer, _served, first, official
 from tests.support.a2a_toy import toy
 
 WAIT = 40.0
@@ -558,3 +563,68 @@ def test_a_secret_is_sent_and_never_comes_back(monkeypatch: pytest.MonkeyPatch) 
         named: list[Any] = [{"schemes": {"it": {}}}]
         _showing(peer, _card(peer, securitySchemes=scheme, securityRequirements=named))
         tell(story, peer.url, "env:AGENT_KEY")
+
+
+TOKEN = "granted-token-0123456789"
+
+
+class _Indiscreet:
+    """An agent that gives tokens for client credentials, and repeats them wherever it can."""
+
+    def app(self, url: str) -> ASGIApp:
+        flow = {"clientCredentials": {"tokenUrl": f"{url}/token", "scopes": {}}}
+        schemes = {"it": {"oauth2SecurityScheme": {"flows": flow}}}
+        card = _card(Peer(url), securitySchemes=schemes, securityRequirements=[{"schemes": {"it": {}}}])
+
+        async def show(_: Request) -> JSONResponse:
+            return JSONResponse(card)
+
+        async def grant(_: Request) -> JSONResponse:
+            return JSONResponse({"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600})
+
+        async def talk(request: Request) -> Response:
+            assert request.headers["authorization"] == f"Bearer {TOKEN}"
+            asked = await request.json()
+            if "fail" in asked["params"]["message"]["parts"][0]["text"]:
+                error = {"code": -32602, "message": f"I do not take {TOKEN}"}
+                return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+            where = {"taskId": "t", "contextId": "c"}
+            text = {"role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": f"got {TOKEN}"}]}
+            parts = [{"text": TOKEN}, {"data": {TOKEN: [TOKEN]}}, {"raw": b64encode(TOKEN.encode()).decode()}]
+            artifact = {"artifactId": "a", "name": f"for {TOKEN}", "parts": parts, "metadata": {"token": TOKEN}}
+            told = [
+                {"statusUpdate": {**where, "status": {"state": "TASK_STATE_WORKING", "message": text}}},
+                {"artifactUpdate": {**where, "artifact": artifact, "lastChunk": True}},
+                {"statusUpdate": {**where, "status": {"state": "TASK_STATE_COMPLETED"}}},
+            ]
+            lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": one}) for one in told]
+            return Response("".join(f"data: {line}\n\n" for line in lines), media_type="text/event-stream")
+
+        return Starlette(
+            routes=[
+                Route("/.well-known/agent-card.json", show),
+                Route("/token", grant, methods=["POST"]),
+                Route("/rpc", talk, methods=["POST"]),
+            ]
+        )
+
+
+def test_a_token_that_was_acquired_for_an_agent_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_CLIENT", "client:hush-hush-secret")
+
+    async def story(server: Server, agent: str) -> None:
+        heard: list[Event] = []
+        outcome = await call(server, agent, "tell me", heard)
+        assert isinstance(outcome, Done), outcome
+        assert [one.text for one in heard if one.kind == "status"] == ["got ***"]
+        (artifact,) = [one for one in heard if one.kind == "artifact"]
+        assert artifact.name == "for ***"
+        assert [one.data for one in artifact.parts if isinstance(one.data, dict)] == [{"***": ["***"]}]
+        failed = await call(server, agent, "fail")
+        assert isinstance(failed, Failed)
+        assert "I do not take ***" in failed.message
+        for shown in (heard, outcome, failed):
+            assert TOKEN not in repr(shown)
+
+    with _served(_Indiscreet().app) as peer:
+        tell(story, peer.url, "env:AGENT_CLIENT")

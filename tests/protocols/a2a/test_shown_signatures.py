@@ -22,7 +22,7 @@ from tests.support.gateway import run_agent3
 
 WORDS = {
     "verified": "card signed and verified, key ",
-    "unverified": "card signed, but not verified: its keys lie at another host",
+    "unverified": "card signed, but not verified: its keys are at another host",
     "invalid": "card with a signature that does NOT hold: it was changed",
     "unsigned": "card not signed",
     "given": "card given by hand",
@@ -33,7 +33,7 @@ WORDS = {
 def test_select_and_show_say_whether_a_card_is_signed_and_verified(tmp_path: Path, status: str) -> None:
     more: dict[str, dict[str, Any]] = {
         "verified": {"keys": ["k" * 43]},
-        "unverified": {"why": "its keys lie at another host"},
+        "unverified": {"why": "its keys are at another host"},
         "invalid": {"why": "it was changed"},
     }
     found = {"status": status, **more.get(status, {})}
