@@ -13,7 +13,7 @@ import pytest
 
 import agent3.a2a
 from agent3.errors import SetupError
-from agent3.protocols.a2a.agents.adapters import adapt, answer_in
+from agent3.protocols.a2a.agents.adapters import adapt, extract_answer
 from agent3.protocols.a2a.peer.client import SyncA2AClient
 from agent3.protocols.a2a.wire.types import ArtifactUpdate, State, Task
 from agent3.protocols.functions.standalone import Standalone
@@ -168,12 +168,12 @@ def test_who_is_built_otherwise_says_how(core: Standalone) -> None:
 
     with talking(core, Odd(), given=lambda words: {"q": words}, said="".join) as client:
         assert text(client.send("hey")) == "hey!"
-    with pytest.raises(SetupError, match="neither invoke nor kickoff nor run"):
+    with pytest.raises(SetupError, match="no invoke, kickoff or run"):
         adapt(object())
 
 
 def test_an_answer_is_found_wherever_a_framework_keeps_it() -> None:
-    assert answer_in({"messages": [Said(content="a"), Said(content="b")]}) == "b"
-    assert answer_in(Said(output="o")) == "o"
-    assert answer_in({"sum": 3}) == {"sum": 3}
-    assert answer_in(None) is None
+    assert extract_answer({"messages": [Said(content="a"), Said(content="b")]}) == "b"
+    assert extract_answer(Said(output="o")) == "o"
+    assert extract_answer({"sum": 3}) == {"sum": 3}
+    assert extract_answer(None) is None

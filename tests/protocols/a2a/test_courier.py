@@ -137,7 +137,7 @@ def test_what_does_not_arrive_is_tried_again(core: Standalone, hotel: Hotel) -> 
     port, away = a_free_port(), Standalone()
     with agency(core, elsewhere(f"http://127.0.0.1:{port}")) as sender:
         patient = Rules(attempts=1_000, first_delay=0.01, longest_delay=0.05)
-        sender._post.rule(sender._courier.box_for("hotel"), patient)
+        sender._mailboxes.set_rules(sender._delivery.box_for("hotel"), patient)
         sent = sender.send_message("hotel", MessageType.REQUEST, "book", {"city": "Rome", "nights": 1})
         with pytest.raises(CallTimeout):
             sender.wait_for_response(sent, 0.1)
@@ -152,14 +152,16 @@ def test_what_does_not_arrive_is_tried_again(core: Standalone, hotel: Hotel) -> 
 def test_what_never_arrives_is_a_dead_letter_and_is_replayed(core: Standalone, hotel: Hotel) -> None:
     port, away = a_free_port(), Standalone()
     with agency(core, elsewhere(f"http://127.0.0.1:{port}")) as sender:
-        sender._post.rule(sender._courier.box_for("hotel"), Rules(attempts=2, first_delay=0.01, longest_delay=0.02))
+        sender._mailboxes.set_rules(
+            sender._delivery.box_for("hotel"), Rules(attempts=2, first_delay=0.01, longest_delay=0.02)
+        )
         failed = sender.request("hotel", "book", {"city": "Rome", "nights": 1}, timeout=SOON)
         assert failed.content["error"]["code"] == "unavailable"
         (letter,) = sender.dead_letters()
         assert (letter.message_id, letter.attempts) == (failed.correlation_id, 2)
         with agent3.a2a.listening(hotel.agent, port=port, core=away):
             assert sender.replay_dead_letters(letter.message_id) == 1
-            again = core.run(sender._post.read("agency", f"{letter.message_id} hotel", SOON))
+            again = core.run(sender._mailboxes.read_answer("agency", f"{letter.message_id} hotel", SOON))
             assert again is not None
             assert b'"success"' in again
         assert sender.dead_letters() == []

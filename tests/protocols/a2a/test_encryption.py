@@ -154,7 +154,7 @@ def test_an_agent_that_encrypts_takes_no_plain_message() -> None:
         plain.send_message("sealed hotel", MessageType.REQUEST, "book")
         while not (dead := hotel.dead_letters()):
             assert hotel.waiting() or hotel.dead_letters()
-        assert "Plain messages are not taken" in dead[0].reason
+        assert "Plain messages are refused" in dead[0].reason
 
 
 def test_the_queue_keeps_what_is_encrypted() -> None:

@@ -21,8 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agent3 import A2AMessage, AgentCapability, AgentCard, AgentExecutor, MessageType
 from agent3.errors import CallTimeout, RateLimited, Unavailable
 from agent3.observe import traces
-from agent3.protocols.a2a.agents import consumer as inbox
-from agent3.protocols.a2a.agents import mailboxes as post
+from agent3.protocols.a2a.agents import consumer, mailboxes
 from agent3.protocols.functions.standalone import Standalone
 from agent3.queue import Rules
 from agent3.settings import Calls, Limits, Settings, Storage
@@ -217,18 +216,18 @@ def test_messages_wait_for_their_agent_in_a_bounded_box_and_the_urgent_ones_are_
                 full.set()
 
         late.register_capability("x", hear)
-        inbox.AT_ONCE = 1
+        consumer.AT_ONCE = 1
         try:
             late.set_status("active")
             assert full.wait(10)
         finally:
-            inbox.AT_ONCE = 64
+            consumer.AT_ONCE = 64
         assert heard == [2, 1, 0]
 
 
 def test_replies_that_nobody_reads_are_bounded(flight: AgentExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "_REPLIES", 2)
-    monkeypatch.setattr(post, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(mailboxes, "_MOST_ANSWERS", 2)
+    monkeypatch.setattr(mailboxes, "_TRIM_EVERY", 1)
     sent = [flight.send_message("elsewhere", MessageType.REQUEST, "x") for _ in range(3)]
     for one in sent:
         flight.receive_message(one.reply({}))
@@ -518,14 +517,15 @@ def test_without_a_tracer_messages_still_carry_the_trace_of_their_call(tmp_path:
 
 def test_a_message_for_somebody_else_or_of_no_form_is_a_dead_letter(hotel: AgentExecutor) -> None:
     async def put(body: bytes) -> None:
-        await (await post.post_of(hotel.core).box(post.box_of(hotel.card.agent_id))).put(body)
+        queue = await mailboxes.mailboxes_of(hotel.core).open(mailboxes.request_box(hotel.card.agent_id))
+        await queue.put(body)
 
     hotel.core.run(put(b"{}"))
     stray = A2AMessage(from_agent="a", to_agent="another", message_type=MessageType.EVENT)
     hotel.core.run(put(stray.model_dump_json().encode()))
     until(lambda: len(hotel.dead_letters()) == 2)
     reasons = [one.reason for one in hotel.dead_letters()]
-    assert "no message" in reasons[0]
+    assert "Not a valid message" in reasons[0]
     assert "is for 'another'" in reasons[1]
 
 
@@ -538,14 +538,14 @@ def test_what_the_card_promises_is_waited_for_until_it_is_registered(flight: Age
 
 
 def test_boxes_that_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "_BOXES", 3)
+    monkeypatch.setattr(mailboxes, "_MOST_QUEUES", 3)
     house = Standalone()
     with named("flight", house) as flight, named("hotel", house) as hotel:
         hotel.register_capability("x", lambda: 1)
         flight.send_message("nobody", MessageType.EVENT, "x")
         for number in range(20):
             assert flight.waiting(f"stranger {number}") == 0
-        assert len(post.post_of(house)._boxes) < 10
+        assert len(mailboxes.mailboxes_of(house)._queues) < 10
         assert flight.waiting("nobody") == 1
         assert flight.request("hotel", "x", timeout=10).content["result"] == 1
     house.close()
@@ -558,6 +558,6 @@ def test_an_executor_that_nobody_holds_takes_no_messages(flight: AgentExecutor) 
     lost.start()
     del lost
     gc.collect()
-    until(lambda: name not in AgentExecutor._here[flight.core])
+    until(lambda: name not in AgentExecutor._local[flight.core])
     flight.send_message(name, MessageType.EVENT, "x")
     assert flight.waiting(name) == 1

@@ -16,7 +16,7 @@ from agent3.directory import Directory
 from agent3.env import REAL
 from agent3.errors import AgentNotFound
 from agent3.model import Agent, Capability
-from agent3.protocols.a2a.agents.registry import card_of
+from agent3.protocols.a2a.agents.registry import to_card
 from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Settings, Storage
 from agent3.storage import open_database
@@ -162,12 +162,12 @@ def test_with_a_database_cards_outlive_the_process_and_a_gateway_on_it_finds_the
 
     agent = asyncio.run(seen())
     assert (agent.id, agent.capabilities[0].routes[0].address) == ("hotel", "https://hotel.example.com")
-    assert card_of(agent).agent_id == "hotel"
+    assert to_card(agent).agent_id == "hotel"
 
 
 def test_an_agent_that_came_by_another_way_has_a_card_too() -> None:
     tool = Capability(name="add", description="Adds", input_schema={"type": "object"}, tags=("maths",))
-    made = card_of(Agent(id="calc", name="Calculator", capabilities=(tool,), card={"tools": []}))
+    made = to_card(Agent(id="calc", name="Calculator", capabilities=(tool,), card={"tools": []}))
     assert (made.agent_id, made.capabilities[0].name, made.capabilities[0].tags) == ("calc", "add", ["maths"])
-    broken = card_of(Agent(id="x", name="X", card={"no": "card"}, meta={"registry": True}))
+    broken = to_card(Agent(id="x", name="X", card={"no": "card"}, meta={"registry": True}))
     assert broken.name == "X"

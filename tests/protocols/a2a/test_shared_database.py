@@ -22,7 +22,7 @@ from agent3 import (
     MessageType,
 )
 from agent3.errors import CallTimeout, NotFound
-from agent3.protocols.a2a.agents import mailboxes as post
+from agent3.protocols.a2a.agents import mailboxes
 from agent3.protocols.a2a.agents.coordination import step
 from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Limits, Server, Settings, Storage
@@ -52,7 +52,7 @@ def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
 def test_agents_of_two_programs_work_together(
     cores: tuple[Standalone, Standalone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(mailboxes, "_TRIM_EVERY", 1)
     here, there = cores
     registry = AgentRegistry(core=here)
     card = AgentCard(agent_id="hotel", name="Hotel", capabilities=[AgentCapability(name="search", tags=["rooms"])])
