@@ -448,7 +448,7 @@ def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(tmp_pa
         notices(gateway).poll_after = 0.5
         agent = added(gateway, url)
         call = Calling(gateway, agent)
-        until(lambda: any(one.trusted for one in waits(gateway)))
+        until(lambda: any(one.is_trusted for one in waits(gateway)))
         front.reply = lambda _: 204  # from now on nothing gets there
         ends = time.monotonic() + 0.8
         until(lambda: time.monotonic() > ends)  # whatever knocked before has been read

@@ -69,7 +69,7 @@ class Artifacts:
             raise ValidationError("Name at least one agent to share it with.")
 
         async def share() -> None:
-            await (await self._sharing()).share(self._agent, artifact_id, agents, seconds)
+            await (await self._open_sharing()).share(self._agent, artifact_id, agents, seconds)
 
         bridge.run(share())
 
@@ -77,7 +77,7 @@ class Artifacts:
         """Let these agents read it no more; without names, no agent and no link may."""
 
         async def unshare() -> None:
-            await (await self._sharing()).unshare(self._agent, artifact_id, agents or None)
+            await (await self._open_sharing()).unshare(self._agent, artifact_id, agents or None)
 
         bridge.run(unshare())
 
@@ -93,7 +93,7 @@ class Artifacts:
         """A signed path at the gateway, by which anyone can read it until it expires."""
 
         async def link() -> str:
-            return await (await self._sharing()).link(self._agent, artifact_id, seconds)
+            return await (await self._open_sharing()).link(self._agent, artifact_id, seconds)
 
         return bridge.run(link())
 
@@ -106,11 +106,11 @@ class Artifacts:
             raise NotFound("This is not a link to an artifact. Ask its owner for a new one.")
 
         async def read() -> StoredArtifact:
-            owner = await (await self._sharing()).owner(artifact_id, int(expires), query.get("signature", ""))
+            owner = await (await self._open_sharing()).owner(artifact_id, int(expires), query.get("signature", ""))
             return await (await self._core.house()).artifacts.get(owner, artifact_id)
 
         return bridge.run(read())
 
-    async def _sharing(self) -> Sharing:
+    async def _open_sharing(self) -> Sharing:
         house = await self._core.house()
         return Sharing(house.database, house.env)

@@ -118,7 +118,7 @@ class AgentRegistry:
         return [by_id[agent_id] for agent_id, _ in ranked]
 
     def set_status(self, agent_id: str, status: Status) -> AgentCard:
-        """Change the state of an agent; Conflict if it cannot follow the present one, AgentNotFound without an agent."""
+        """Change the state of an agent; Conflict if it cannot follow the present one, AgentNotFound if none."""
 
         async def change() -> AgentCard:
             agent = await self._store.get(agent_id)

@@ -64,7 +64,7 @@ class PushFollower:
                 return
             if left <= 0:
                 return
-            trusted = wait.trusted
+            trusted = wait.is_trusted
             missed = not await wait.wait_to_read(self._receiver.poll_after, left) and trusted
 
     async def begin(self, task_id: str) -> Task:
@@ -83,7 +83,7 @@ class PushFollower:
         ends, show_at = now + longest, now + wait.show_after
         wait.before_next = 1.0 - longest  # turns that wait for less than a second would otherwise follow too closely
         while True:
-            trusted = wait.trusted
+            trusted = wait.is_trusted
             pushed = await wait.wait_to_read(poll_after, ends - now)
             task = await self._read(task_id)
             now = self._env.monotonic()

@@ -127,7 +127,7 @@ class PushWait:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether it is enough to wait for a push."""
         return self.registered and self.trust.reliable
 
@@ -150,7 +150,7 @@ class PushWait:
         """
         pause = min(self._next_pause, left)
         await asyncio.sleep(pause)
-        longest = poll_after if self.trusted else self._next_poll
+        longest = poll_after if self.is_trusted else self._next_poll
         self._next_pause, self._next_poll = min(_LONGEST, 2 * self._next_pause), min(_LONGEST, 2 * self._next_poll)
         if await self.wait(min(longest, left - pause)):
             return True
