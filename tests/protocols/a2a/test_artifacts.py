@@ -52,7 +52,7 @@ def test_an_agent_creates_an_artifact_and_shares_it_in_a_message(
         "take", lambda artifact: read.append(flight.artifacts.read(artifact["artifact_id"]).body)
     )
     sent = hotel.send_message(flight.card.agent_id, MessageType.REQUEST, "take", made.in_message())
-    assert hotel.wait_for_response(sent, 10).content["status"] == "success"
+    assert hotel.wait_for_response(sent, 60).content["status"] == "success"
     assert read == [body]
 
 

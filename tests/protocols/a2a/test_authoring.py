@@ -127,7 +127,7 @@ async def around(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, 15)
+        await asyncio.wait_for(serving, 60)
         listener.close()
 
 
@@ -152,7 +152,7 @@ def test_an_agent_is_mounted_in_another_app(core: Standalone, mounted: Any) -> N
 
     async def story() -> None:
         async with around(mounted(agent3.a2a.asgi(shout, core=core))) as url:
-            await asyncio.wait_for(asyncio.to_thread(ask, url), 20)
+            await asyncio.wait_for(asyncio.to_thread(ask, url), 60)
 
     asyncio.run(story())
 

@@ -38,7 +38,7 @@ def tell(kind: str, story: Story, **rules: float) -> None:
         async with made(kind, Rules(**rules)) as box:  # type: ignore[arg-type]
             await story(box)
 
-    run(told())
+    run(told(), 120)
 
 
 both = pytest.mark.parametrize("kind", ["memory", "durable"])
@@ -100,13 +100,13 @@ def test_what_fails_is_tried_again_then_dead_and_can_be_replayed(kind: str) -> N
         await box.put(b"1", id="m", context="c")
         fates = []
         for _ in range(2):
-            (lease,) = await box.claim(wait=5)
+            (lease,) = await box.claim(wait=60)
             fates.append(await box.nack(lease, "no luck"))
         assert fates == ["retry", "dead"]
         (letter,) = await box.dead()
         assert (letter.id, letter.attempts, letter.reason) == ("m", 2, "no luck")
         assert await box.replay(["m", "nobody"]) == 1
-        (lease,) = await box.claim(wait=5)
+        (lease,) = await box.claim(wait=60)
         assert lease.attempt == 1
         assert await box.bury(lease, "never") is True
         assert [one.reason for one in await box.dead()] == ["never"]
@@ -119,7 +119,7 @@ def test_what_fails_is_tried_again_then_dead_and_can_be_replayed(kind: str) -> N
 def test_who_waits_is_woken_and_who_waits_in_vain_goes_on(kind: str) -> None:
     async def story(box: MessageQueue) -> None:
         assert await box.claim(wait=0.01) == []
-        waiting = asyncio.create_task(box.claim(wait=20))
+        waiting = asyncio.create_task(box.claim(wait=60))
         await asyncio.sleep(0.01)
         await box.put(b"1")
         assert len(await waiting) == 1

@@ -459,7 +459,7 @@ def test_the_synchronous_face_searches_and_has_somebody_told() -> None:
         assert (kept.url, kept.token) == (receiver.url, None)
         assert client.get_push(asked.id).id == client.get_push(asked.id, "one").id == "one"
         assert [one.id for one in client.list_push(asked.id).configs] == ["one"]
-        assert receiver.wait(1)[0].headers["x-a2a-notification-token"] == "t0ken"
+        assert receiver.wait(1, 60)[0].headers["x-a2a-notification-token"] == "t0ken"
         client.delete_push(asked.id, "one")
         assert client.list_push(asked.id).configs == ()
         with pytest.raises(JobNotFound):

@@ -23,6 +23,7 @@ from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Event, Failed, Needs, Outcome, Working, text_of, value_of
 from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS
 from agent3.protocols.a2a.cards.signatures import CardKey
+from agent3.protocols.a2a.peer import connector
 from agent3.protocols.a2a.peer.connector import SIGNATURE
 from agent3.server.build import Server, build
 from agent3.server.dead_letters import replay
@@ -31,7 +32,7 @@ from agent3.settings import Calls, Limits, Settings, Storage
 from tests.support.a2a_peers import Peer, _served, first, official
 from tests.support.a2a_toy import toy
 
-WAIT = 40.0
+WAIT = 120.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
 everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda one: f"{one[1]}-{one[0]}")
 Story = Callable[[Server, str], Awaitable[None]]
@@ -293,13 +294,15 @@ def test_a_task_that_goes_on_is_read_until_it_is_done() -> None:
         tell(story, peer.url)
 
 
-def test_a_task_that_takes_long_becomes_a_job_to_follow() -> None:
+def test_a_task_that_takes_long_becomes_a_job_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "_LONGEST_POLL", 0.2)
+
     async def story(server: Server, agent: str) -> None:
-        outcome = await call(server, agent, "hi", timeout=0.5)
+        outcome = await call(server, agent, "hi", timeout=60)
         assert isinstance(outcome, Working)
         assert outcome.job is not None
         slow.reads = 0
-        assert value(await server.gateway.wait(Caller(LOCAL), outcome.job, 20)) == "at last"
+        assert value(await server.gateway.wait(Caller(LOCAL), outcome.job, 60)) == "at last"
         assert slow.asked.count("message/send") == 1
 
     with official("JSONRPC", "0.3", streaming=False) as peer:
@@ -315,7 +318,7 @@ def test_a_call_out_of_time_ends_and_its_task_is_found_again() -> None:
     """The task goes on at the agent; the letter of the call, sent again under its key, does not begin it anew."""
 
     async def story(server: Server, agent_id: str) -> None:
-        late = await call(server, agent_id, "hang on", timeout=0.4, retries=0, key="k1")
+        late = await call(server, agent_id, "hang on", timeout=3, retries=0, key="k1")
         assert isinstance(late, Failed)
         assert late.code == "timeout"
         (task,) = agent.tasks.values()
@@ -398,7 +401,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
             task["artifacts"] = [{"index": 0, "parts": [{"type": "text", "text": "after all"}]}]
             async with gateway(url) as server:
                 assert working.job is not None
-                done = await server.gateway.wait(Caller(LOCAL), working.job, 20)
+                done = await server.gateway.wait(Caller(LOCAL), working.job, 60)
                 assert value(done) == "after all"
             assert len(agent.tasks) == 1
 

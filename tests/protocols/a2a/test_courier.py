@@ -22,7 +22,7 @@ from agent3.queue import Rules
 from agent3.settings import Calls, Settings, Storage
 from tests.support.a2a_peers import official
 
-SOON = 20.0
+SOON = 60.0
 QUICK = Calls(backoff=0.001, backoff_max=0.002, retries=0, breaker_failures=100)
 
 

@@ -135,7 +135,7 @@ def test_with_encryption_no_message_and_no_answer_can_be_read_in_the_database(tm
         flight.receive_message(asked.reply({"status": "success", "result": SECRET}))
         assert SECRET.encode() not in bytes_on_disk(tmp_path)
         assert b"hotel" in bytes_on_disk(tmp_path)
-        assert flight.wait_for_response(asked, 5).content["result"] == SECRET
+        assert flight.wait_for_response(asked, 60).content["result"] == SECRET
     finally:
         flight.close()
         core.close()
@@ -150,7 +150,7 @@ def test_an_agent_that_encrypts_takes_no_plain_message() -> None:
         AgentExecutor(AgentCard(agent_id="plain flight", name="Plain")) as plain,
     ):
         hotel.register_capability("book", lambda: "booked")
-        assert flight.request("sealed hotel", "book", timeout=10).content["result"] == "booked"
+        assert flight.request("sealed hotel", "book", timeout=60).content["result"] == "booked"
         plain.send_message("sealed hotel", MessageType.REQUEST, "book")
         while not (dead := hotel.dead_letters()):
             assert hotel.waiting() or hotel.dead_letters()

@@ -36,7 +36,7 @@ def refreshed(**gives: Any) -> flows.Tokens:
             finally:
                 await gate.aclose()
 
-    return asyncio.run(asyncio.wait_for(story(), 20))
+    return asyncio.run(asyncio.wait_for(story(), 60))
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_an_executor_with_a_verifier_takes_only_what_is_signed_by_whom_it_names(
             return "booked"
 
         hotel.register_capability("book", book)
-        told = flight.request(names[1], "book", {"who": "flight"}, 10)
+        told = flight.request(names[1], "book", {"who": "flight"}, 60)
         assert told.content["result"] == "booked"
         assert told.signature
         eve.send_message(names[1], MessageType.REQUEST, "book", {"who": "eve"})

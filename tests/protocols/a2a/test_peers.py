@@ -94,7 +94,7 @@ def test_a_peer_that_is_being_opened_is_closed_with_the_others(monkeypatch: pyte
         closing = asyncio.create_task(peers.aclose())
         await asyncio.sleep(0)
         go_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await closing
             with pytest.raises(Unavailable):
                 await opening
@@ -154,9 +154,9 @@ def test_a_card_that_does_not_come_holds_no_end_up() -> None:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         peers = Peers()
         getting = [asyncio.create_task(peers.get(address, None, {"registered": True})) for _ in range(2)]
-        await asyncio.wait_for(asked.wait(), 10)
-        await asyncio.wait_for(peers.aclose(), 5)
-        for wrong in await asyncio.wait_for(asyncio.gather(*getting, return_exceptions=True), 5):
+        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(peers.aclose(), 60)
+        for wrong in await asyncio.wait_for(asyncio.gather(*getting, return_exceptions=True), 60):
             assert isinstance(wrong, Unavailable)
         over.set()
         server.close()

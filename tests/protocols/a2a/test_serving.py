@@ -372,7 +372,7 @@ def test_a_stream_that_has_nothing_to_tell_yet_shows_that_it_is_there(fails: boo
 
     async def think(text: str) -> str:
         """Answer with a mere message, when it is ready."""
-        await asyncio.to_thread(ready.wait, 20)
+        await asyncio.to_thread(ready.wait, 60)
         if fails:
             raise TargetError("thought in vain")
         return f"thought of {text}"

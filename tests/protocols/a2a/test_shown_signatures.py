@@ -44,7 +44,7 @@ def test_select_and_show_say_whether_a_card_is_signed_and_verified(tmp_path: Pat
             await server.directory.add(Agent(id="remote", name="Remote", source="x", meta={"signature": found}))
             await server.directory.add(Agent(id="plain", name="Plain", source="y"))
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 60))
     shown = run_agent3(tmp_path, "show", "remote")
     assert WORDS[status] in shown.stdout, shown.stderr
     assert json.loads(run_agent3(tmp_path, "show", "remote", "--json").stdout)["signature"] == found
@@ -61,5 +61,5 @@ def test_an_agent_that_signs_its_card_is_shown_as_verified() -> None:
 
     core = Standalone()
     with listening(toy(), core=core, sign=CardKey.generate()) as url:
-        asyncio.run(asyncio.wait_for(story(), 30))
+        asyncio.run(asyncio.wait_for(story(), 60))
     core.close()

@@ -170,13 +170,13 @@ def test_pieces_add_up_and_a_snapshot_counts_for_all_before_it() -> None:
 
 
 def test_a_stream_of_very_many_pieces_is_not_copied_with_each_of_them() -> None:
-    fold, begun = TaskFold(), time.monotonic()
-    for number in range(40_000):
+    fold, begun = TaskFold(), time.thread_time()
+    for number in range(80_000):
         fold.add(ArtifactUpdate(task_id="t", context_id="c", artifact=artifact("a", "x" * 64), append=number > 0))
     result = fold.result()
     assert isinstance(result, Task)
-    assert len(result.artifacts[0].parts[0].text or "") == 40_000 * 64
-    assert time.monotonic() - begun < 8  # a fraction of a second, or half a minute
+    assert len(result.artifacts[0].parts[0].text or "") == 80_000 * 64
+    assert time.thread_time() - begun < 15  # of computing: a fraction of a second, or half a minute and more
 
 
 def test_progress_with_numbers_is_told_with_numbers() -> None:

@@ -77,7 +77,10 @@ _CANCEL_DELAY: Final = 0.5
 """Seconds before a task is cancelled at its agent: a gateway that stops cancels its turns as well, and then the tasks
 are to go on without it."""
 _LONGEST_POLL: Final = 10.0
-"""Seconds that a turn polls a task, where an agent neither streams nor blocks, before the job goes on without it."""
+_POLL_SHARE: Final = 0.5
+_PUSH_SHARE: Final = 0.8
+"""Where an agent neither streams nor blocks, a turn polls its task for at most so many seconds and this share of the
+call's time, or waits for its pushes for that share; then the job goes on in later turns."""
 _SHORTEST_POLL: Final = 0.05
 """Seconds before a job is entered again whose next turn waits for a push by itself."""
 
@@ -273,9 +276,9 @@ class A2AConnector:
         assert isinstance(reply, (Task, Message))
         if isinstance(reply, Message) or reply.status.state in SETTLED:
             return self._finish(call, reply)
-        # The agent does not block. It is followed for a while, then the job goes on in later turns.
         left = self._time_left(call)
-        patience = min(_LONGEST_POLL, 0.5 * left) if self._push_follower(call, peer) is None else 0.8 * left
+        polls = self._push_follower(call, peer) is None  # asked again: it may have been given up just now
+        patience = min(_LONGEST_POLL, _POLL_SHARE * left) if polls else _PUSH_SHARE * left
         return await self._follow(call, peer, None, reply.id, self._env.monotonic() + patience)
 
     async def _attach(self, call: Call, peer: Peer, task_id: str) -> Outcome:
