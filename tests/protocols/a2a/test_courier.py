@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import agent3.a2a
 from agent3 import A2AEncryption, AgentCapability, AgentCard, AgentExecutor, AgentRegistry, MessageType
 from agent3.errors import CallTimeout, Unauthenticated
 from agent3.model import Principal
+from agent3.protocols.a2a.agents import mailboxes
 from agent3.protocols.a2a.cards.negotiation import Wants
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone
@@ -50,6 +52,8 @@ class Hotel:
 
     def hold(self, city: str) -> str:
         """Wait until it is let."""
+        self.heard.append(city)
+        self.came.set()
         self.gate.wait(SOON)
         return f"held in {city}"
 
@@ -220,3 +224,38 @@ def test_what_was_sent_before_the_process_ended_is_delivered_by_the_next(tmp_pat
     assert hotel.heard == ["from the first process"]
     hotel.gate.set()
     away.close()
+
+
+@pytest.mark.requirement("RF-013-36")
+def test_what_is_being_delivered_when_the_core_is_closed_is_finished(
+    tmp_path: Path, hotel: Hotel, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, waited = threading.Event(), list[bool]()
+    close_all = mailboxes.Mailboxes._close
+
+    async def close(boxes: mailboxes.Mailboxes) -> None:
+        ending = asyncio.ensure_future(close_all(boxes))
+        waited.append(not (await asyncio.wait([ending], timeout=0.5))[0])
+        closing.set()
+        await ending
+
+    monkeypatch.setattr(mailboxes, "_GRACE", SOON)
+    monkeypatch.setattr(mailboxes.Mailboxes, "_close", close)
+    settings = Settings(calls=QUICK, storage=Storage(url=f"sqlite:///{tmp_path}/mail.db"))
+    here = Standalone(settings)
+    sender = agency(here, elsewhere(url))
+    sender.send_message("hotel", MessageType.EVENT, "hold", {"city": "Rome"})
+    assert hotel.came.wait(SOON)
+    sender.close()
+    leaving = threading.Thread(target=here.close)
+    leaving.start()
+    assert closing.wait(SOON)
+    hotel.gate.set()
+    leaving.join(SOON)
+    assert not leaving.is_alive()
+    assert waited == [True]
+    again = Standalone(settings)
+    with agency(again, elsewhere(url)) as next_sender:
+        assert (next_sender.waiting("hotel"), next_sender.dead_letters()) == (0, [])
+    again.close()
+    assert hotel.heard == ["Rome"]

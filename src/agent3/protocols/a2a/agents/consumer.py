@@ -123,7 +123,7 @@ class Consumer:
         for work in works:
             task = self._tasks.pop(work, None)
             if task is not None and not task.done():
-                task.cancel()
+                self._mailboxes.end_task(task)
                 self._ending.add(task)
                 task.add_done_callback(self._ending.discard)
 

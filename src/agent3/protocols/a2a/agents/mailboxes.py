@@ -97,6 +97,7 @@ class Mailboxes:
         self._rules: dict[str, Rules] = {}
         self._awaited: dict[tuple[str, str], set[asyncio.Event]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._stored_answers = 0
 
     def set_rules(self, box: str, rules: Rules) -> None:
@@ -237,7 +238,7 @@ class Mailboxes:
     # Consumers
 
     def serve(self, box: str, handle: Handle, at_once: int) -> asyncio.Task[None]:
-        """Process the messages of a mailbox until the task is cancelled; it then finishes those it has taken."""
+        """Process the messages of a mailbox until ``end_task``; the task then finishes those it has taken."""
 
         async def consume() -> None:
             running: set[asyncio.Task[None]] = set()
@@ -264,17 +265,24 @@ class Mailboxes:
         return self.run_until_closed(consume())
 
     def run_until_closed(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something until the core is closed."""
+        """Run something until the core is closed, or until ``end_task``."""
         task = asyncio.get_running_loop().create_task(work, name="a2a mailboxes")
+        for tasks in (self._tasks, self._ending):
+            task.add_done_callback(tasks.discard)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         return task
+
+    def end_task(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task, once: a second cancellation would cut off what the first one lets it finish."""
+        if task in self._tasks and task not in self._ending:
+            self._ending.add(task)
+            task.cancel()
 
     async def _close(self) -> None:
         """The core is about to close: end everything that uses its database."""
-        tasks = [task for task in self._tasks if not task.done()]
+        tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            self.end_task(task)
         if tasks:
             await asyncio.wait(tasks, timeout=_GRACE)
         for queue in self._queues.values():

@@ -95,7 +95,7 @@ class RemoteDelivery:
     async def stop(self) -> None:
         """Deliver nothing more; what was taken is finished."""
         for consumer in self._consumers.values():
-            consumer.cancel()
+            self._mailboxes.end_task(consumer)
         self._consumers.clear()
 
     async def _deliver(self, queue: MessageQueue, lease: Lease) -> None:

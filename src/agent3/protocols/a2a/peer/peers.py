@@ -485,7 +485,9 @@ class Peers:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("The gateway is stopping.")
+            error = Unavailable("The gateway is stopping.")
+            error.sent = False
+            raise error
 
 
 def allow_address(policy: Policy, address: str) -> Policy:
