@@ -111,7 +111,7 @@ def talking(core: Standalone, thing: object, **options: Any) -> Iterator[SyncA2A
 def text(task: Any) -> str:
     assert isinstance(task, Task)
     assert task.status.state is State.COMPLETED, task.status
-    return "".join(part.text or "" for one in task.artifacts for part in one.parts)
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
 
 
 @pytest.mark.requirement("SP-20")
@@ -131,14 +131,14 @@ def text(task: Any) -> str:
 def test_an_agent_of_a_framework_answers_over_a2a(core: Standalone, thing: object, answer: str) -> None:
     with talking(core, thing) as client:
         assert text(client.send("red")) == answer
-        assert [one.name for one in client.card.capabilities] == ["chat"]
+        assert [capability.name for capability in client.card.capabilities] == ["chat"]
 
 
 def test_what_a_framework_streams_is_streamed(core: Standalone) -> None:
     with talking(core, Chain()) as client:
         assert client.card.name == "Poet"
-        told = [one for one in client.stream("red") if isinstance(one, ArtifactUpdate)]
-        assert [part.text for one in told for part in one.artifact.parts][:3] == ["roses ", "are ", "red"]
+        updates = [item for item in client.stream("red") if isinstance(item, ArtifactUpdate)]
+        assert [part.text for update in updates for part in update.artifact.parts][:3] == ["roses ", "are ", "red"]
 
 
 def test_a_conversation_of_ours_is_one_of_theirs_and_what_interrupts_it_is_asked(

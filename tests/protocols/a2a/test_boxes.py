@@ -34,11 +34,11 @@ async def made(kind: str, rules: Rules) -> AsyncIterator[MessageQueue]:
 
 
 def tell(kind: str, story: Story, **rules: float) -> None:
-    async def told() -> None:
+    async def main() -> None:
         async with made(kind, Rules(**rules)) as box:  # type: ignore[arg-type]
             await story(box)
 
-    run(told(), 120)
+    run(main(), 120)
 
 
 both = pytest.mark.parametrize("kind", ["memory", "durable"])
@@ -109,7 +109,7 @@ def test_what_fails_is_tried_again_then_dead_and_can_be_replayed(kind: str) -> N
         (lease,) = await box.claim(wait=60)
         assert lease.attempt == 1
         assert await box.bury(lease, "never") is True
-        assert [one.reason for one in await box.dead()] == ["never"]
+        assert [letter.reason for letter in await box.dead()] == ["never"]
         assert await box.bury(lease, "again") is False
 
     tell(kind, story, attempts=2, first_delay=0.001, longest_delay=0.001)
@@ -146,7 +146,7 @@ def test_dead_letters_are_bounded_and_a_replay_finds_room_or_does_nothing() -> N
             await box.put(b"x", id=str(number))
             (lease,) = await box.claim()
             await box.bury(lease, "never")
-        assert [one.id for one in await box.dead()] == ["1", "2"]
+        assert [letter.id for letter in await box.dead()] == ["1", "2"]
         await box.put(b"y")
         with pytest.raises(QueueFull):
             await box.replay(["1", "2"])

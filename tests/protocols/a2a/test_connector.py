@@ -34,14 +34,14 @@ from tests.support.a2a_toy import toy
 
 WAIT = 120.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
-everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda one: f"{one[1]}-{one[0]}")
+everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda way: f"{way[1]}-{way[0]}")
 Story = Callable[[Server, str], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
 def agents() -> Iterator[dict[tuple[str, str], Peer]]:
     with ExitStack() as stack:
-        found = {one: stack.enter_context(official(*one)) for one in SPOKEN[:4]}
+        found = {way: stack.enter_context(official(*way)) for way in SPOKEN[:4]}
         found[SPOKEN[4]] = stack.enter_context(first())[0]
         yield found
 
@@ -56,12 +56,12 @@ async def gateway(url: str = ":memory:", **calls: Any) -> AsyncIterator[Server]:
 def tell(story: Story, url: str, credential: str | None = None, **calls: Any) -> None:
     """A story in a gateway to which one agent was added."""
 
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT), gateway(**calls) as server:
             agent = await add(server, url, credential=credential)
             await story(server, agent.id)
 
-    asyncio.run(told())
+    asyncio.run(main())
 
 
 async def call(server: Server, agent: str, message: str = "", heard: list[Event] | None = None, **more: Any) -> Outcome:
@@ -94,8 +94,8 @@ def test_a_stream_is_told_as_it_comes_and_is_the_result(agents: dict[Any, Peer],
     async def story(server: Server, agent: str) -> None:
         heard: list[Event] = []
         assert value(await call(server, agent, "story time", heard)) == "Once upon time"
-        assert [text_of(one.parts) for one in heard if one.kind == "artifact"] == ["Once ", "upon ", "time"]
-        assert "on it" in [one.text for one in heard if one.kind == "status"]
+        assert [text_of(event.parts) for event in heard if event.kind == "artifact"] == ["Once ", "upon ", "time"]
+        assert "on it" in [event.text for event in heard if event.kind == "status"]
 
     tell(story, agents[spoken].url)
 
@@ -235,7 +235,7 @@ def test_an_agent_of_ours_says_by_which_error_it_failed_and_what_it_used(ours: s
         assert (late.code, late.retryable) == ("timeout", True)
         heard: list[Event] = []
         assert value(await call(server, agent, "time", heard, capability="story")) == "Once upon time"
-        assert "".join(text_of(one.parts) for one in heard if one.kind == "artifact") == "Once upon time"
+        assert "".join(text_of(event.parts) for event in heard if event.kind == "artifact") == "Once upon time"
         assert value(await call(server, agent, "you", capability="chat")) == "hi, you"
         added = await call(server, agent, capability="add", input={"left": 2, "right": 3})
         assert value(added) == {"sum": 5}
@@ -386,7 +386,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
     """The next gateway finds the task that the first one began, and sends nothing again."""
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
 
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT):
             async with gateway(url) as server:
                 agent_id = (await add(server, peer.url)).id
@@ -406,7 +406,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
             assert len(agent.tasks) == 1
 
     with first() as (peer, agent):
-        asyncio.run(told())
+        asyncio.run(main())
 
 
 async def _kept(server: Server) -> bool:
@@ -595,12 +595,12 @@ class _Indiscreet:
             text = {"role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": f"got {TOKEN}"}]}
             parts = [{"text": TOKEN}, {"data": {TOKEN: [TOKEN]}}, {"raw": b64encode(TOKEN.encode()).decode()}]
             artifact = {"artifactId": "a", "name": f"for {TOKEN}", "parts": parts, "metadata": {"token": TOKEN}}
-            told = [
+            items = [
                 {"statusUpdate": {**where, "status": {"state": "TASK_STATE_WORKING", "message": text}}},
                 {"artifactUpdate": {**where, "artifact": artifact, "lastChunk": True}},
                 {"statusUpdate": {**where, "status": {"state": "TASK_STATE_COMPLETED"}}},
             ]
-            lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": one}) for one in told]
+            lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": item}) for item in items]
             return Response("".join(f"data: {line}\n\n" for line in lines), media_type="text/event-stream")
 
         return Starlette(
@@ -619,10 +619,10 @@ def test_a_token_that_was_acquired_for_an_agent_never_shows(monkeypatch: pytest.
         heard: list[Event] = []
         outcome = await call(server, agent, "tell me", heard)
         assert isinstance(outcome, Done), outcome
-        assert [one.text for one in heard if one.kind == "status"] == ["got ***"]
-        (artifact,) = [one for one in heard if one.kind == "artifact"]
+        assert [event.text for event in heard if event.kind == "status"] == ["got ***"]
+        (artifact,) = [event for event in heard if event.kind == "artifact"]
         assert artifact.name == "for ***"
-        assert [one.data for one in artifact.parts if isinstance(one.data, dict)] == [{"***": ["***"]}]
+        assert [part.data for part in artifact.parts if isinstance(part.data, dict)] == [{"***": ["***"]}]
         failed = await call(server, agent, "fail")
         assert isinstance(failed, Failed)
         assert "I do not take ***" in failed.message

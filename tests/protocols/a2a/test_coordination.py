@@ -58,8 +58,8 @@ class Town:
 
     def close(self) -> None:
         self.coordinator.close()
-        for one in (self.executor, *self.agents.values()):
-            one.close()
+        for agent in (self.executor, *self.agents.values()):
+            agent.close()
 
 
 @pytest.fixture
@@ -76,12 +76,12 @@ def test_steps_fan_out_join_and_feed_one_another(town: Town) -> None:
         town.step("hotel", {"day": "${flight.day}"}),
         town.step("car", {"day": "${flight.day}", "ref": "${hotel.ref}"}),
     ]
-    told = town.coordinator.run(plan)
-    assert told.status == "success"
-    assert told.result("car") == {"ref": "car-3", "day": 3}
+    outcome = town.coordinator.run(plan)
+    assert outcome.status == "success"
+    assert outcome.result("car") == {"ref": "car-3", "day": 3}
     assert town.did == ["flight book", "hotel book", "car book hotel-3"]
     with pytest.raises(TargetError, match="not in the plan"):
-        told.result("boat")
+        outcome.result("boat")
 
 
 @pytest.mark.requirement("RF-013-33")
@@ -90,31 +90,31 @@ def test_steps_that_wait_for_nothing_run_at_the_same_time(town: Town) -> None:
     for name in ("flight", "hotel"):
         town.agents[name].register_capability("meet", both.wait)
     steps = [step(name, town.agents[name].card.agent_id, "meet", timeout=60) for name in ("flight", "hotel")]
-    told = town.coordinator.run(steps)
-    assert told.status == "success"
-    assert {told.result("flight"), told.result("hotel")} == {0, 1}
+    outcome = town.coordinator.run(steps)
+    assert outcome.status == "success"
+    assert {outcome.result("flight"), outcome.result("hotel")} == {0, 1}
 
 
 @pytest.mark.requirement("RF-013-33")
 def test_when_one_fails_what_was_done_is_taken_back_the_last_first(town: Town) -> None:
     town.broken.add("car book")
     plan = [town.step("flight", {"day": 3}), town.step("hotel", after=["flight"]), town.step("car", after=["hotel"])]
-    told = town.coordinator.run(plan)
-    assert (told.status, told.undone, told.stuck) == ("compensated", ["hotel", "flight"], [])
+    outcome = town.coordinator.run(plan)
+    assert (outcome.status, outcome.undone, outcome.stuck) == ("compensated", ["hotel", "flight"], [])
     assert town.did == ["flight book", "hotel book", "hotel cancel hotel-0", "flight cancel flight-3"]
-    assert [one.status for one in told.steps] == ["success", "success", "error"]
-    assert "car cannot book" in (told.steps[2].error or {})["message"]
+    assert [item.status for item in outcome.steps] == ["success", "success", "error"]
+    assert "car cannot book" in (outcome.steps[2].error or {})["message"]
     with pytest.raises(TargetError, match="'car' has no result: error"):
-        told.result("car")
+        outcome.result("car")
 
 
 def test_what_has_nothing_to_take_back_has_just_failed_and_what_cannot_be_is_named(town: Town) -> None:
     town.broken.add("flight book")
-    told = town.coordinator.run([town.step("flight"), town.step("hotel", after=["flight"])])
-    assert (told.status, [one.status for one in told.steps], town.did) == ("failed", ["error", "skipped"], [])
+    outcome = town.coordinator.run([town.step("flight"), town.step("hotel", after=["flight"])])
+    assert (outcome.status, [item.status for item in outcome.steps], town.did) == ("failed", ["error", "skipped"], [])
     town.broken = {"hotel book", "flight cancel"}
-    told = town.coordinator.run([town.step("flight"), town.step("hotel", after=["flight"])])
-    assert (told.status, told.undone, told.stuck) == ("stuck", [], ["flight"])
+    outcome = town.coordinator.run([town.step("flight"), town.step("hotel", after=["flight"])])
+    assert (outcome.status, outcome.undone, outcome.stuck) == ("stuck", [], ["flight"])
 
 
 def test_a_step_that_nobody_answers_is_taken_back_too(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,9 @@ def test_a_step_that_nobody_answers_is_taken_back_too(town: Town, monkeypatch: p
     hotel.register_capability("slow", lambda: gate.wait(60))
     town.lose_patience(monkeypatch, "ask_once", lambda agent, capability: capability == "slow")
     slow = step("hotel", hotel.card.agent_id, "slow", timeout=60, undo=Undo("cancel", {"ref": "unsure"}))
-    told = town.coordinator.run([slow])
+    outcome = town.coordinator.run([slow])
     gate.set()
-    assert (told.status, told.undone, town.did) == ("compensated", ["hotel"], ["hotel cancel unsure"])
+    assert (outcome.status, outcome.undone, town.did) == ("compensated", ["hotel"], ["hotel cancel unsure"])
 
 
 def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_done(town: Town) -> None:
@@ -143,14 +143,14 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_done(town: Town
 @pytest.mark.requirement("RF-013-33")
 def test_one_question_goes_to_many_and_the_answers_come_together(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     town.lose_patience(monkeypatch, "ask", lambda agent, capability: agent == "nobody")
-    names = [one.card.agent_id for one in town.agents.values()]
+    names = [agent.card.agent_id for agent in town.agents.values()]
     town.broken.add("hotel book")
-    told = town.coordinator.ask_all([*names, "nobody"], "book", {"day": 2}, timeout=60)
-    assert [told[name]["status"] for name in names] == ["success", "error", "success"]
-    assert told["nobody"]["error"]["code"] == "timeout"
+    outcome = town.coordinator.ask_all([*names, "nobody"], "book", {"day": 2}, timeout=60)
+    assert [outcome[name]["status"] for name in names] == ["success", "error", "success"]
+    assert outcome["nobody"]["error"]["code"] == "timeout"
     monkeypatch.undo()
     enough = town.coordinator.ask_all([*names, "nobody"], "book", enough=2, timeout=60)
-    assert sum(one["status"] == "success" for one in enough.values()) == 2
+    assert sum(answer["status"] == "success" for answer in enough.values()) == 2
     assert "nobody" not in enough
     with pytest.raises(ValidationError):
         town.coordinator.ask_all(names, "book", enough=9)
@@ -211,15 +211,15 @@ def agent(name):
 agents = [agent(name) for name in ("flight", "hotel", "car")]
 agency = AgentExecutor(AgentCard(agent_id="agency", name="Agency"), core=core)
 coordinator = Coordinator(agency)
-for one in agents:
-    one.start()
+for each in agents:
+    each.start()
 plan = [step("flight", "flight", "book", undo="cancel", timeout=60),
         step("hotel", "hotel", "book", after=["flight"], undo="cancel", timeout=60),
         step("car", "car", "book", after=["hotel"], timeout=60)]
 told = coordinator.run(plan, key="trip 7", timeout=60)
 print(json.dumps({"status": told.status, "undone": told.undone}), flush=True)
-for one in (*agents, agency):
-    one.close()
+for each in (*agents, agency):
+    each.close()
 core.close()
 """
 

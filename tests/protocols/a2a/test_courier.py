@@ -43,8 +43,8 @@ class Hotel:
         self.came = threading.Event()
         self.gate = threading.Event()
         self.agent = LocalAgent("hotel", description="Rooms")
-        for one in (self.book, self.hold, self.note, self.fail):
-            self.agent.add(one)
+        for function in (self.book, self.hold, self.note, self.fail):
+            self.agent.add(function)
 
     def book(self, city: str, nights: int) -> dict[str, Any]:
         """Book a room."""
@@ -95,9 +95,9 @@ def agency(core: Standalone, *known: AgentCard, **more: Any) -> AgentExecutor:
 @pytest.mark.requirement("RF-013-22", "RF-013-31")
 def test_an_agent_known_by_its_address_is_asked_and_answers(core: Standalone, url: str) -> None:
     with agency(core, elsewhere(url)) as sender:
-        told = sender.request("hotel", "book", {"city": "Rome", "nights": 2}, timeout=SOON)
-        assert (told.message_type, told.from_agent) == (MessageType.RESPONSE, "hotel")
-        assert told.content == {"status": "success", "result": {"city": "Rome", "nights": 2}}
+        reply = sender.request("hotel", "book", {"city": "Rome", "nights": 2}, timeout=SOON)
+        assert (reply.message_type, reply.from_agent) == (MessageType.RESPONSE, "hotel")
+        assert reply.content == {"status": "success", "result": {"city": "Rome", "nights": 2}}
         wrong = sender.request("hotel", "bok", {}, timeout=SOON).content
         assert (wrong["error"]["code"], "book" in wrong["error"]["message"]) == ("capability_not_found", True)
         failed = sender.request("hotel", "fail", {}, timeout=SOON).content
@@ -108,8 +108,8 @@ def test_an_agent_known_by_its_address_is_asked_and_answers(core: Standalone, ur
 
 def test_an_agent_of_the_official_sdk_is_asked_in_words(core: Standalone) -> None:
     with official("HTTP+JSON", "1.0") as peer, agency(core, elsewhere(peer.url)) as sender:
-        told = sender.request("hotel", "talk", {"message": "a room, please"}, timeout=SOON)
-        assert told.content == {"status": "success", "result": "echo: a room, please"}
+        reply = sender.request("hotel", "talk", {"message": "a room, please"}, timeout=SOON)
+        assert reply.content == {"status": "success", "result": "echo: a room, please"}
         asked = sender.request("hotel", "talk", {"message": "ask me"}, timeout=SOON).content
         assert (asked["status"], asked["questions"]) == ("needs", ["Which size?"])
 
@@ -117,8 +117,8 @@ def test_an_agent_of_the_official_sdk_is_asked_in_words(core: Standalone) -> Non
 def test_an_event_is_broadcast_to_an_agent_elsewhere(core: Standalone, hotel: Hotel, url: str) -> None:
     with agency(core, elsewhere(url)) as sender:
         sender.subscribe_agent("hotel", "trips.*", "note")
-        told = sender.broadcast("trips.rome", {"text": "to Rome"})
-        assert told.sent == ("hotel",)
+        broadcast = sender.broadcast("trips.rome", {"text": "to Rome"})
+        assert broadcast.sent == ("hotel",)
         assert hotel.came.wait(SOON)
         assert hotel.heard == ["to Rome"]
 

@@ -104,12 +104,12 @@ def test_invoking_a_capability_takes_less_than_a_second_and_does_20_a_second(pai
 def test_messages_between_agents_cost_nothing() -> None:
     core = Standalone()
     with (
-        AgentExecutor(AgentCard(agent_id="a", name="A"), core=core) as one,
+        AgentExecutor(AgentCard(agent_id="a", name="A"), core=core) as asker,
         AgentExecutor(AgentCard(agent_id="b", name="B"), core=core) as other,
     ):
         other.register_capability("do", lambda: "x" * 1_000)
         for _ in range(3):
-            assert one.request("b", "do", timeout=60).content["status"] == "success"
+            assert asker.request("b", "do", timeout=60).content["status"] == "success"
 
         async def spent() -> list[float]:
             house = await core.house()
@@ -126,24 +126,24 @@ def test_encryption_and_identity_together_let_a_message_through_and_nothing_else
     names = [f"{name}-{uuid.uuid4()}" for name in ("flight", "hotel")]
     identities = [AgentIdentity(name) for name in names]
     verifier = A2AIdentityVerifier()
-    for one in identities:
-        verifier.register_agent(one.agent_id, one.public_key)
+    for identity in identities:
+        verifier.register_agent(identity.agent_id, identity.public_key)
     flight, hotel = (
         AgentExecutor(
-            AgentCard(agent_id=one.agent_id, name="X"),
+            AgentCard(agent_id=who.agent_id, name="X"),
             encryption=A2AEncryption(key),
-            identity=one,
+            identity=who,
             verifier=verifier,
         )
-        for one in identities
+        for who in identities
     )
     with flight, hotel:
         hotel.register_capability("search", lambda: "rooms")
         assert flight.request(names[1], "search", timeout=60).content["result"] == "rooms"
         unsigned = asked(hotel).model_copy(update={"from_agent": names[0]})
-        told = hotel.receive_message(unsigned)
-        assert told is not None
-        assert told.content["error"]["code"] == "unauthenticated"
+        reply = hotel.receive_message(unsigned)
+        assert reply is not None
+        assert reply.content["error"]["code"] == "unauthenticated"
 
 
 @pytest.mark.requirement("RF-013-V2")

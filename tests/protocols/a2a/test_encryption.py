@@ -117,8 +117,8 @@ def test_keys_have_names_and_are_changed_without_losing_a_message() -> None:
 
 def test_no_two_messages_look_alike() -> None:
     ring = A2AKeyring({"a": A2AKeyring.key()})
-    one = message()
-    assert ring.encrypt_message(one) != ring.encrypt_message(one)
+    sent = message()
+    assert ring.encrypt_message(sent) != ring.encrypt_message(sent)
 
 
 def bytes_on_disk(folder: Path) -> bytes:

@@ -52,14 +52,14 @@ def test_an_event_reaches_everybody_who_subscribed_and_nobody_else() -> None:
     topic = f"prices.{uuid.uuid4()}"
     heard: dict[str, list[int]] = {"hotel": [], "flight": [], "other": []}
     with ExitStack() as stack:
-        source, hotel, flight, other = (stack.enter_context(executor(one)) for one in ("s", "h", "f", "o"))
+        source, hotel, flight, other = (stack.enter_context(executor(name)) for name in ("s", "h", "f", "o"))
         hotel.subscribe(topic, lambda n: heard["hotel"].append(n))
         flight.subscribe(f"{topic.rpartition('.')[0]}.*", lambda n: heard["flight"].append(n))
         other.subscribe("weather.*", lambda n: heard["other"].append(n))
-        told = [source.broadcast(topic, {"n": number}) for number in range(5)]
+        broadcasts = [source.broadcast(topic, {"n": number}) for number in range(5)]
         until(lambda: len(heard["hotel"]) == len(heard["flight"]) == 5)
-        assert set(told[0].sent) == {hotel.card.agent_id, flight.card.agent_id}
-        assert told[0].refused == ()
+        assert set(broadcasts[0].sent) == {hotel.card.agent_id, flight.card.agent_id}
+        assert broadcasts[0].refused == ()
         assert heard == {"hotel": [0, 1, 2, 3, 4], "flight": [0, 1, 2, 3, 4], "other": []}
         assert hotel.unsubscribe(topic) == 1
         assert source.broadcast(topic, {"n": 9}).sent == (flight.card.agent_id,)
@@ -159,7 +159,7 @@ def test_nobody_waits_for_an_event_and_a_slow_ear_holds_up_no_other() -> None:
         gate.set()
         until(lambda: slow.waiting() == 0)
         assert source._mailboxes._awaited == {}
-        assert len({one.message_id for one in sent}) == 2
+        assert len({each.message_id for each in sent}) == 2
 
 
 @pytest.mark.requirement("RF-013-32")

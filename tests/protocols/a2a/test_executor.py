@@ -70,21 +70,21 @@ def request(to: AgentExecutor, capability: str | None, content: dict[str, Any], 
 @pytest.mark.requirement("RF-013-23")
 def test_a_request_is_answered_by_a_correlated_response(hotel: AgentExecutor) -> None:
     asked = request(hotel, "search_hotels", {"location": "Paris"}, context_id="trip-1")
-    told = hotel.receive_message(asked)
-    assert told is not None
-    assert (told.message_type, told.correlation_id, told.context_id) == (
+    reply = hotel.receive_message(asked)
+    assert reply is not None
+    assert (reply.message_type, reply.correlation_id, reply.context_id) == (
         MessageType.RESPONSE,
         asked.message_id,
         "trip-1",
     )
-    assert (told.from_agent, told.to_agent) == (hotel.card.agent_id, "somebody")
-    assert told.content == {"status": "success", "result": [{"name": "Hotel Paris", "price": 200}]}
+    assert (reply.from_agent, reply.to_agent) == (hotel.card.agent_id, "somebody")
+    assert reply.content == {"status": "success", "result": [{"name": "Hotel Paris", "price": 200}]}
 
 
-def error_of(told: A2AMessage | None) -> dict[str, Any]:
-    assert told is not None
-    assert told.content["status"] == "error"
-    error: dict[str, Any] = told.content["error"]
+def error_of(reply: A2AMessage | None) -> dict[str, Any]:
+    assert reply is not None
+    assert reply.content["status"] == "error"
+    error: dict[str, Any] = reply.content["error"]
     return error
 
 
@@ -133,9 +133,9 @@ def test_a_question_comes_back_as_what_is_needed(hotel: AgentExecutor) -> None:
         return str(await ctx.ask("Which room?"))
 
     hotel.register_capability("book", book)
-    told = hotel.receive_message(request(hotel, "book", {}))
-    assert told is not None
-    assert (told.content["status"], told.content["questions"]) == ("needs", ["Which room?"])
+    reply = hotel.receive_message(request(hotel, "book", {}))
+    assert reply is not None
+    assert (reply.content["status"], reply.content["questions"]) == ("needs", ["Which room?"])
 
 
 def test_a_message_that_expired_is_not_processed(hotel: AgentExecutor) -> None:
@@ -147,9 +147,9 @@ def test_a_message_to_an_executor_of_this_process_is_delivered_and_answered(
     flight: AgentExecutor, hotel: AgentExecutor
 ) -> None:
     sent = flight.send_message(hotel.card.agent_id, MessageType.REQUEST, "search_hotels", {"location": "Oslo"})
-    told = flight.wait_for_response(sent, timeout=60)
-    assert told.correlation_id == sent.message_id
-    assert told.content["result"] == [{"name": "Hotel Oslo", "price": 200}]
+    reply = flight.wait_for_response(sent, timeout=60)
+    assert reply.correlation_id == sent.message_id
+    assert reply.content["result"] == [{"name": "Hotel Oslo", "price": 200}]
     assert flight.waiting(hotel.card.agent_id) == 0
 
 
@@ -159,9 +159,9 @@ def test_two_executors_ask_each_other_in_the_middle(flight: AgentExecutor, hotel
         return flight.wait_for_response(asked, 60).content["result"]
 
     flight.register_capability("plan", plan)
-    told = flight.receive_message(request(flight, "plan", {"city": "Bern"}))
-    assert told is not None
-    assert told.content["result"] == [{"name": "Hotel Bern", "price": 200}]
+    reply = flight.receive_message(request(flight, "plan", {"city": "Bern"}))
+    assert reply is not None
+    assert reply.content["result"] == [{"name": "Hotel Bern", "price": 200}]
 
 
 @pytest.mark.requirement("RF-013-31")
@@ -229,8 +229,8 @@ def test_replies_that_nobody_reads_are_bounded(flight: AgentExecutor, monkeypatc
     monkeypatch.setattr(mailboxes, "_MOST_ANSWERS", 2)
     monkeypatch.setattr(mailboxes, "_TRIM_EVERY", 1)
     sent = [flight.send_message("elsewhere", MessageType.REQUEST, "x") for _ in range(3)]
-    for one in sent:
-        flight.receive_message(one.reply({}))
+    for message in sent:
+        flight.receive_message(message.reply({}))
     assert flight.wait_for_response(sent[2], 0.01).correlation_id == sent[2].message_id
     with pytest.raises(CallTimeout):
         flight.wait_for_response(sent[0], 0.01)
@@ -260,9 +260,9 @@ def test_messages_are_processed_inside_a_running_loop(hotel: AgentExecutor) -> N
     async def story() -> A2AMessage | None:
         return hotel.receive_message(request(hotel, "search_hotels", {"location": "Rome"}))
 
-    told = asyncio.run(story())
-    assert told is not None
-    assert told.content["status"] == "success"
+    reply = asyncio.run(story())
+    assert reply is not None
+    assert reply.content["status"] == "success"
 
 
 def test_an_async_capability_that_would_wait_for_itself_is_told_so_at_once(
@@ -285,10 +285,10 @@ def test_an_async_capability_that_would_wait_for_itself_is_told_so_at_once(
 def test_one_agent_coordinates_many(flight: AgentExecutor) -> None:
     with ExitStack() as stack:
         others = [stack.enter_context(executor(f"helper{number}")) for number in range(10)]
-        for number, one in enumerate(others):
-            one.register_capability("do", lambda number=number: number)
-        sent = [flight.send_message(one.card.agent_id, MessageType.REQUEST, "do") for one in others]
-        assert [flight.wait_for_response(one, 60).content["result"] for one in sent] == list(range(10))
+        for number, helper in enumerate(others):
+            helper.register_capability("do", lambda number=number: number)
+        sent = [flight.send_message(helper.card.agent_id, MessageType.REQUEST, "do") for helper in others]
+        assert [flight.wait_for_response(message, 60).content["result"] for message in sent] == list(range(10))
 
 
 @contextmanager
@@ -331,9 +331,9 @@ def test_async_code_of_any_loop_sends_and_asks(flight: AgentExecutor, hotel: Age
         return (await flight.ask(hotel.card.agent_id, "search_hotels", {"location": "Rome"}, 60)).content["result"]
 
     flight.register_capability("inside", inside)
-    told = flight.receive_message(request(flight, "inside", {}))
-    assert told is not None
-    assert told.content["result"] == [{"name": "Hotel Rome", "price": 200}]
+    reply = flight.receive_message(request(flight, "inside", {}))
+    assert reply is not None
+    assert reply.content["result"] == [{"name": "Hotel Rome", "price": 200}]
 
 
 def test_every_public_method_of_an_object_is_a_capability(hotel: AgentExecutor) -> None:
@@ -347,10 +347,14 @@ def test_every_public_method_of_an_object_is_a_capability(hotel: AgentExecutor) 
         def _hidden(self) -> None: ...
 
     assert sorted(hotel.register_object(Desk())) == ["check_in", "check_out"]
-    assert {one.name for one in hotel.full_card().capabilities} == {"search_hotels", "check_in", "check_out"}
-    told = hotel.receive_message(request(hotel, "check_in", {"guest": "Ann"}))
-    assert told is not None
-    assert told.content["result"] == "welcome Ann"
+    assert {capability.name for capability in hotel.full_card().capabilities} == {
+        "search_hotels",
+        "check_in",
+        "check_out",
+    }
+    reply = hotel.receive_message(request(hotel, "check_in", {"guest": "Ann"}))
+    assert reply is not None
+    assert reply.content["result"] == "welcome Ann"
 
 
 @pytest.mark.requirement("RF-013-36", "RF-013-31")
@@ -456,8 +460,8 @@ def test_an_agent_that_keeps_failing_is_left_alone_and_asked_again_later(tmp_pat
         well = True
 
         def answered() -> bool:
-            told = hotel.receive_message(request(hotel, "search", {}))
-            return told is not None and told.content["status"] == "success"
+            reply = hotel.receive_message(request(hotel, "search", {}))
+            return reply is not None and reply.content["status"] == "success"
 
         until(answered)
         assert len(asked) == 4
@@ -478,13 +482,13 @@ def test_one_trace_leads_through_three_agents(tmp_path: Path) -> None:
 
         agency.register_capability("trip", trip)
         asked = A2AMessage(from_agent="user", to_agent="agency", message_type=MessageType.REQUEST, capability="trip")
-        told = agency.receive_message(asked)
-        assert told is not None
-        assert told.content == {"status": "success", "result": "room"}
+        reply = agency.receive_message(asked)
+        assert reply is not None
+        assert reply.content == {"status": "success", "result": "room"}
         rows = house.run(_trace_rows(house))
     finally:
-        for one in (agency, flight, hotel):
-            one.close()
+        for agent in (agency, flight, hotel):
+            agent.close()
         house.close()
         tracer.close()
     spans = {span.name: span for span in exporter.get_finished_spans()}
@@ -525,7 +529,7 @@ def test_a_message_for_somebody_else_or_of_no_form_is_a_dead_letter(hotel: Agent
     stray = A2AMessage(from_agent="a", to_agent="another", message_type=MessageType.EVENT)
     hotel.core.run(put(stray.model_dump_json().encode()))
     until(lambda: len(hotel.dead_letters()) == 2)
-    reasons = [one.reason for one in hotel.dead_letters()]
+    reasons = [letter.reason for letter in hotel.dead_letters()]
     assert "Not a valid message" in reasons[0]
     assert "is for 'another'" in reasons[1]
 

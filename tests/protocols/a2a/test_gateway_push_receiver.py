@@ -201,10 +201,10 @@ def test_an_agent_that_does_not_stream_is_waited_for_by_its_push(tmp_path: Path)
         assert call.answered()["result"] == "baked bread"
         until(lambda: notices(gateway).results.total() == 3)  # how it stood at first, the bread, and that it is done
         assert set(notices(gateway).results) <= {"taken", "late"}
-        assert {urlsplit(one.path).path.rpartition("/")[0] for one in front.got} == {"/callbacks/a2a"}
+        assert {urlsplit(hook.path).path.rpartition("/")[0] for hook in front.got} == {"/callbacks/a2a"}
         assert len(notices(gateway)) == 0
-        said = [one.headers for one in front.got]
-        assert all(one[TOKEN.lower()] == one["authorization"].removeprefix("Bearer ") for one in said)
+        said = [hook.headers for hook in front.got]
+        assert all(headers[TOKEN.lower()] == headers["authorization"].removeprefix("Bearer ") for headers in said)
 
 
 def test_a_push_that_is_lost_loses_nothing(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_the_official_agent_is_waited_for_by_its_push(tmp_path: Path, version: s
         for _ in range(2):  # asked to push when its task is known, then with the message
             ready.clear()
             call = Calling(gateway, agent, capability="talk", input={"message": "story time"})
-            until(lambda: any(one.registered for one in waits(gateway)))
+            until(lambda: any(wait.registered for wait in waits(gateway)))
             ready.set()
             assert call.answered()["result"] == ["Once ", "upon ", "time"]
             until(lambda: trust(gateway, agent).reliable)
@@ -322,7 +322,7 @@ class Clerk:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.push: dict[str, Any] = {}
-        self.wrong: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
         """Methods that it answers with an error, and its code."""
 
     def count(self, method: str) -> int:
@@ -348,8 +348,8 @@ class Clerk:
         method, params = asked["method"], asked["params"]
         self.asked.append(method)
         answer = {"jsonrpc": "2.0", "id": asked["id"]}
-        if method in self.wrong:
-            return {**answer, "error": {"code": self.wrong[method], "message": "paid, but I do not like it"}}
+        if method in self.errors:
+            return {**answer, "error": {"code": self.errors[method], "message": "paid, but I do not like it"}}
         if method == "tasks/pushNotificationConfig/set":
             self.push = params["pushNotificationConfig"]
             return {**answer, "result": params}
@@ -375,7 +375,7 @@ def paid(gateway: Hosted, agent: str, **more: Any) -> Any:
 
 def test_a_message_that_may_have_been_taken_is_not_sent_again(tmp_path: Path) -> None:
     with clerk(tmp_path) as (made, gateway, agent):
-        made.wrong[SEND] = -32602
+        made.errors[SEND] = -32602
         assert paid(gateway, agent)["errorCode"] == "invalid_input"
         assert made.count(SEND) == 1
         trust(gateway, agent).confirm()
@@ -387,7 +387,7 @@ def test_a_message_that_may_have_been_taken_is_not_sent_again(tmp_path: Path) ->
 
 def test_a_message_that_was_refused_for_its_configuration_goes_without_it(tmp_path: Path) -> None:
     with clerk(tmp_path) as (made, gateway, agent):
-        made.wrong[SEND] = -32003
+        made.errors[SEND] = -32003
         trust(gateway, agent).confirm()
         assert paid(gateway, agent)["errorCode"] == "target_failed"
         assert made.count(SEND) == 2
@@ -396,7 +396,7 @@ def test_a_message_that_was_refused_for_its_configuration_goes_without_it(tmp_pa
 @pytest.mark.usefixtures("impatient")
 def test_an_agent_that_will_not_push_is_asked_again_only_after_a_while(tmp_path: Path) -> None:
     with clerk(tmp_path) as (made, gateway, agent):
-        made.wrong[SET] = -32602
+        made.errors[SET] = -32602
         for _ in range(2):
             assert paid(gateway, agent, metadata=LONG)["status"] == "working"
         assert made.count(SET) == 1
@@ -407,12 +407,12 @@ def test_an_agent_that_will_not_push_is_asked_again_only_after_a_while(tmp_path:
 @pytest.mark.usefixtures("impatient")
 def test_one_hiccup_does_not_end_the_pushes_of_an_agent(tmp_path: Path) -> None:
     with clerk(tmp_path) as (made, gateway, agent):
-        made.wrong[SET] = -32053  # not now
+        made.errors[SET] = -32053  # not now
         assert paid(gateway, agent, metadata=LONG)["status"] == "working"
         assert trust(gateway, agent).may_ask(time.monotonic())
-        made.wrong.clear()
+        made.errors.clear()
         assert paid(gateway, agent, metadata=LONG)["status"] == "working"
-        until(lambda: any(one.registered for one in waits(gateway)))
+        until(lambda: any(wait.registered for wait in waits(gateway)))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -453,7 +453,7 @@ def test_an_agent_whose_pushes_never_come_is_asked_as_before(tmp_path: Path) -> 
             made.ready.clear()
             call = Calling(gateway, agent, what=f"loaf {number}")
             assert made.begun.wait(SOON)
-            until(lambda: any(one.registered for one in waits(gateway)))
+            until(lambda: any(wait.registered for wait in waits(gateway)))
             made.ready.set()
             assert call.answered()["result"] == f"baked loaf {number}"
         assert not trust(gateway, agent).may_ask(time.monotonic())
@@ -476,7 +476,7 @@ def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(
         notices(gateway).poll_after = 0.5
         agent = added(gateway, url)
         call = Calling(gateway, agent)
-        until(lambda: any(one.is_trusted for one in waits(gateway)))
+        until(lambda: any(wait.is_trusted for wait in waits(gateway)))
         front.reply = lambda _: 204  # from now on nothing gets there
         until(lambda: waited[-1:] == [(True, False)])  # it was relied on, in vain
         made.ready.set()

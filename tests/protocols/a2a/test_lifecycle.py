@@ -31,11 +31,11 @@ def flight() -> Iterator[AgentExecutor]:
 
 
 def ask(agent: AgentExecutor) -> dict[str, Any]:
-    told = agent.receive_message(
+    reply = agent.receive_message(
         A2AMessage(from_agent="x", to_agent=agent.card.agent_id, message_type=MessageType.REQUEST, capability="search")
     )
-    assert told is not None
-    return told.content
+    assert reply is not None
+    return reply.content
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -49,7 +49,7 @@ def test_each_step_is_judged(now: Status, then: Status) -> None:
 
 
 def test_only_what_is_in_service_takes_new_work() -> None:
-    assert [one for one in STATES if refusal("hotel", one) is None] == ["registered", "active"]
+    assert [state for state in STATES if refusal("hotel", state) is None] == ["registered", "active"]
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -116,7 +116,7 @@ def test_the_registry_leads_an_agent_through_its_life() -> None:
 def test_an_executor_tells_its_registry() -> None:
     registry = AgentRegistry()
     with AgentExecutor(AgentCard(agent_id=f"h-{uuid.uuid4()}", name="H"), registry=registry) as hotel:
-        assert [one.agent_id for one in registry.discover_agents()] == [hotel.card.agent_id]
+        assert [found.agent_id for found in registry.discover_agents()] == [hotel.card.agent_id]
         hotel.set_status("suspended")
         assert registry.discover_agents() == []
         hotel.set_status("active")

@@ -63,7 +63,7 @@ def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
 def test_what_is_missing_is_said_with_what_there_is(wants: Wants, said: str) -> None:
     agreement = negotiate(card(), wants)
     assert not agreement.ok
-    assert any(said in one for one in agreement.missing), agreement.missing
+    assert any(said in reason for reason in agreement.missing), agreement.missing
     with pytest.raises(Conflict, match="No agreement with 'hotel'") as refused:
         agreed(agreement)
     assert refused.value.data["missing"] == list(agreement.missing)

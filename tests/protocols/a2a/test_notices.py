@@ -50,22 +50,22 @@ def test_the_other_processes_are_not_told_again_and_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "_PASS_ON_EVERY", 0.05)
 
     async def main() -> None:
-        told: list[str] = []
+        passed: list[str] = []
         again = asyncio.Event()
 
         def pass_on(key: str) -> bool:
-            told.append(key)
-            if len(told) == 2:
+            passed.append(key)
+            if len(passed) == 2:
                 again.set()
             return True
 
         notices = Notices(ADDRESS, SECRET, pass_on=pass_on)
         key = notices.key_for("message")
         assert {notices.take(key, {"webhook-id": str(number)}, BODY) for number in range(50)} == {"passed"}
-        assert told == [key]
+        assert passed == [key]
         assert notices.take(key, {"webhook-id": "7"}, BODY) == "repeated"
         await asyncio.wait_for(again.wait(), 60)  # what came meanwhile is told once, and not lost
-        assert told == [key, key]
+        assert passed == [key, key]
 
     asyncio.run(main())
 

@@ -157,8 +157,8 @@ def test_a_card_that_does_not_come_holds_no_end_up() -> None:
         getting = [asyncio.create_task(peers.get(address, None, {"registered": True})) for _ in range(2)]
         await asyncio.wait_for(asked.wait(), 60)
         await asyncio.wait_for(peers.aclose(), 60)
-        for wrong in await asyncio.wait_for(asyncio.gather(*getting, return_exceptions=True), 60):
-            assert isinstance(wrong, Unavailable)
+        for error in await asyncio.wait_for(asyncio.gather(*getting, return_exceptions=True), 60):
+            assert isinstance(error, Unavailable)
         over.set()
         server.close()
         await server.wait_closed()

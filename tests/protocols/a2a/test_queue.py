@@ -49,7 +49,7 @@ def test_messages_come_out_in_the_order_in_which_they_went_in() -> None:
     async def story() -> None:
         queue = A2AMessageQueue(max_size=10000)
         sent = [message(number) for number in range(5)]
-        assert [await queue.send_message(one) for one in sent] == [one.message_id for one in sent]
+        assert [await queue.send_message(each) for each in sent] == [each.message_id for each in sent]
         assert [await queue.receive_message(timeout=60) for _ in range(5)] == sent
         assert await queue.receive_message(timeout=0.01) is None
         assert len(queue.latency_stats) == 5
@@ -70,7 +70,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
         with pytest.raises(ValidationError, match="takes an A2AMessage, got dict"):
             await queue.send_message({"n": 1})  # type: ignore[arg-type]
         received = [await queue.receive_message(60) for _ in range(2)]
-        assert [one.content["n"] for one in received if one] == [0, 1]
+        assert [each.content["n"] for each in received if each] == [0, 1]
         await settled(queue, 0)
         await queue.send_message(message(2))
 
@@ -110,7 +110,7 @@ def test_every_loop_sees_the_same_queue() -> None:
     for number in range(3):
         run(lambda number=number: queue.send_message(message(number)))  # type: ignore[misc]
     received = [run(lambda: queue.receive_message(60)) for _ in range(3)]
-    assert [one.content["n"] for one in received if one] == [0, 1, 2]
+    assert [each.content["n"] for each in received if each] == [0, 1, 2]
     run(lambda: settled(queue, 0))
 
 
@@ -174,7 +174,7 @@ def test_what_took_too_long_is_logged_and_counted(
 
     with caplog.at_level(logging.WARNING, logger="agent3.protocols.a2a.agents.message_queue"):
         run(story)
-    assert [one.getMessage().split(" took ")[0] for one in caplog.records] == ["Message send", "Message receive"]
+    assert [record.getMessage().split(" took ")[0] for record in caplog.records] == ["Message send", "Message receive"]
     assert 'missed_targets_total{operation="send_message"} 1.0' in metrics.render()[0].decode()
 
 
@@ -199,10 +199,10 @@ def test_with_a_database_the_next_process_receives_what_this_one_did_not(tmp_pat
 
 
 def test_a_core_that_was_closed_and_opened_again_is_used_on(tmp_path: Path) -> None:
-    with core(tmp_path) as one:
-        queue = A2AMessageQueue(agent_id="hotel", core=one)
+    with core(tmp_path) as opened:
+        queue = A2AMessageQueue(agent_id="hotel", core=opened)
         run(lambda: queue.send_message(message(1)))
-        one.close()
+        opened.close()
         assert run(lambda: queue.receive_message(60)) is not None
         run(lambda: settled(queue, 0))
 

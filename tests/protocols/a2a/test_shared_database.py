@@ -37,8 +37,8 @@ def cores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stan
     settings = Settings(storage=storage, limits=Limits(per_minute=0), server=Server(shutdown_seconds=0.1))
     made = Standalone(settings), Standalone(settings)
     yield made
-    for one in made:
-        one.close()
+    for core in made:
+        core.close()
 
 
 def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -72,7 +72,7 @@ def test_agents_of_two_programs_work_together(
 
         assert flight.broadcast("prices.rome", {"n": 1}).sent == ("hotel",)
         until(lambda: heard == [1])
-        until(lambda: [one.agent_id for one in registry.discover_agents("search", tag="rooms")] == ["hotel"])
+        until(lambda: [found.agent_id for found in registry.discover_agents("search", tag="rooms")] == ["hotel"])
         assert coordinator.run([step("a", "hotel", "search", {"city": "Oslo"})]).result("a") == "rooms in Oslo"
 
         offer = flight.create_artifact("offer")
@@ -83,7 +83,7 @@ def test_agents_of_two_programs_work_together(
         assert hotel.artifacts.open(flight.artifacts.link(offer.artifact_id)).body == b"offer"
 
         health = HealthMonitor(registry, executor=flight, core=there).check()
-        assert [(one.agent, one.state) for one in health] == [("hotel", "healthy")]
+        assert [(each.agent, each.state) for each in health] == [("hotel", "healthy")]
         assert health[0].lease_left is not None
         assert health[0].passive.calls == 3
         assert hotel.unsubscribe() == 1
@@ -92,9 +92,9 @@ def test_agents_of_two_programs_work_together(
 def test_a_copy_of_a_message_is_known_in_both_programs(cores: tuple[Standalone, Standalone]) -> None:
     identity = AgentIdentity("flight")
     sent = A2AMessage(from_agent="flight", to_agent="hotel", message_type=MessageType.EVENT)
-    told = []
+    accepted = []
     for core in cores:
         verifier = A2AIdentityVerifier(core=core)
         verifier.register_agent("flight", identity.public_key)
-        told.append(verifier.verify_message_signature(sent, identity.sign(sent)))
-    assert told == [True, False]
+        accepted.append(verifier.verify_message_signature(sent, identity.sign(sent)))
+    assert accepted == [True, False]

@@ -55,9 +55,9 @@ def test_an_agent_that_signs_its_card_is_shown_as_verified() -> None:
     async def story() -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server:
             agent = await add(server, url)
-            told = await server.gateway.select(Caller(LOCAL), agent.id)
-            assert told["signature"]["status"] == "verified"
-            assert len(told["signature"]["keys"]) == 1
+            selected = await server.gateway.select(Caller(LOCAL), agent.id)
+            assert selected["signature"]["status"] == "verified"
+            assert len(selected["signature"]["keys"]) == 1
 
     core = Standalone()
     with listening(toy(), core=core, sign=CardKey.generate()) as url:

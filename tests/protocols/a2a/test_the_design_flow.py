@@ -53,11 +53,11 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 
 def talk(town: Town, story: Story, **options: Any) -> None:
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT), Client(f"{town.gateway.url}/mcp", mode=MODERN, **options) as client:
             await story(client)
 
-    asyncio.run(told())
+    asyncio.run(main())
 
 
 def body(result: Any) -> dict[str, Any]:

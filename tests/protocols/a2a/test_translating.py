@@ -38,7 +38,7 @@ def task(state: State, message: Message | None = None, **more: Any) -> Task:
 
 
 def artifact(name: str, *texts: str) -> Artifact:
-    return Artifact(artifact_id=name, parts=tuple(Part(text=one) for one in texts))
+    return Artifact(artifact_id=name, parts=tuple(Part(text=text) for text in texts))
 
 
 # Messages
@@ -82,7 +82,7 @@ def test_the_artifact_called_result_is_the_result_and_others_stay_beside_it() ->
     outcome = to_outcome(found, call())
     assert isinstance(outcome, Done)
     assert value_of(outcome.parts) == "the answer"
-    assert [one.id for one in outcome.artifacts] == ["a"]
+    assert [each.id for each in outcome.artifacts] == ["a"]
 
 
 def test_without_artifacts_the_last_words_are_the_result_and_usage_is_counted() -> None:
@@ -117,15 +117,15 @@ def test_questions_with_forms_keep_their_names_and_types() -> None:
     )
     needs = to_outcome(task(State.INPUT_REQUIRED, asked), call(answers={"q2": Answer(data="old")}, turn=2))
     assert isinstance(needs, Needs)
-    assert [(one.id, one.text, one.schema) for one in needs.questions] == [
+    assert [(question.id, question.text, question.schema) for question in needs.questions] == [
         ("q1", "How many?", {"type": "integer"}),
         ("q2-2", "For whom?", None),
     ]
-    assert [one.text or one.url for one in needs.parts] == ["A few things.", "https://x/m"]
+    assert [part.text or part.url for part in needs.parts] == ["A few things.", "https://x/m"]
     answers = {"q1": Answer(data=3), "q2-2": Answer("decline")}
     message = build_answer(call(state=needs.state, answers=answers, turn=3))
     assert (message.task_id, message.context_id) == ("t1", "x1")
-    data = [one.data for one in message.parts if isinstance(one.data, dict)]
+    data = [part.data for part in message.parts if isinstance(part.data, dict)]
     assert data == [
         {"id": "q1", "action": "accept", "data": 3},
         {"id": "q2", "action": "decline", "data": None},
@@ -157,8 +157,8 @@ def test_pieces_add_up_and_a_snapshot_counts_for_all_before_it() -> None:
     def piece(text: str, *, append: bool) -> ArtifactUpdate:
         return ArtifactUpdate(task_id="t1", artifact=artifact("tale", text), append=append)
 
-    told = [*fold.add(piece("Once ", append=False)), *fold.add(piece("upon", append=True))]
-    assert [(one.artifact, one.append) for one in told] == [(None, False), (None, True)]
+    events = [*fold.add(piece("Once ", append=False)), *fold.add(piece("upon", append=True))]
+    assert [(event.artifact, event.append) for event in events] == [(None, False), (None, True)]
     fold.add(StatusUpdate(task_id="t1", status=Status(state=State.COMPLETED)))
     result = fold.result()
     assert isinstance(result, Task)
@@ -166,7 +166,7 @@ def test_pieces_add_up_and_a_snapshot_counts_for_all_before_it() -> None:
     fold.add(task(State.COMPLETED, artifacts=(artifact("tale", "Once upon a time"), artifact("map", "here"))))
     again = fold.result()
     assert isinstance(again, Task)
-    assert [one.artifact_id for one in again.artifacts] == ["tale", "map"]
+    assert [each.artifact_id for each in again.artifacts] == ["tale", "map"]
 
 
 def test_a_stream_of_very_many_pieces_is_not_copied_with_each_of_them() -> None:
