@@ -1,6 +1,6 @@
 """Agent to agent: ``serve`` and ``asgi`` put an agent on the network, in every generation of the protocol.
 
-They are loaded on first use, with the web server that they need.
+They are loaded on first use, because they bring the web server along.
 """
 
 from __future__ import annotations

@@ -452,11 +452,14 @@ class _NotRunning(Turn):
         raise AttributeError(f"this call does not run, so {name!r} cannot be set on its turn")
 
     def emit(self, event: Event) -> None:
-        """There is nobody to hear it."""
+        """Nobody hears it."""
+
+    async def keep(self, name: str, value: Any) -> None:
+        """Nothing outlives it."""
 
 
 _IDLE = Turn.__new__(_NotRunning)
-vars(_IDLE).update(agent=None, capability=Capability(name=""), listener=None, door="", kept={})
+vars(_IDLE).update(agent=None, capability=Capability(name="", input_modes=(), output_modes=()), listener=None, door="", kept={})
 
 
 Live = Turn

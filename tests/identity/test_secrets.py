@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from agent3.errors import SetupError
-from agent3.identity.secrets import EnvironmentVault, Secret, Vault, redact, redact_outcome
-from agent3.model import Artifact, Call, Done, Failed, Needs, Outcome, Part, Principal, Question, Working
+from agent3.identity.secrets import EnvironmentVault, Secret, Vault, redact, redact_event, redact_outcome
+from agent3.model import Artifact, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question, Working
 
 KEY = 'sk/live+9f8e7d6c5b4a"ü?'
 SECRET = Secret(KEY)
@@ -120,3 +120,17 @@ def test_an_outcome_without_the_secret_is_the_same_object() -> None:
     outcome = Done(parts=(Part(text="hi"), Part(data={"a": ["b"]}), Part(raw=b"\x00")))
     assert redact_outcome(outcome, [SECRET]) is outcome
     assert redact_outcome(outcome, []) is outcome
+
+
+def test_an_event_is_shown_without_the_secret_in_text_name_data_and_parts() -> None:
+    event = Event(
+        "artifact",
+        text=f"sent {KEY}",
+        name=KEY,
+        data={"headers": [{KEY: KEY}]},
+        parts=(Part(text=KEY), Part(data={"token": KEY}), Part(raw=KEY.encode()), Part(url="https://x/", name=KEY)),
+    )
+    cleaned = redact_event(event, iter([SECRET]))
+    assert "9f8e7d6c5b4a" not in repr(cleaned)
+    assert (cleaned.name, cleaned.data, cleaned.parts[0].text) == ("***", {"headers": [{"***": "***"}]}, "***")
+    assert redact_event(event, []) is event

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from agent3.errors import SetupError
-from agent3.model import Needs, Outcome, Part, Working
+from agent3.model import Done, Event, Needs, Outcome, Part, Working
 from agent3.secret import MASK, Secret, to_bytes
 from agent3.security.sanitize import rewrite_outcome, rewrite_part, rewrite_value
 
-__all__ = ["EnvironmentVault", "Secret", "Vault", "redact", "redact_outcome"]
+__all__ = ["EnvironmentVault", "Secret", "Vault", "redact", "redact_event", "redact_outcome"]
 
 
 class Vault(Protocol):
@@ -82,6 +82,22 @@ def redact_outcome(outcome: Outcome, secrets: Iterable[Secret]) -> Outcome:
         state: Any = rewrite_value(changed.state, text)
         return changed if state is changed.state else replace(changed, state=state)
     return changed
+
+
+def redact_event(event: Event, secrets: Iterable[Secret]) -> Event:
+    """The event without the secrets, in its text, name, data and parts; the same object if no secrets are given."""
+    known = tuple(secrets)
+    if not known:
+        return event
+    parts = redact_outcome(Done(event.parts), known)
+    assert isinstance(parts, Done)
+    return replace(
+        event,
+        text=redact(event.text, known) if event.text else event.text,
+        name=redact(event.name, known) if event.name else event.name,
+        data=rewrite_value(event.data, lambda text: redact(text, known)),
+        parts=parts.parts,
+    )
 
 
 def _redact_bytes(raw: bytes, secrets: Iterable[Secret]) -> bytes:

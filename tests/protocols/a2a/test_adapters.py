@@ -13,7 +13,7 @@ import pytest
 
 import agent3.a2a
 from agent3.errors import SetupError
-from agent3.protocols.a2a.agents.adapters import adapt, answer_in
+from agent3.protocols.a2a.agents.adapters import adapt, extract_answer
 from agent3.protocols.a2a.peer.client import SyncA2AClient
 from agent3.protocols.a2a.wire.types import ArtifactUpdate, State, Task
 from agent3.protocols.functions.standalone import Standalone
@@ -111,7 +111,7 @@ def talking(core: Standalone, thing: object, **options: Any) -> Iterator[SyncA2A
 def text(task: Any) -> str:
     assert isinstance(task, Task)
     assert task.status.state is State.COMPLETED, task.status
-    return "".join(part.text or "" for one in task.artifacts for part in one.parts)
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
 
 
 @pytest.mark.requirement("SP-20")
@@ -131,14 +131,14 @@ def text(task: Any) -> str:
 def test_an_agent_of_a_framework_answers_over_a2a(core: Standalone, thing: object, answer: str) -> None:
     with talking(core, thing) as client:
         assert text(client.send("red")) == answer
-        assert [one.name for one in client.card.capabilities] == ["chat"]
+        assert [capability.name for capability in client.card.capabilities] == ["chat"]
 
 
 def test_what_a_framework_streams_is_streamed(core: Standalone) -> None:
     with talking(core, Chain()) as client:
         assert client.card.name == "Poet"
-        told = [one for one in client.stream("red") if isinstance(one, ArtifactUpdate)]
-        assert [part.text for one in told for part in one.artifact.parts][:3] == ["roses ", "are ", "red"]
+        updates = [item for item in client.stream("red") if isinstance(item, ArtifactUpdate)]
+        assert [part.text for update in updates for part in update.artifact.parts][:3] == ["roses ", "are ", "red"]
 
 
 def test_a_conversation_of_ours_is_one_of_theirs_and_what_interrupts_it_is_asked(
@@ -168,12 +168,12 @@ def test_who_is_built_otherwise_says_how(core: Standalone) -> None:
 
     with talking(core, Odd(), given=lambda words: {"q": words}, said="".join) as client:
         assert text(client.send("hey")) == "hey!"
-    with pytest.raises(SetupError, match="neither invoke nor kickoff nor run"):
+    with pytest.raises(SetupError, match="no invoke, kickoff or run"):
         adapt(object())
 
 
 def test_an_answer_is_found_wherever_a_framework_keeps_it() -> None:
-    assert answer_in({"messages": [Said(content="a"), Said(content="b")]}) == "b"
-    assert answer_in(Said(output="o")) == "o"
-    assert answer_in({"sum": 3}) == {"sum": 3}
-    assert answer_in(None) is None
+    assert extract_answer({"messages": [Said(content="a"), Said(content="b")]}) == "b"
+    assert extract_answer(Said(output="o")) == "o"
+    assert extract_answer({"sum": 3}) == {"sum": 3}
+    assert extract_answer(None) is None

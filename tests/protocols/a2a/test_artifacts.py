@@ -22,10 +22,12 @@ from tests.support.home import run
 
 @pytest.fixture
 def agents() -> Iterator[tuple[AgentExecutor, AgentExecutor, AgentExecutor]]:
-    made = [AgentExecutor(AgentCard(agent_id=f"{one}-{uuid.uuid4()}", name=one)) for one in ("hotel", "flight", "eve")]
+    made = [
+        AgentExecutor(AgentCard(agent_id=f"{name}-{uuid.uuid4()}", name=name)) for name in ("hotel", "flight", "eve")
+    ]
     yield made[0], made[1], made[2]
-    for one in made:
-        one.close()
+    for agent in made:
+        agent.close()
 
 
 Agents = tuple[AgentExecutor, AgentExecutor, AgentExecutor]
@@ -52,7 +54,7 @@ def test_an_agent_creates_an_artifact_and_shares_it_in_a_message(
         "take", lambda artifact: read.append(flight.artifacts.read(artifact["artifact_id"]).body)
     )
     sent = hotel.send_message(flight.card.agent_id, MessageType.REQUEST, "take", made.in_message())
-    assert hotel.wait_for_response(sent, 10).content["status"] == "success"
+    assert hotel.wait_for_response(sent, 60).content["status"] == "success"
     assert read == [body]
 
 
@@ -124,7 +126,7 @@ def test_shares_and_links_end_in_their_time_and_with_their_artifact(place: str, 
             await sharing.share("hotel", artifact, ["flight"], 100)
             await sharing.share("hotel", artifact, ["agency"])
             link = await sharing.link("hotel", artifact, 100)
-            expires, signature = (one.partition("=")[2] for one in link.partition("?")[2].split("&"))
+            expires, signature = (pair.partition("=")[2] for pair in link.partition("?")[2].split("&"))
             assert await sharing.owner(artifact, int(expires), signature) == "hotel"
             env.advance(101)
             with pytest.raises(NotFound):

@@ -73,7 +73,7 @@ def test_a_function_is_an_agent(core: Standalone, what: Any, answer: str) -> Non
     with agent3.a2a.listening(what, core=core) as url:
         assert said(Door(url), "Hi there") == answer
         card = Door(url).get("/.well-known/agent-card.json").json
-        assert [one["id"] for one in card["skills"]] == [what.__name__]
+        assert [skill["id"] for skill in card["skills"]] == [what.__name__]
         assert card["description"] == what.__doc__
 
 
@@ -84,7 +84,7 @@ def test_a_class_is_an_agent_with_its_methods(core: Standalone, what: Any) -> No
         door = Door(url)
         card = door.get("/.well-known/agent-card.json").json
         assert (card["name"], card["description"]) == ("Travel Desk", "Knows flights.")
-        assert [one["id"] for one in card["skills"]] == ["find", "book"]
+        assert [skill["id"] for skill in card["skills"]] == ["find", "book"]
         assert said(door, "LH 1", "book") == "booked LH 1"
         assert said(door, "Rome", "find") == ["to Rome"]
 
@@ -95,7 +95,7 @@ def test_an_executor_is_served_with_its_card_and_its_state(core: Standalone) -> 
     with agent3.a2a.listening(hotel) as url:
         door = Door(url)
         card = door.get("/.well-known/agent-card.json").json
-        assert (card["name"], card["version"], [one["id"] for one in card["skills"]]) == ("Hotel", "7", ["shout"])
+        assert (card["name"], card["version"], [skill["id"] for skill in card["skills"]]) == ("Hotel", "7", ["shout"])
         assert said(door, "a room") == "A ROOM"
         task = {"message": message("by tenant", None), "tenant": "hotel"}
         assert unary(rpc(door, "SendMessage", task))["task"]
@@ -127,7 +127,7 @@ async def around(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, 15)
+        await asyncio.wait_for(serving, 60)
         listener.close()
 
 
@@ -145,14 +145,14 @@ def test_an_agent_is_mounted_in_another_app(core: Standalone, mounted: Any) -> N
         card = door.get("/agent/.well-known/agent-card.json").json
         assert card["url"] == f"{url}/agent/"
         assert said(door, "hi", path="/agent/") == "HI"
-        told = frames(rpc(door, "SendStreamingMessage", {"message": message("hi", None)}, "/agent/"))
-        assert told[-1][1]["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        task = told[0][1]["result"]["task"]["id"]
+        events = frames(rpc(door, "SendStreamingMessage", {"message": message("hi", None)}, "/agent/"))
+        assert events[-1][1]["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        task = events[0][1]["result"]["task"]["id"]
         assert door.get(f"/agent/tasks/{task}", a2a_version="1.0").json["id"] == task
 
     async def story() -> None:
         async with around(mounted(agent3.a2a.asgi(shout, core=core))) as url:
-            await asyncio.wait_for(asyncio.to_thread(ask, url), 20)
+            await asyncio.wait_for(asyncio.to_thread(ask, url), 60)
 
     asyncio.run(story())
 

@@ -28,14 +28,14 @@ from tests.support.receiver import receiving
 WAIT = 30.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
 Story = Callable[[A2AClient], Awaitable[None]]
-everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda one: f"{one[1]}-{one[0]}")
+everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda way: f"{way[1]}-{way[0]}")
 
 
 @pytest.fixture(scope="module")
 def agents() -> Iterator[dict[tuple[str, str], Peer]]:
     """One agent for each binding and generation."""
     with ExitStack() as stack:
-        found = {one: stack.enter_context(official(*one)) for one in SPOKEN[:4]}
+        found = {way: stack.enter_context(official(*way)) for way in SPOKEN[:4]}
         found[SPOKEN[4]] = stack.enter_context(first())[0]
         yield found
 
@@ -47,16 +47,16 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
 
 
 def tell(story: Story, agent: Any, credential: str | Secret | None = None, **options: Any) -> None:
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT), await A2AClient.connect(agent, credential, **options) as client:
             await story(client)
 
-    asyncio.run(told())
+    asyncio.run(main())
 
 
 def text(task: Any) -> str:
     assert isinstance(task, Task), task
-    return "".join(part.text or "" for one in task.artifacts for part in one.parts)
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
 
 
 @everywhere
@@ -77,10 +77,10 @@ def test_a_message_is_sent_and_its_task_read(agents: dict[Any, Peer], spoken: tu
 @everywhere
 def test_a_stream_is_heard_from_the_first_word_to_the_last(agents: dict[Any, Peer], spoken: tuple[str, str]) -> None:
     async def story(client: A2AClient) -> None:
-        items = [one async for one in client.stream("story time")]
-        pieces = [one for one in items if isinstance(one, ArtifactUpdate)]
-        assert "".join(part.text or "" for one in pieces for part in one.artifact.parts) == "Once upon time"
-        assert [one.append for one in pieces] == [False, True, True]
+        items = [item async for item in client.stream("story time")]
+        pieces = [item for item in items if isinstance(item, ArtifactUpdate)]
+        assert "".join(part.text or "" for piece in pieces for part in piece.artifact.parts) == "Once upon time"
+        assert [piece.append for piece in pieces] == [False, True, True]
         last = items[-1]
         assert isinstance(last, StatusUpdate)
         assert last.status.state is State.COMPLETED
@@ -124,7 +124,7 @@ def test_a_mere_message_is_an_answer(agents: dict[Any, Peer]) -> None:
         reply = await client.send("chat you")
         assert isinstance(reply, Message)
         assert reply.parts[0].text == "hi, you"
-        (said,) = [one async for one in client.stream("chat me")]
+        (said,) = [item async for item in client.stream("chat me")]
         assert isinstance(said, Message)
 
     for spoken in SPOKEN[:4]:
@@ -148,13 +148,13 @@ def test_our_own_endpoint_is_spoken_to_in_everything(ours: Hosted) -> None:
     async def story(client: A2AClient) -> None:
         task = await client.send("hello", skill="echo")
         assert text(task) == "echo: hello"
-        items = [one async for one in client.stream("time", skill="story")]
-        pieces = [part.text or "" for one in items if isinstance(one, ArtifactUpdate) for part in one.artifact.parts]
+        items = [item async for item in client.stream("time", skill="story")]
+        pieces = [part.text or "" for item in items if isinstance(item, ArtifactUpdate) for part in item.artifact.parts]
         assert "".join(pieces) == "Once upon time"
         assert isinstance(task, Task)
         page = await client.list(context_id=task.context_id)
-        assert [one.id for one in page.tasks] == [task.id]
-        assert [one.id for one in (await client.search("hello")).tasks] == [task.id]
+        assert [each.id for each in page.tasks] == [task.id]
+        assert [each.id for each in (await client.search("hello")).tasks] == [task.id]
         with pytest.raises(TaskNotCancelable):
             await client.cancel(task.id)
         assert (await client.extended_card()).name == "toy"
@@ -166,20 +166,20 @@ def test_an_agent_is_spoken_to_over_grpc() -> None:
     grpc = pytest.importorskip("grpc")
     from tests.support.a2a_peers import over_grpc
 
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT), over_grpc() as card, await A2AClient.connect(card) as client:
             task = await client.send("hello")
             assert text(task) == "echo: hello"
             assert client.spoken is not None
             assert client.spoken.binding == "GRPC"
-            items = [one async for one in client.stream("story time")]
-            pieces = [part.text for one in items if isinstance(one, ArtifactUpdate) for part in one.artifact.parts]
+            items = [item async for item in client.stream("story time")]
+            pieces = [part.text for item in items if isinstance(item, ArtifactUpdate) for part in item.artifact.parts]
             assert pieces == ["Once ", "upon ", "time"]
             with pytest.raises(JobNotFound):
                 await client.get("no-such-task")
 
     assert grpc is not None
-    asyncio.run(told())
+    asyncio.run(main())
 
 
 # Finding the card
@@ -292,18 +292,18 @@ def test_a_broken_stream_is_taken_up_again_without_loss(ours: Hosted) -> None:
         peer = client._peer
         whole, cuts = peer.stream, [2, 1]
 
-        async def cut(request: Any, how: Any = None, last: Any = None) -> Any:
+        async def cut(request: Any, options: Any = None, last: Any = None) -> Any:
             seen = 0
-            async for one in whole(request, how, last):
-                yield one
+            async for item in whole(request, options, last):
+                yield item
                 seen += 1
                 if cuts and seen == cuts[0]:
                     cuts.pop(0)
                     return
 
         peer.stream = cut  # type: ignore[method-assign]
-        items = [one async for one in client.stream("time", skill="story")]
-        pieces = [part.text or "" for one in items if isinstance(one, ArtifactUpdate) for part in one.artifact.parts]
+        items = [item async for item in client.stream("time", skill="story")]
+        pieces = [part.text or "" for item in items if isinstance(item, ArtifactUpdate) for part in item.artifact.parts]
         assert "".join(pieces) == "Once upon time"
         assert not cuts
         assert isinstance(items[-1], StatusUpdate)
@@ -316,10 +316,10 @@ def test_a_broken_stream_is_taken_up_again_without_loss(ours: Hosted) -> None:
 def test_a_stream_without_numbers_is_subscribed_to_anew(rude: bool) -> None:
     async def story(client: A2AClient) -> None:
         agent.drop_after, agent.rude = 2, rude
-        items = [one async for one in client.stream("story time")]
+        items = [item async for item in client.stream("story time")]
         assert isinstance(items[-1], StatusUpdate)
         assert items[-1].status.state is State.COMPLETED
-        whole = [one.artifact.parts[0].text for one in items if isinstance(one, ArtifactUpdate)]
+        whole = [item.artifact.parts[0].text for item in items if isinstance(item, ArtifactUpdate)]
         assert whole[-1] == "Once upon time"
         assert len(agent.tasks) == 1  # nothing was sent twice
 
@@ -459,12 +459,12 @@ def test_the_synchronous_face_searches_and_has_somebody_told() -> None:
         assert (kept.url, kept.token) == (receiver.url, None)
         assert client.get_push(asked.id).id == client.get_push(asked.id, "one").id == "one"
         assert [one.id for one in client.list_push(asked.id).configs] == ["one"]
-        assert receiver.wait(1)[0].headers["x-a2a-notification-token"] == "t0ken"
+        assert receiver.wait(1, 60)[0].headers["x-a2a-notification-token"] == "t0ken"
         client.delete_push(asked.id, "one")
         assert client.list_push(asked.id).configs == ()
         with pytest.raises(JobNotFound):
             client.get_push(asked.id)
-        assert [one.id for one in client.search("Rome").tasks] == [asked.id]
+        assert [task.id for task in client.search("Rome").tasks] == [asked.id]
         assert client.search("Paris", 5).tasks == ()
         client.cancel(asked.id)
     core.close()

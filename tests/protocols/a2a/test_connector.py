@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from agent3.a2a import listening
 from agent3.definitions import AgentCard
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Event, Failed, Needs, Outcome, Working, text_of, value_of
+from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS
 from agent3.protocols.a2a.cards.signatures import CardKey
+from agent3.protocols.a2a.peer import connector
 from agent3.protocols.a2a.peer.connector import SIGNATURE
-from agent3.protocols.a2a.peer.peers import IDEMPOTENT, SCHEMAS
 from agent3.server.build import Server, build
 from agent3.server.dead_letters import replay
 from agent3.server.registration import add
 from agent3.settings import Calls, Limits, Settings, Storage
-from tests.support.a2a_peers import Peer, first, official
+from tests.support.a2a_peers import Peer, _served, first, official
 from tests.support.a2a_toy import toy
 
-WAIT = 40.0
+WAIT = 120.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
-everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda one: f"{one[1]}-{one[0]}")
+everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda way: f"{way[1]}-{way[0]}")
 Story = Callable[[Server, str], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
 def agents() -> Iterator[dict[tuple[str, str], Peer]]:
     with ExitStack() as stack:
-        found = {one: stack.enter_context(official(*one)) for one in SPOKEN[:4]}
+        found = {way: stack.enter_context(official(*way)) for way in SPOKEN[:4]}
         found[SPOKEN[4]] = stack.enter_context(first())[0]
         yield found
 
@@ -50,12 +56,12 @@ async def gateway(url: str = ":memory:", **calls: Any) -> AsyncIterator[Server]:
 def tell(story: Story, url: str, credential: str | None = None, **calls: Any) -> None:
     """A story in a gateway to which one agent was added."""
 
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT), gateway(**calls) as server:
             agent = await add(server, url, credential=credential)
             await story(server, agent.id)
 
-    asyncio.run(told())
+    asyncio.run(main())
 
 
 async def call(server: Server, agent: str, message: str = "", heard: list[Event] | None = None, **more: Any) -> Outcome:
@@ -88,8 +94,8 @@ def test_a_stream_is_told_as_it_comes_and_is_the_result(agents: dict[Any, Peer],
     async def story(server: Server, agent: str) -> None:
         heard: list[Event] = []
         assert value(await call(server, agent, "story time", heard)) == "Once upon time"
-        assert [text_of(one.parts) for one in heard if one.kind == "artifact"] == ["Once ", "upon ", "time"]
-        assert "on it" in [one.text for one in heard if one.kind == "status"]
+        assert [text_of(event.parts) for event in heard if event.kind == "artifact"] == ["Once ", "upon ", "time"]
+        assert "on it" in [event.text for event in heard if event.kind == "status"]
 
     tell(story, agents[spoken].url)
 
@@ -229,7 +235,7 @@ def test_an_agent_of_ours_says_by_which_error_it_failed_and_what_it_used(ours: s
         assert (late.code, late.retryable) == ("timeout", True)
         heard: list[Event] = []
         assert value(await call(server, agent, "time", heard, capability="story")) == "Once upon time"
-        assert "".join(text_of(one.parts) for one in heard if one.kind == "artifact") == "Once upon time"
+        assert "".join(text_of(event.parts) for event in heard if event.kind == "artifact") == "Once upon time"
         assert value(await call(server, agent, "you", capability="chat")) == "hi, you"
         added = await call(server, agent, capability="add", input={"left": 2, "right": 3})
         assert value(added) == {"sum": 5}
@@ -288,13 +294,15 @@ def test_a_task_that_goes_on_is_read_until_it_is_done() -> None:
         tell(story, peer.url)
 
 
-def test_a_task_that_takes_long_becomes_a_job_to_follow() -> None:
+def test_a_task_that_takes_long_becomes_a_job_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "_LONGEST_POLL", 0.2)
+
     async def story(server: Server, agent: str) -> None:
-        outcome = await call(server, agent, "hi", timeout=0.5)
+        outcome = await call(server, agent, "hi", timeout=60)
         assert isinstance(outcome, Working)
         assert outcome.job is not None
         slow.reads = 0
-        assert value(await server.gateway.wait(Caller(LOCAL), outcome.job, 20)) == "at last"
+        assert value(await server.gateway.wait(Caller(LOCAL), outcome.job, 60)) == "at last"
         assert slow.asked.count("message/send") == 1
 
     with official("JSONRPC", "0.3", streaming=False) as peer:
@@ -310,7 +318,7 @@ def test_a_call_out_of_time_ends_and_its_task_is_found_again() -> None:
     """The task goes on at the agent; the letter of the call, sent again under its key, does not begin it anew."""
 
     async def story(server: Server, agent_id: str) -> None:
-        late = await call(server, agent_id, "hang on", timeout=0.4, retries=0, key="k1")
+        late = await call(server, agent_id, "hang on", timeout=3, retries=0, key="k1")
         assert isinstance(late, Failed)
         assert late.code == "timeout"
         (task,) = agent.tasks.values()
@@ -378,7 +386,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
     """The next gateway finds the task that the first one began, and sends nothing again."""
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
 
-    async def told() -> None:
+    async def main() -> None:
         async with asyncio.timeout(WAIT):
             async with gateway(url) as server:
                 agent_id = (await add(server, peer.url)).id
@@ -393,12 +401,12 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
             task["artifacts"] = [{"index": 0, "parts": [{"type": "text", "text": "after all"}]}]
             async with gateway(url) as server:
                 assert working.job is not None
-                done = await server.gateway.wait(Caller(LOCAL), working.job, 20)
+                done = await server.gateway.wait(Caller(LOCAL), working.job, 60)
                 assert value(done) == "after all"
             assert len(agent.tasks) == 1
 
     with first() as (peer, agent):
-        asyncio.run(told())
+        asyncio.run(main())
 
 
 async def _kept(server: Server) -> bool:
@@ -558,3 +566,68 @@ def test_a_secret_is_sent_and_never_comes_back(monkeypatch: pytest.MonkeyPatch) 
         named: list[Any] = [{"schemes": {"it": {}}}]
         _showing(peer, _card(peer, securitySchemes=scheme, securityRequirements=named))
         tell(story, peer.url, "env:AGENT_KEY")
+
+
+TOKEN = "granted-token-0123456789"
+
+
+class _Indiscreet:
+    """An agent that gives tokens for client credentials, and repeats them wherever it can."""
+
+    def app(self, url: str) -> ASGIApp:
+        flow = {"clientCredentials": {"tokenUrl": f"{url}/token", "scopes": {}}}
+        schemes = {"it": {"oauth2SecurityScheme": {"flows": flow}}}
+        card = _card(Peer(url), securitySchemes=schemes, securityRequirements=[{"schemes": {"it": {}}}])
+
+        async def show(_: Request) -> JSONResponse:
+            return JSONResponse(card)
+
+        async def grant(_: Request) -> JSONResponse:
+            return JSONResponse({"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600})
+
+        async def talk(request: Request) -> Response:
+            assert request.headers["authorization"] == f"Bearer {TOKEN}"
+            asked = await request.json()
+            if "fail" in asked["params"]["message"]["parts"][0]["text"]:
+                error = {"code": -32602, "message": f"I do not take {TOKEN}"}
+                return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+            where = {"taskId": "t", "contextId": "c"}
+            text = {"role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": f"got {TOKEN}"}]}
+            parts = [{"text": TOKEN}, {"data": {TOKEN: [TOKEN]}}, {"raw": b64encode(TOKEN.encode()).decode()}]
+            artifact = {"artifactId": "a", "name": f"for {TOKEN}", "parts": parts, "metadata": {"token": TOKEN}}
+            items = [
+                {"statusUpdate": {**where, "status": {"state": "TASK_STATE_WORKING", "message": text}}},
+                {"artifactUpdate": {**where, "artifact": artifact, "lastChunk": True}},
+                {"statusUpdate": {**where, "status": {"state": "TASK_STATE_COMPLETED"}}},
+            ]
+            lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": item}) for item in items]
+            return Response("".join(f"data: {line}\n\n" for line in lines), media_type="text/event-stream")
+
+        return Starlette(
+            routes=[
+                Route("/.well-known/agent-card.json", show),
+                Route("/token", grant, methods=["POST"]),
+                Route("/rpc", talk, methods=["POST"]),
+            ]
+        )
+
+
+def test_a_token_that_was_acquired_for_an_agent_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_CLIENT", "client:hush-hush-secret")
+
+    async def story(server: Server, agent: str) -> None:
+        heard: list[Event] = []
+        outcome = await call(server, agent, "tell me", heard)
+        assert isinstance(outcome, Done), outcome
+        assert [event.text for event in heard if event.kind == "status"] == ["got ***"]
+        (artifact,) = [event for event in heard if event.kind == "artifact"]
+        assert artifact.name == "for ***"
+        assert [part.data for part in artifact.parts if isinstance(part.data, dict)] == [{"***": ["***"]}]
+        failed = await call(server, agent, "fail")
+        assert isinstance(failed, Failed)
+        assert "I do not take ***" in failed.message
+        for shown in (heard, outcome, failed):
+            assert TOKEN not in repr(shown)
+
+    with _served(_Indiscreet().app) as peer:
+        tell(story, peer.url, "env:AGENT_CLIENT")

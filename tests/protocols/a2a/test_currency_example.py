@@ -37,7 +37,7 @@ def url() -> Iterator[str]:
         assert serving.stdout is not None
         try:
             yield serving.stdout.readline().strip()
-            serving.communicate("\n", timeout=30)
+            serving.communicate("\n", timeout=120)
         finally:
             serving.kill()
 
@@ -48,7 +48,7 @@ def test_it_converts_in_one_turn_asks_back_and_streams(url: str) -> None:
         [sys.executable, EXAMPLE / "ask.py", url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env=environment(),
     )

@@ -13,7 +13,7 @@ from agent3.errors import MalformedResponse, SecurityError, TargetRefused
 from agent3.identity.loopback_redirect import AtTerminal
 from agent3.protocols.a2a.peer import sign_in as flows
 from agent3.protocols.a2a.peer.credentials import Credential, origin, plain
-from agent3.protocols.a2a.peer.peers import opened_for
+from agent3.protocols.a2a.peer.peers import allow_address
 from agent3.protocols.a2a.peer.sign_in import Client, Flow
 from agent3.protocols.mcp.client.channels import Changing
 from agent3.security.outbound import Gate, Policy
@@ -29,14 +29,14 @@ def refreshed(**gives: Any) -> flows.Tokens:
 
     async def story() -> flows.Tokens:
         async with standing(AgentHouse(gives=gives)) as house:
-            gate = Gate(opened_for(Policy(), house.root))
+            gate = Gate(allow_address(Policy(), house.root))
             try:
                 flow = Flow(f"{house.root}/authorize", f"{house.root}/token")
                 return await flows.refreshed(flow, gate, Client("c"), "r")
             finally:
                 await gate.aclose()
 
-    return asyncio.run(asyncio.wait_for(story(), 20))
+    return asyncio.run(asyncio.wait_for(story(), 60))
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,14 @@ def test_names_that_stand_twice_and_numbers_beyond_all_programs_are_refused() ->
 @pytest.mark.requirement("RF-013-27")
 def test_with_a_database_a_copy_is_known_in_the_next_process_too(tmp_path: Path) -> None:
     sent = message()
-    told = []
+    accepted = []
     for _ in range(2):
         core = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path}/house.db")))
         try:
-            told.append(verifier(core=core).verify_message_signature(sent, FLIGHT.sign(sent)))
+            accepted.append(verifier(core=core).verify_message_signature(sent, FLIGHT.sign(sent)))
         finally:
             core.close()
-    assert told == [True, False]
+    assert accepted == [True, False]
 
 
 @pytest.mark.requirement("RF-013-27", "RF-013-V2")
@@ -174,8 +174,8 @@ def test_an_executor_with_a_verifier_takes_only_what_is_signed_by_whom_it_names(
     names = [f"{name} {os.getpid()}" for name in ("signed flight", "signed hotel", "eve")]
     flight_id, hotel_id = AgentIdentity(names[0]), AgentIdentity(names[1])
     judge = A2AIdentityVerifier()
-    for one in (flight_id, hotel_id):
-        judge.register_agent(one.agent_id, one.public_key)
+    for who in (flight_id, hotel_id):
+        judge.register_agent(who.agent_id, who.public_key)
     with (
         AgentExecutor(AgentCard(agent_id=names[0], name="F"), identity=flight_id, verifier=judge) as flight,
         AgentExecutor(AgentCard(agent_id=names[1], name="H"), identity=hotel_id, verifier=judge) as hotel,
@@ -188,9 +188,9 @@ def test_an_executor_with_a_verifier_takes_only_what_is_signed_by_whom_it_names(
             return "booked"
 
         hotel.register_capability("book", book)
-        told = flight.request(names[1], "book", {"who": "flight"}, 10)
-        assert told.content["result"] == "booked"
-        assert told.signature
+        reply = flight.request(names[1], "book", {"who": "flight"}, 60)
+        assert reply.content["result"] == "booked"
+        assert reply.signature
         eve.send_message(names[1], MessageType.REQUEST, "book", {"who": "eve"})
         forged = A2AMessage(from_agent=names[0], to_agent=names[1], message_type=MessageType.REQUEST, capability="book")
         answer = hotel.receive_message(forged)

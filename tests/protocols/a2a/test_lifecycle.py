@@ -31,11 +31,11 @@ def flight() -> Iterator[AgentExecutor]:
 
 
 def ask(agent: AgentExecutor) -> dict[str, Any]:
-    told = agent.receive_message(
+    reply = agent.receive_message(
         A2AMessage(from_agent="x", to_agent=agent.card.agent_id, message_type=MessageType.REQUEST, capability="search")
     )
-    assert told is not None
-    return told.content
+    assert reply is not None
+    return reply.content
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -49,7 +49,7 @@ def test_each_step_is_judged(now: Status, then: Status) -> None:
 
 
 def test_only_what_is_in_service_takes_new_work() -> None:
-    assert [one for one in STATES if refusal("hotel", one) is None] == ["registered", "active"]
+    assert [state for state in STATES if refusal("hotel", state) is None] == ["registered", "active"]
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -68,7 +68,7 @@ def test_out_of_service_a_request_is_refused_and_messages_wait(
             hotel.set_status("active")
     else:
         hotel.set_status("active")
-        assert flight.wait_for_response(sent, 10).content["result"] == "rooms"
+        assert flight.wait_for_response(sent, 60).content["result"] == "rooms"
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -79,21 +79,21 @@ def test_a_draining_agent_finishes_what_runs_with_what_it_needs_from_others(
 
     def book() -> Any:
         begun.set()
-        assert go_on.wait(20)
-        return hotel.request(flight.card.agent_id, "seats", timeout=10).content["result"]
+        assert go_on.wait(60)
+        return hotel.request(flight.card.agent_id, "seats", timeout=60).content["result"]
 
     flight.register_capability("seats", lambda: 3)
     hotel.register_capability("book", book)
     running = flight.send_message(hotel.card.agent_id, MessageType.REQUEST, "book")
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert hotel.drain(timeout=0.05) is False
     waiting = flight.send_message(hotel.card.agent_id, MessageType.REQUEST, "search")
     go_on.set()
-    assert hotel.drain(timeout=20) is True
-    assert flight.wait_for_response(running, 10).content["result"] == 3
+    assert hotel.drain(timeout=60) is True
+    assert flight.wait_for_response(running, 60).content["result"] == 3
     assert (hotel.status, hotel.waiting()) == ("draining", 1)
     hotel.set_status("active")
-    assert flight.wait_for_response(waiting, 10).content["result"] == "rooms"
+    assert flight.wait_for_response(waiting, 60).content["result"] == "rooms"
 
 
 @pytest.mark.requirement("RF-013-35")
@@ -116,7 +116,7 @@ def test_the_registry_leads_an_agent_through_its_life() -> None:
 def test_an_executor_tells_its_registry() -> None:
     registry = AgentRegistry()
     with AgentExecutor(AgentCard(agent_id=f"h-{uuid.uuid4()}", name="H"), registry=registry) as hotel:
-        assert [one.agent_id for one in registry.discover_agents()] == [hotel.card.agent_id]
+        assert [found.agent_id for found in registry.discover_agents()] == [hotel.card.agent_id]
         hotel.set_status("suspended")
         assert registry.discover_agents() == []
         hotel.set_status("active")

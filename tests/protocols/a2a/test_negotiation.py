@@ -63,7 +63,7 @@ def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
 def test_what_is_missing_is_said_with_what_there_is(wants: Wants, said: str) -> None:
     agreement = negotiate(card(), wants)
     assert not agreement.ok
-    assert any(said in one for one in agreement.missing), agreement.missing
+    assert any(said in reason for reason in agreement.missing), agreement.missing
     with pytest.raises(Conflict, match="No agreement with 'hotel'") as refused:
         agreed(agreement)
     assert refused.value.data["missing"] == list(agreement.missing)
@@ -105,10 +105,10 @@ def test_two_agents_negotiate_by_messages() -> None:
     ):
         hotel.register_capability("search", lambda city: city)
         hotel.start()
-        assert flight.negotiate(name, Wants(skills=("search",)), 10).skills == ("search",)
+        assert flight.negotiate(name, Wants(skills=("search",)), 60).skills == ("search",)
         with pytest.raises(Conflict, match="skill 'fly' was wanted, there is search"):
-            flight.negotiate(name, Wants(skills=("fly",)), 10)
-        bad = flight.request(name, "a2a.negotiate", {"skils": []}, 10)
+            flight.negotiate(name, Wants(skills=("fly",)), 60)
+        bad = flight.request(name, "a2a.negotiate", {"skils": []}, 60)
         assert bad.content["error"]["code"] == "invalid_input"
         with pytest.raises(ValidationError, match="did not negotiate"):
-            flight.negotiate(name, Wants(skills=3), 10)  # type: ignore[arg-type]
+            flight.negotiate(name, Wants(skills=3), 60)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ from tests.support.gateway import Door, hosted
 from tests.support.receiver import receiving
 from tests.support.tls import certificate
 
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def core() -> Iterator[Standalone]:
 
 
 def text(task: Any) -> str:
-    return "".join(part.text or "" for one in task.artifacts for part in one.parts)
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
 
 
 def echo(text: str) -> str:
@@ -176,7 +176,7 @@ def test_a_caller_may_call_some_skills_sees_its_own_data_and_not_too_often(
     with hosted(tmp_path, [toy()], settings) as gateway:
         ada, bob = (gateway.as_(f"{name}-key-of-sixteen") for name in ("ada", "bob"))
         path = "/agents/toy/a2a"
-        assert [one["id"] for one in bob.get(f"{path}/.well-known/agent-card.json").json["skills"]] == ["echo"]
+        assert [skill["id"] for skill in bob.get(f"{path}/.well-known/agent-card.json").json["skills"]] == ["echo"]
         task = unary(rpc(ada, "SendMessage", {"message": message("Rome", "echo")}, path))["task"]["id"]
         assert unary(rpc(bob, "SendMessage", {"message": message("hi", "echo")}, path))["task"]
         assert codes(rpc(bob, "SendMessage", {"message": message("hi", "book")}, path))[1] == -32602
@@ -221,7 +221,7 @@ def test_an_ended_task_stays_as_it_is_and_a_new_one_refers_to_it(core: Standalon
         assert (second.id != first.id, second.context_id) == (True, first.context_id)
         assert second.history[0].reference_task_ids == (first.id,)
         assert client.get(first.id) == first
-        assert {one.artifact_id for one in (*first.artifacts, *second.artifacts)} == {"result"}
+        assert {artifact.artifact_id for artifact in (*first.artifacts, *second.artifacts)} == {"result"}
     assert seen == [(), (first.id,)]
 
 
@@ -245,7 +245,7 @@ def test_one_trace_leads_over_the_network_and_context_and_task_find_every_record
                 task = client.send({"city": "Rome"}, context="trip-7")
                 assert isinstance(task, Task)
                 assert text(task) == "a room in Rome"
-                assert [one.id for one in client.list(context_id="trip-7").tasks] == [task.id]
+                assert [each.id for each in client.list(context_id="trip-7").tasks] == [task.id]
             rows = here.run(_ledger(here))
     here.close()
     away.close()
@@ -289,7 +289,7 @@ def test_what_is_sensitive_stays_with_its_task(tmp_path: Path) -> None:
         assert client.list(include_artifacts=False).tasks[0].artifacts == ()
         assert "a rare illness" in text(task)
         client.send(symptom, push=Push(url=receiver.url))
-        pushed = b"".join(one.body for one in receiver.wait(3))
+        pushed = b"".join(hook.body for hook in receiver.wait(3, SOON))
         rows = core.run(_ledger(core))
     core.close()
     assert marks == ["health", "health"]
@@ -316,7 +316,7 @@ def test_a_task_is_gone_when_its_time_is_over_with_all_that_belongs_to_it(tmp_pa
     with receiving() as receiver, agent3.a2a.listening(echo, core=core) as url, SyncA2AClient.connect(url) as client:
         task = client.send("remember me", push=Push(url=receiver.url))
         assert isinstance(task, Task)
-        receiver.wait(3)
+        receiver.wait(3, SOON)
         until = time.monotonic() + SOON
         while any((left := core.run(swept())).values()) and time.monotonic() < until:
             time.sleep(0.05)

@@ -130,12 +130,12 @@ def test_0_1_is_answered_in_its_own_words(agent: Door) -> None:
 
 def test_0_1_streams_in_its_own_words(agent: Door) -> None:
     said = {"role": "user", "parts": [{"type": "text", "text": "time"}], "metadata": {"skill": "story"}}
-    told = frames(rpc(agent, "tasks/sendSubscribe", {"id": "mine-2", "message": said}, a2a_version=""))
-    results = [body["result"] for _, body in told]
-    assert all(one["id"] == "mine-2" for one in results)
+    events = frames(rpc(agent, "tasks/sendSubscribe", {"id": "mine-2", "message": said}, a2a_version=""))
+    results = [body["result"] for _, body in events]
+    assert all(result["id"] == "mine-2" for result in results)
     assert results[-1]["final"] is True
     assert results[-1]["status"]["state"] == "completed"
-    assert any("artifact" in one for one in results)
+    assert any("artifact" in result for result in results)
 
 
 @pytest.mark.parametrize(
@@ -199,25 +199,25 @@ def test_a_body_of_another_kind_or_size_is_refused(agent: Door) -> None:
 
 @pytest.mark.requirement("SL-11")
 def test_a_stream_tells_the_task_its_pieces_and_its_end_with_ids(agent: Door) -> None:
-    told = frames(rpc(agent, "SendStreamingMessage", {"message": message("time", "story")}))
-    items = [body["result"] for _, body in told]
+    events = frames(rpc(agent, "SendStreamingMessage", {"message": message("time", "story")}))
+    items = [body["result"] for _, body in events]
     assert "task" in items[0]
-    pieces = [one["artifactUpdate"] for one in items if "artifactUpdate" in one]
-    assert "".join(part["text"] for one in pieces for part in one["artifact"]["parts"]) == "Once upon time"
+    pieces = [item["artifactUpdate"] for item in items if "artifactUpdate" in item]
+    assert "".join(part["text"] for piece in pieces for part in piece["artifact"]["parts"]) == "Once upon time"
     assert items[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-    numbers = [int(frame.id or "") for frame, _ in told]
+    numbers = [int(frame.id or "") for frame, _ in events]
     assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.requirement("SL-12")
 def test_a_stream_is_taken_up_after_the_last_event_that_was_seen(agent: Door) -> None:
-    told = frames(rpc(agent, "SendStreamingMessage", {"message": message("time", "story")}))
-    task = told[0][1]["result"]["task"]["id"]
-    for seen in range(1, len(told)):
-        last = told[seen - 1][0].id or ""
+    events = frames(rpc(agent, "SendStreamingMessage", {"message": message("time", "story")}))
+    task = events[0][1]["result"]["task"]["id"]
+    for seen in range(1, len(events)):
+        last = events[seen - 1][0].id or ""
         (now, first), *rest = frames(rpc(agent, "SubscribeToTask", {"id": task}, last_event_id=last))
         assert (now.id, first["result"]["task"]["id"]) == (last, task)
-        assert rest == told[seen:]
+        assert rest == events[seen:]
     assert codes(rpc(agent, "SubscribeToTask", {"id": task})) == (200, -32004)
     assert codes(rpc(agent, "SubscribeToTask", {"id": task}, last_event_id="x")) == (200, -32602)
 
@@ -277,7 +277,7 @@ def test_rest_of_1_0_says_the_same_as_json_rpc(agent: Door) -> None:
     assert read.headers["content-type"] == "application/a2a+json"
     assert "history" not in read.json
     listed = agent.get(f"/tasks?contextId={task['contextId']}&pageSize=1", **V1).json
-    assert [one["id"] for one in listed["tasks"]] == [task["id"]]
+    assert [each["id"] for each in listed["tasks"]] == [task["id"]]
     assert (listed["totalSize"], listed["nextPageToken"]) == (1, "")
 
 
@@ -290,11 +290,11 @@ def test_rest_of_0_3_is_answered_in_its_own_words(agent: Door) -> None:
 
 
 def test_rest_streams(agent: Door) -> None:
-    told = frames(
+    events = frames(
         agent.post("/message:stream", {"message": message("time", "story")}, content_type="application/json", **V1)
     )
-    assert "task" in told[0][1]
-    assert told[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "task" in events[0][1]
+    assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.parametrize(
@@ -341,14 +341,21 @@ def card(door: Door, path: str = "/.well-known/agent-card.json", **headers: str)
 @pytest.mark.requirement("SP-02")
 def test_one_card_is_for_every_generation(agent: Door) -> None:
     reply = card(agent)
-    told = reply.json
-    assert told == card(agent, "/.well-known/agent.json").json
-    assert told["url"] == agent.url
-    spoken = {(one["protocolBinding"], one["protocolVersion"]) for one in told["supportedInterfaces"]}
+    document = reply.json
+    assert document == card(agent, "/.well-known/agent.json").json
+    assert document["url"] == agent.url
+    spoken = {
+        (interface["protocolBinding"], interface["protocolVersion"]) for interface in document["supportedInterfaces"]
+    }
     assert spoken == {("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")}
-    assert told["capabilities"]["streaming"] is True
-    assert {one["id"] for one in told["skills"]} >= {"echo", "add", "story", "book"}
-    assert {one["uri"] for one in told["capabilities"]["extensions"]} >= {USAGE, TRACEABILITY, SEARCH, TIMED_OUT}
+    assert document["capabilities"]["streaming"] is True
+    assert {skill["id"] for skill in document["skills"]} >= {"echo", "add", "story", "book"}
+    assert {extension["uri"] for extension in document["capabilities"]["extensions"]} >= {
+        USAGE,
+        TRACEABILITY,
+        SEARCH,
+        TIMED_OUT,
+    }
     assert "url" not in card(agent, "/.well-known/agent-card.json?format=1.0").json
     assert "url" not in card(agent, **V1).json
     assert "supportedInterfaces" not in card(agent, a2a_version="0.3").json
@@ -372,7 +379,7 @@ def test_a_stream_that_has_nothing_to_tell_yet_shows_that_it_is_there(fails: boo
 
     async def think(text: str) -> str:
         """Answer with a mere message, when it is ready."""
-        await asyncio.to_thread(ready.wait, 20)
+        await asyncio.to_thread(ready.wait, 60)
         if fails:
             raise TargetError("thought in vain")
         return f"thought of {text}"
@@ -482,7 +489,7 @@ def test_a_required_extension_that_is_not_activated_refuses_the_request() -> Non
         assert (
             door.post("/message:send", {"message": message("x")}, content_type="application/json", **V1).status == 400
         )
-        assert [one for one in card(door).json["capabilities"]["extensions"] if one.get("required")]
+        assert [extension for extension in card(door).json["capabilities"]["extensions"] if extension.get("required")]
     core.close()
 
 

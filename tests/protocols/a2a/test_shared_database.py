@@ -22,7 +22,7 @@ from agent3 import (
     MessageType,
 )
 from agent3.errors import CallTimeout, NotFound
-from agent3.protocols.a2a.agents import mailboxes as post
+from agent3.protocols.a2a.agents import mailboxes
 from agent3.protocols.a2a.agents.coordination import step
 from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Limits, Server, Settings, Storage
@@ -37,11 +37,11 @@ def cores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stan
     settings = Settings(storage=storage, limits=Limits(per_minute=0), server=Server(shutdown_seconds=0.1))
     made = Standalone(settings), Standalone(settings)
     yield made
-    for one in made:
-        one.close()
+    for core in made:
+        core.close()
 
 
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come in time"
@@ -52,7 +52,7 @@ def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
 def test_agents_of_two_programs_work_together(
     cores: tuple[Standalone, Standalone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(mailboxes, "_TRIM_EVERY", 1)
     here, there = cores
     registry = AgentRegistry(core=here)
     card = AgentCard(agent_id="hotel", name="Hotel", capabilities=[AgentCapability(name="search", tags=["rooms"])])
@@ -68,11 +68,11 @@ def test_agents_of_two_programs_work_together(
         hotel.register_capability("search", lambda city: f"rooms in {city}")
         hotel.subscribe("prices.*", lambda n: heard.append(n))
         hotel.start()
-        assert flight.wait_for_response(asked, 20).content["result"] == "rooms in Rome"
+        assert flight.wait_for_response(asked, 60).content["result"] == "rooms in Rome"
 
         assert flight.broadcast("prices.rome", {"n": 1}).sent == ("hotel",)
         until(lambda: heard == [1])
-        until(lambda: [one.agent_id for one in registry.discover_agents("search", tag="rooms")] == ["hotel"])
+        until(lambda: [found.agent_id for found in registry.discover_agents("search", tag="rooms")] == ["hotel"])
         assert coordinator.run([step("a", "hotel", "search", {"city": "Oslo"})]).result("a") == "rooms in Oslo"
 
         offer = flight.create_artifact("offer")
@@ -83,7 +83,7 @@ def test_agents_of_two_programs_work_together(
         assert hotel.artifacts.open(flight.artifacts.link(offer.artifact_id)).body == b"offer"
 
         health = HealthMonitor(registry, executor=flight, core=there).check()
-        assert [(one.agent, one.state) for one in health] == [("hotel", "healthy")]
+        assert [(each.agent, each.state) for each in health] == [("hotel", "healthy")]
         assert health[0].lease_left is not None
         assert health[0].passive.calls == 3
         assert hotel.unsubscribe() == 1
@@ -92,9 +92,9 @@ def test_agents_of_two_programs_work_together(
 def test_a_copy_of_a_message_is_known_in_both_programs(cores: tuple[Standalone, Standalone]) -> None:
     identity = AgentIdentity("flight")
     sent = A2AMessage(from_agent="flight", to_agent="hotel", message_type=MessageType.EVENT)
-    told = []
+    accepted = []
     for core in cores:
         verifier = A2AIdentityVerifier(core=core)
         verifier.register_agent("flight", identity.public_key)
-        told.append(verifier.verify_message_signature(sent, identity.sign(sent)))
-    assert told == [True, False]
+        accepted.append(verifier.verify_message_signature(sent, identity.sign(sent)))
+    assert accepted == [True, False]

@@ -22,7 +22,7 @@ from tests.support.gateway import run_agent3
 
 WORDS = {
     "verified": "card signed and verified, key ",
-    "unverified": "card signed, but not verified: its keys lie at another host",
+    "unverified": "card signed, but not verified: its keys are at another host",
     "invalid": "card with a signature that does NOT hold: it was changed",
     "unsigned": "card not signed",
     "given": "card given by hand",
@@ -33,7 +33,7 @@ WORDS = {
 def test_select_and_show_say_whether_a_card_is_signed_and_verified(tmp_path: Path, status: str) -> None:
     more: dict[str, dict[str, Any]] = {
         "verified": {"keys": ["k" * 43]},
-        "unverified": {"why": "its keys lie at another host"},
+        "unverified": {"why": "its keys are at another host"},
         "invalid": {"why": "it was changed"},
     }
     found = {"status": status, **more.get(status, {})}
@@ -44,7 +44,7 @@ def test_select_and_show_say_whether_a_card_is_signed_and_verified(tmp_path: Pat
             await server.directory.add(Agent(id="remote", name="Remote", source="x", meta={"signature": found}))
             await server.directory.add(Agent(id="plain", name="Plain", source="y"))
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 60))
     shown = run_agent3(tmp_path, "show", "remote")
     assert WORDS[status] in shown.stdout, shown.stderr
     assert json.loads(run_agent3(tmp_path, "show", "remote", "--json").stdout)["signature"] == found
@@ -55,11 +55,11 @@ def test_an_agent_that_signs_its_card_is_shown_as_verified() -> None:
     async def story() -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server:
             agent = await add(server, url)
-            told = await server.gateway.select(Caller(LOCAL), agent.id)
-            assert told["signature"]["status"] == "verified"
-            assert len(told["signature"]["keys"]) == 1
+            selected = await server.gateway.select(Caller(LOCAL), agent.id)
+            assert selected["signature"]["status"] == "verified"
+            assert len(selected["signature"]["keys"]) == 1
 
     core = Standalone()
     with listening(toy(), core=core, sign=CardKey.generate()) as url:
-        asyncio.run(asyncio.wait_for(story(), 30))
+        asyncio.run(asyncio.wait_for(story(), 60))
     core.close()

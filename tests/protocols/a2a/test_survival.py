@@ -72,12 +72,12 @@ def test_a_task_outlives_the_gateway_and_its_result_comes_once(tmp_path: Path) -
         first.stop(signal.SIGKILL)
     with gateway(data, "survivor:agent", cwd=tmp_path) as second:
         with _asked(second, "SubscribeToTask", {"id": task}, last_event_id=last) as answer:
-            told = list(_events(answer))
-        states = [item["statusUpdate"]["status"]["state"] for _, item in told if "statusUpdate" in item]
+            events = list(_events(answer))
+        states = [item["statusUpdate"]["status"]["state"] for _, item in events if "statusUpdate" in item]
         assert states.count("TASK_STATE_COMPLETED") == 1
         assert states[-1] == "TASK_STATE_COMPLETED"
-        assert all(int(frame.id or 0) > int(last) for frame, _ in told[1:])
+        assert all(int(frame.id or 0) > int(last) for frame, _ in events[1:])
         done = unary(rpc(second, "GetTask", {"id": task}, HOME))
-        assert [one["parts"] for one in done["artifacts"]] == [[{"text": "0 1 2 "}]]
+        assert [artifact["parts"] for artifact in done["artifacts"]] == [[{"text": "0 1 2 "}]]
         again = unary(rpc(second, "SendMessage", {"message": said}, HOME))
         assert again["task"] == done

@@ -15,7 +15,7 @@ def test_a_trip_is_booked_in_may_and_taken_back_in_january(tmp_path: Path) -> No
         [sys.executable, EXAMPLE, f"sqlite:///{tmp_path}/trip.db"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )

@@ -1,9 +1,8 @@
-"""The artifacts of one agent: made, shared with others, read, and handed out by links that end."""
+"""The artifacts of one agent: created, shared with others, read, and given out by links that expire."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -18,11 +17,9 @@ from agent3.protocols.functions.standalone import Standalone
 
 __all__ = ["ArtifactReference", "Artifacts"]
 
-T = TypeVar("T")
-
 
 class ArtifactReference(Struct, frozen=True):
-    """What others are told of an artifact; ``in_message`` is how it stands in the content of a message."""
+    """What others are told of an artifact."""
 
     artifact_id: str
     name: str | None
@@ -31,15 +28,15 @@ class ArtifactReference(Struct, frozen=True):
     owner: str
 
     def in_message(self) -> dict[str, Any]:
-        """As JSON."""
+        """The reference as it stands in the content of a message, in JSON."""
         return {"artifact": msgspec.to_builtins(self)}
 
 
 class Artifacts:
-    """What one agent made and may read, in its core. Safe from any thread; not from inside the bridge's loop.
+    """What one agent created and may read, in its core. Safe from any thread; not from inside the bridge's loop.
 
-    An artifact is its owner's. Others read it when he shares it with them, or by a link that he signed; for everybody
-    else it is not there. Two of the same bytes are kept once.
+    An artifact belongs to its owner. Other agents read it if it was shared with them, or by a link that the owner
+    signed; for all others it does not exist. Artifacts with the same bytes are stored once.
     """
 
     def __init__(self, core: Standalone, agent: str):
@@ -47,76 +44,73 @@ class Artifacts:
         self._agent = agent
 
     def create(self, content: Any, *, name: str | None = None, media_type: str | None = None) -> ArtifactReference:
-        """Keep bytes, text or any JSON value; it is there when this returns, for as many days as jobs are kept."""
-        body, kind = _bytes(content)
-        kept = _run(self._store(body, name, media_type or kind))
-        return ArtifactReference(kept, name, media_type or kind, len(body), self._agent)
+        """Keep bytes, text or any JSON value; stored once this returns, for as many days as jobs are kept."""
+        if isinstance(content, bytes):
+            body, default_type = content, "application/octet-stream"
+        elif isinstance(content, str):
+            body, default_type = content.encode(), "text/plain; charset=utf-8"
+        else:
+            try:
+                body, default_type = msgspec.json.encode(content), "application/json"
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValidationError(f"An artifact is bytes, text or JSON: {error}") from None
+        kind = media_type or default_type
+
+        async def store() -> str:
+            house = await self._core.house()
+            call = Call(id=house.env.id(), principal=Principal(self._agent, "agent"), agent=self._agent, capability="")
+            return await house.artifacts.store(call, body, name, kind)
+
+        return ArtifactReference(bridge.run(store()), name, kind, len(body), self._agent)
 
     def share(self, artifact_id: str, *agents: str, seconds: float | None = None) -> None:
-        """Let other agents read it, for some seconds or as long as it is kept; NotFound when it is not one's own."""
-        _run(self._share(artifact_id, agents, seconds))
-
-    def unshare(self, artifact_id: str, *agents: str) -> None:
-        """Let them read it no more; without names nobody, also not by the links that there are."""
-        _run(self._unshare(artifact_id, agents))
-
-    def read(self, artifact_id: str) -> StoredArtifact:
-        """One's own, or one that was shared with this agent; NotFound for anything else."""
-        return _run(self._read(artifact_id))
-
-    def link(self, artifact_id: str, seconds: float = 3600.0) -> str:
-        """A path at the gateway, with a signature, by which anybody reads it until then."""
-        return _run(self._link(artifact_id, seconds))
-
-    def open(self, link: str) -> StoredArtifact:
-        """What a link leads to; NotFound when it is over or was changed."""
-        return _run(self._open(link))
-
-    async def _store(self, body: bytes, name: str | None, media_type: str) -> str:
-        house = await self._core.house()
-        call = Call(id=house.env.id(), principal=Principal(self._agent, "agent"), agent=self._agent, capability="")
-        return await house.artifacts.store(call, body, name, media_type)
-
-    async def _sharing(self) -> Sharing:
-        house = await self._core.house()
-        return Sharing(house.database, house.env)
-
-    async def _share(self, artifact_id: str, agents: tuple[str, ...], seconds: float | None) -> None:
+        """Let other agents read it, for some seconds or as long as it is kept; NotFound if it is another's."""
         if not agents:
             raise ValidationError("Name at least one agent to share it with.")
-        await (await self._sharing()).share(self._agent, artifact_id, agents, seconds)
 
-    async def _unshare(self, artifact_id: str, agents: tuple[str, ...]) -> None:
-        await (await self._sharing()).unshare(self._agent, artifact_id, agents or None)
+        async def share() -> None:
+            await (await self._open_sharing()).share(self._agent, artifact_id, agents, seconds)
 
-    async def _read(self, artifact_id: str) -> StoredArtifact:
-        return await (await self._core.house()).artifacts.get(self._agent, artifact_id)
+        bridge.run(share())
 
-    async def _link(self, artifact_id: str, seconds: float) -> str:
-        return await (await self._sharing()).link(self._agent, artifact_id, seconds)
+    def unshare(self, artifact_id: str, *agents: str) -> None:
+        """Let these agents read it no more; without names, no agent and no link may."""
 
-    async def _open(self, link: str) -> StoredArtifact:
-        house = await self._core.house()
+        async def unshare() -> None:
+            await (await self._open_sharing()).unshare(self._agent, artifact_id, agents or None)
+
+        bridge.run(unshare())
+
+    def read(self, artifact_id: str) -> StoredArtifact:
+        """One of the agent's own, or one that was shared with it; NotFound for any other."""
+
+        async def read() -> StoredArtifact:
+            return await (await self._core.house()).artifacts.get(self._agent, artifact_id)
+
+        return bridge.run(read())
+
+    def link(self, artifact_id: str, seconds: float = 3600.0) -> str:
+        """A signed path at the gateway, by which anyone can read it until it expires."""
+
+        async def link() -> str:
+            return await (await self._open_sharing()).link(self._agent, artifact_id, seconds)
+
+        return bridge.run(link())
+
+    def open(self, link: str) -> StoredArtifact:
+        """The artifact of a link; NotFound if the link has expired or was changed."""
         address = urlsplit(link)
         query = {name: values[0] for name, values in parse_qs(address.query).items()}
-        artifact = address.path.rpartition("/")[2]
-        expires = query.get("expires", "")
+        artifact_id, expires = address.path.rpartition("/")[2], query.get("expires", "")
         if not (expires.isascii() and expires.isdigit() and len(expires) < 17):
-            raise NotFound("That is no link to an artifact. Ask its owner for a new one.")
-        owner = await Sharing(house.database, house.env).owner(artifact, int(expires), query.get("signature", ""))
-        return await house.artifacts.get(owner, artifact)
+            raise NotFound("This is not a link to an artifact. Ask its owner for a new one.")
 
+        async def read() -> StoredArtifact:
+            owner = await (await self._open_sharing()).owner(artifact_id, int(expires), query.get("signature", ""))
+            return await (await self._core.house()).artifacts.get(owner, artifact_id)
 
-def _bytes(content: Any) -> tuple[bytes, str]:
-    if isinstance(content, bytes):
-        return content, "application/octet-stream"
-    if isinstance(content, str):
-        return content.encode(), "text/plain; charset=utf-8"
-    try:
-        return msgspec.json.encode(content), "application/json"
-    except (TypeError, ValueError, RecursionError) as wrong:
-        raise ValidationError(f"An artifact is bytes, text or JSON: {wrong}") from None
+        return bridge.run(read())
 
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return bridge.run(work)
+    async def _open_sharing(self) -> Sharing:
+        house = await self._core.house()
+        return Sharing(house.database, house.env)

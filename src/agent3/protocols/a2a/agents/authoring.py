@@ -1,7 +1,7 @@
-"""Whatever can be an agent, as a ``LocalAgent``: a function, a class, an executor; and the card that it shows.
+"""Anything that can be an agent as a ``LocalAgent``: a function, a class, an executor; and the card that it shows.
 
-A plain function, an async one, a generator of updates: each is an agent with one capability. A class is one with a
-capability for each of its public methods; it is made once, without arguments.
+A plain function, an async one, a generator of updates: each is an agent with one capability. A class is an agent with
+one capability for each of its public methods; it is instantiated once, without arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agent3.protocols.a2a.door.projection import META
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
 
-__all__ = ["agent_of", "can_be_agent", "card_of", "furnished", "message_in", "skill_of"]
+__all__ = ["agent_of", "can_be_agent", "card_of", "copy_functions", "message_in", "skill_of"]
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -38,95 +38,32 @@ def can_be_agent(what: object) -> bool:
 
 
 def agent_of(what: object) -> LocalAgent:
-    """The agent that something is; SetupError for what cannot be one."""
+    """The agent of a function, class, object or executor; SetupError for what cannot be one."""
     if isinstance(what, LocalAgent):
         return what
     if isinstance(what, AgentExecutor):
-        return _of_executor(what)
-    if inspect.isclass(what):
-        return _of_instance(_made(what))
+        card = what.card  # in its core the executor's agent may have another id than on its card
+        agent = LocalAgent(card.name, agent_id=card.agent_id, description=card.description, version=card.version)
+        return copy_functions(agent, what.agent)
     if inspect.isroutine(what):
-        return _of_function(what)
-    return _of_instance(what)
-
-
-def card_of(agent: Agent, offered: Sequence[Capability], *, known: AgentCard | None = None) -> AgentCard:
-    """The card of an agent with the capabilities that are offered; what ``known`` says of them stands."""
-    card = known or AgentCard(
-        agent_id=agent.id,
-        name=agent.name,
-        description=agent.description,
-        version=agent.version,
-        provider=AgentProvider(organization=agent.provider) if agent.provider else None,
-        tags=list(agent.tags),
-    )
-    skills = [card.capability(one.name) or skill_of(one) for one in offered]
-    return card.model_copy(update={"capabilities": skills})
-
-
-def skill_of(one: Capability) -> AgentCapability:
-    """A capability as a card tells of it."""
-    return AgentCapability(
-        id=one.name,
-        name=one.title or one.name,
-        description=one.description or one.title or one.name,
-        version=one.version,
-        tags=list(one.tags),
-        examples=[_text(given) for given in one.examples],
-        input_schema=one.input_schema or None,
-        output_schema=one.output_schema,
-        inputModes=list(one.input_modes),
-        outputModes=list(one.output_modes),
-        read_only=one.hints.read_only,
-        idempotent=one.hints.idempotent,
-        consequential=one.hints.consequential,
-    )
-
-
-def message_in(ctx: Context | SyncContext) -> Message | None:
-    """The message that a call began with, for what only A2A has: its metadata, and the tasks that it refers to.
-
-    None where the call came by another door. Its parts are those of the context.
-    """
-    kept = ctx.meta.get(META)
-    return msgspec.convert(kept["message"], Message) if kept is not None else None
-
-
-def _text(example: Any) -> str:
-    return example if isinstance(example, str) else msgspec.json.encode(example).decode()
-
-
-def _of_executor(executor: AgentExecutor) -> LocalAgent:
-    """The executor's functions under its own id: in the core of its process it goes by another."""
-    card = executor.card
-    agent = LocalAgent(card.name, agent_id=card.agent_id, description=card.description, version=card.version)
-    return furnished(agent, executor.agent)
-
-
-def furnished(agent: LocalAgent, other: LocalAgent) -> LocalAgent:
-    """The agent with what another one can do."""
-    for name, function in other.functions.items():
-        routes = tuple(replace(one, address=agent.id) for one in function.capability.routes)
-        agent.put(dataclasses.replace(function, capability=replace(function.capability, routes=routes)))
-    return agent
-
-
-def _of_function(fn: Callable[..., Any]) -> LocalAgent:
-    if not getattr(fn, "__name__", "").isidentifier():
-        raise SetupError(f"{fn!r} has no name of its own. Give it one with def, not lambda.")
-    name = fn.__name__.replace("_", " ").strip()
-    agent = LocalAgent(name, description=_first_line(fn))
-    agent.add(fn)
-    return agent
-
-
-def _of_instance(what: object) -> LocalAgent:
-    kind = type(what)
-    name = getattr(what, "name", None)
-    named = name if isinstance(name, str) and name else _CAMEL.sub(" ", kind.__name__).replace("_", " ").strip()
-    agent = LocalAgent(named, description=_first_line(kind))
-    for called, method in _methods(what):
-        agent.add(method, name=called)
+        if not getattr(what, "__name__", "").isidentifier():
+            raise SetupError(f"{what!r} has no name of its own. Give it one with def, not lambda.")
+        agent = LocalAgent(what.__name__.replace("_", " ").strip(), description=_first_line(what))
+        agent.add(what)
+        return agent
+    kind = what if inspect.isclass(what) else type(what)
+    try:
+        instance = kind() if inspect.isclass(what) else what
+    except TypeError as error:
+        raise SetupError(
+            f"{kind.__name__} cannot be instantiated without arguments: {error}. Give an instance of it."
+        ) from None
+    name = getattr(instance, "name", None)
+    if not (isinstance(name, str) and name):
+        name = _CAMEL.sub(" ", kind.__name__).replace("_", " ").strip()
+    agent = LocalAgent(name, description=_first_line(kind))
+    for method_name, method in _methods(instance):
+        agent.add(method, name=method_name)
     if not agent.functions:
         raise SetupError(
             f"{kind.__name__!r} cannot be an agent: it has no public methods. Give a function, a class with methods, "
@@ -145,14 +82,58 @@ def _methods(what: object) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield "call", what.__call__  # type: ignore[operator]
 
 
-def _made(kind: type[Any]) -> object:
-    try:
-        return kind()
-    except TypeError as wrong:
-        raise SetupError(
-            f"{kind.__name__} cannot be made without arguments: {wrong}. Give an instance of it."
-        ) from None
-
-
 def _first_line(what: object) -> str:
     return (inspect.getdoc(what) or "").strip().partition("\n")[0]
+
+
+def copy_functions(agent: LocalAgent, source: LocalAgent) -> LocalAgent:
+    """Give an agent the functions of another one, with routes to its own id; the agent."""
+    for name, function in source.functions.items():
+        routes = tuple(replace(route, address=agent.id) for route in function.capability.routes)
+        agent.put(dataclasses.replace(function, capability=replace(function.capability, routes=routes)))
+    return agent
+
+
+def card_of(agent: Agent, offered: Sequence[Capability], *, known: AgentCard | None = None) -> AgentCard:
+    """The card of an agent with the offered capabilities; what ``known`` says of them stays."""
+    card = known or AgentCard(
+        agent_id=agent.id,
+        name=agent.name,
+        description=agent.description,
+        version=agent.version,
+        provider=AgentProvider(organization=agent.provider) if agent.provider else None,
+        tags=list(agent.tags),
+    )
+    skills = [card.capability(capability.name) or skill_of(capability) for capability in offered]
+    return card.model_copy(update={"capabilities": skills})
+
+
+def skill_of(capability: Capability) -> AgentCapability:
+    """A capability as a skill of a card."""
+    return AgentCapability(
+        id=capability.name,
+        name=capability.title or capability.name,
+        description=capability.description or capability.title or capability.name,
+        version=capability.version,
+        tags=list(capability.tags),
+        examples=[
+            example if isinstance(example, str) else msgspec.json.encode(example).decode()
+            for example in capability.examples
+        ],
+        input_schema=capability.input_schema or None,
+        output_schema=capability.output_schema,
+        inputModes=list(capability.input_modes),
+        outputModes=list(capability.output_modes),
+        read_only=capability.hints.read_only,
+        idempotent=capability.hints.idempotent,
+        consequential=capability.hints.consequential,
+    )
+
+
+def message_in(ctx: Context | SyncContext) -> Message | None:
+    """The message that a call began with, for what only A2A has: its metadata, and the tasks that it refers to.
+
+    None if the call did not come over A2A. Its parts are those of the context.
+    """
+    kept = ctx.meta.get(META)
+    return msgspec.convert(kept["message"], Message) if kept is not None else None

@@ -1,8 +1,8 @@
-"""Encrypted messages: ``A2AEncryption`` as documented, and ``A2AKeyring`` with keys that have names and change.
+"""Encrypted messages: ``A2AEncryption`` as documented, and ``A2AKeyring`` with named keys that can be rotated.
 
-``A2AEncryption`` is Fernet, whose keys and tokens others can read and write. ``A2AKeyring`` is AES-256-GCM; from whom a
-message is, to whom and under which id stand outside and are sealed with it, so that it can be sorted unopened and opens
-under no other name. Both take any message and give bytes; where they go is nobody's business here.
+``A2AEncryption`` is Fernet, whose keys and tokens other programs can read and write. ``A2AKeyring`` is AES-256-GCM;
+sender, recipient and id of a message stand outside and are authenticated with it, so that it can be routed without
+being opened, and opens under no other name. Both turn a message into bytes; where those go is not known here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
-from pydantic import ValidationError as Malformed
+from pydantic import ValidationError as PydanticError
 
 from agent3.definitions import A2AMessage
 from agent3.errors import SecurityError, SetupError, ValidationError
@@ -32,19 +32,19 @@ _ALGORITHM = "A256GCM"
 
 
 class Cipher(Protocol):
-    """What turns messages into bytes that only some can read, and back."""
+    """Turns messages into bytes that only holders of a key can read, and back."""
 
     def encrypt_message(self, message: A2AMessage) -> bytes:
-        """The message as bytes."""
+        """The encrypted message."""
         ...
 
     def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
-        """The message; SecurityError for anything that was not made with a known key, or was changed since."""
+        """The message; SecurityError for what was not encrypted with a known key, or was changed since."""
         ...
 
 
 class A2AEncryption:
-    """Messages under a Fernet key, as documented. Given several keys, the first encrypts and all decrypt.
+    """Messages under a Fernet key, as documented. Of several keys the first encrypts, and all decrypt.
 
         cipher = A2AEncryption(Fernet.generate_key())
         assert cipher.decrypt_message(cipher.encrypt_message(message)) == message
@@ -71,15 +71,15 @@ class A2AEncryption:
         return self.cipher.encrypt(message.model_dump_json().encode())
 
     def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
-        """Decrypt A2A message; SecurityError when it was not encrypted with one of the keys, or changed since."""
+        """Decrypt A2A message; SecurityError if it was not encrypted with one of the keys, or was changed since."""
         try:
-            opened = self.cipher.decrypt(encrypted_data)
+            text = self.cipher.decrypt(encrypted_data)
         except (InvalidToken, TypeError):
             raise SecurityError("The message was not encrypted with this key, or was changed on its way.") from None
-        return _message(opened)
+        return _parse_message(text)
 
     def rotate(self, encrypted_data: bytes) -> bytes:
-        """The same message under the first key, without showing it."""
+        """The same message encrypted with the first key."""
         try:
             return self.cipher.rotate(encrypted_data)
         except (InvalidToken, TypeError):
@@ -87,7 +87,7 @@ class A2AEncryption:
 
 
 class _Sealed(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_agent": "from", "to_agent": "to"}):
-    """What can be seen of a message from outside. All of it but the last two is sealed with what is inside."""
+    """An encrypted message. All fields but the last two are readable, and authenticated with the text."""
 
     alg: str
     kid: str
@@ -98,23 +98,23 @@ class _Sealed(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_age
     text: bytes
 
     @property
-    def header(self) -> bytes:
+    def associated_data(self) -> bytes:
         return canonical([self.alg, self.kid, self.id, self.from_agent, self.to_agent])
 
 
 class A2AKeyring:
-    """Messages under keys that have names: AES-256-GCM, bound to message id, sender and recipient.
+    """Messages under named keys: AES-256-GCM, bound to message id, sender and recipient.
 
-    ``current`` encrypts, all decrypt: so a key is changed by ``add`` at every reader, ``use`` at every writer, and
-    ``remove`` when the last message under the old one has been read. Safe from any thread.
+    ``current`` encrypts, all decrypt. To change a key, ``add`` the new one at every reader, ``use`` it at every writer,
+    and ``remove`` the old one once the last message under it has been read. Safe from any thread.
     """
 
     def __init__(self, keys: Mapping[str, bytes], current: str | None = None):
-        self._keys = {name: _checked(name, key) for name, key in keys.items()}
+        self._keys = {name: _decode_key(name, key) for name, key in keys.items()}
         if not self._keys:
             raise SetupError("A keyring needs a key: A2AKeyring({'2026-01': A2AKeyring.key()}).")
         self.current = current or next(reversed(self._keys))
-        self._known(self.current)
+        self._get_key(self.current)
 
     @staticmethod
     def key() -> bytes:
@@ -122,57 +122,59 @@ class A2AKeyring:
         return os.urandom(_KEY)
 
     def add(self, name: str, key: bytes) -> None:
-        """Read what is encrypted with this key too."""
-        self._keys = {**self._keys, name: _checked(name, key)}
+        """Also decrypt with this key."""
+        self._keys = {**self._keys, name: _decode_key(name, key)}
 
     def use(self, name: str) -> None:
         """Encrypt with this key from now on."""
-        self._known(name)
+        self._get_key(name)
         self.current = name
 
     def remove(self, name: str) -> None:
-        """Read nothing more that is encrypted with this key."""
+        """Decrypt with this key no more."""
         if name == self.current:
             raise SetupError(f"Key {name!r} is in use. Call use() with another one first.")
-        self._keys = {one: key for one, key in self._keys.items() if one != name}
+        self._keys = {known: key for known, key in self._keys.items() if known != name}
 
     def encrypt_message(self, message: A2AMessage) -> bytes:
-        """The message under the current key."""
+        """The message encrypted with the current key."""
         kid, nonce = self.current, os.urandom(_NONCE)
         sealed = _Sealed(_ALGORITHM, kid, message.message_id, message.from_agent, message.to_agent, nonce, b"")
-        text = AESGCM(self._known(kid)).encrypt(nonce, message.model_dump_json().encode(), sealed.header)
+        text = AESGCM(self._get_key(kid)).encrypt(nonce, message.model_dump_json().encode(), sealed.associated_data)
         return msgspec.json.encode(msgspec.structs.replace(sealed, text=text))
 
     def decrypt_message(self, encrypted_data: bytes) -> A2AMessage:
-        """The message; SecurityError when its key is unknown, or anything inside or outside was changed."""
+        """The message; SecurityError if its key is unknown, or any part of it was changed."""
         try:
             sealed = msgspec.json.decode(encrypted_data, type=_Sealed)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise SecurityError("That is no message of a keyring. Plain messages are not taken here.") from None
+            raise SecurityError("This is not a message of a keyring. Plain messages are refused here.") from None
         if sealed.alg != _ALGORITHM:
-            raise SecurityError(f"A message under {sealed.alg[:40]!r} is not taken; only {_ALGORITHM} is.")
+            raise SecurityError(f"A message under {sealed.alg[:40]!r} is refused; only {_ALGORITHM} is accepted.")
         try:
-            opened = AESGCM(self._known(sealed.kid)).decrypt(sealed.nonce, sealed.text, sealed.header)
+            text = AESGCM(self._get_key(sealed.kid)).decrypt(sealed.nonce, sealed.text, sealed.associated_data)
         except (InvalidTag, ValueError, ValidationError):
-            raise SecurityError(f"Message {sealed.id[:100]!r} was changed on its way, or is another's.") from None
-        message = _message(opened)
+            raise SecurityError(
+                f"Message {sealed.id[:100]!r} was changed on its way, or belongs to another message."
+            ) from None
+        message = _parse_message(text)
         if (message.message_id, message.from_agent, message.to_agent) != (
             sealed.id,
             sealed.from_agent,
             sealed.to_agent,
         ):
-            raise SecurityError(f"Message {sealed.id[:100]!r} says something else inside than outside.")
+            raise SecurityError(f"Message {sealed.id[:100]!r} differs from the id, sender or recipient outside of it.")
         return message
 
-    def _known(self, name: str) -> bytes:
+    def _get_key(self, name: str) -> bytes:
         key = self._keys.get(name)
         if key is None:
             raise SecurityError(f"There is no key {name[:100]!r} in this keyring. Add it, or send under another one.")
         return key
 
 
-def _checked(name: str, key: bytes) -> bytes:
-    """A key of 32 bytes, also where it came as a Fernet key, which is 32 bytes in base64."""
+def _decode_key(name: str, key: bytes) -> bytes:
+    """A key of 32 bytes, plain or as a Fernet key, which is 32 bytes in base64."""
     if len(key) == _KEY:
         return key
     try:
@@ -186,8 +188,8 @@ def _checked(name: str, key: bytes) -> bytes:
     return plain
 
 
-def _message(text: bytes) -> A2AMessage:
+def _parse_message(text: bytes) -> A2AMessage:
     try:
         return A2AMessage.model_validate_json(text)
-    except Malformed as wrong:
-        raise ValidationError(f"What was decrypted is no message: {wrong.error_count()} faults.") from None
+    except PydanticError as error:
+        raise ValidationError(f"What was decrypted is not a message: {error.error_count()} errors.") from None

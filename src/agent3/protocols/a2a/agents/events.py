@@ -1,7 +1,7 @@
-"""Events for whoever wants to hear of them: topics, subscribers, and one message for each in its letter box.
+"""Events by topic: subscriptions, and one message in the mailbox of each subscriber.
 
-Subscriptions live in the core's database beside the boxes. So a subscriber may be in another process, or in none at the
-moment, and a broadcast is in all boxes or in none; only a box that is full is passed over, and told of.
+Subscriptions are stored in the core's database beside the mailboxes. A subscriber may therefore run in another process,
+or in none at the moment, and a broadcast is in all mailboxes or in none; only full ones are left out, and reported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from msgspec import Struct
 from agent3.env import REAL
 from agent3.errors import ValidationError
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.agents.mailboxes import Letter, Post
-from agent3.protocols.a2a.agents.memory_queue import Box
+from agent3.protocols.a2a.agents.mailboxes import Envelope, Mailboxes
 from agent3.queue import QueueFull
 from agent3.storage import Transaction
 
@@ -29,7 +28,7 @@ _PATTERN = re.compile(r"[\w.:/\-*]{1,200}")
 
 
 class Subscription(Struct, frozen=True):
-    """That an agent wants to hear of a topic by one of its capabilities."""
+    """An agent, the topic it listens to, and the capability that gets the events."""
 
     topic: str
     agent: str
@@ -37,7 +36,7 @@ class Subscription(Struct, frozen=True):
 
 
 class Broadcast(Struct, frozen=True):
-    """What became of an event: its id, who will hear of it, and whose box was full."""
+    """What became of an event: its id, the agents that get it, and those whose mailbox was full."""
 
     id: str
     topic: str
@@ -46,58 +45,56 @@ class Broadcast(Struct, frozen=True):
 
 
 class Topics:
-    """The topics of one core. Inside the bridge's loop."""
+    """The topics of one core. Only for the bridge's loop."""
 
-    def __init__(self, post: Post):
-        self._post = post
+    def __init__(self, mailboxes: Mailboxes):
+        self._mailboxes = mailboxes
 
-    async def subscribe(self, wish: Subscription) -> None:
-        """Have an agent told of a topic from now on; ``*`` in it stands for anything."""
-        if _PATTERN.fullmatch(wish.topic) is None:
-            raise ValidationError(f"{wish.topic[:100]!r} is no topic: letters, digits and . : / - _, with * for any.")
-        database = await self._post.database()
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Subscribe an agent from now on; ``*`` in the topic stands for anything."""
+        topic = subscription.topic
+        if _PATTERN.fullmatch(topic) is None:
+            raise ValidationError(
+                f"{topic[:100]!r} is not a topic: use letters, digits and . : / - _, with * for anything."
+            )
+        database = await self._mailboxes.database()
         sql = "INSERT INTO a2a_subscriptions (topic, agent, capability, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        await database.many(sql, [(wish.topic, wish.agent, wish.capability, REAL.now())])
+        await database.many(sql, [(topic, subscription.agent, subscription.capability, REAL.now())])
 
     async def unsubscribe(self, agent: str, topic: str | None = None) -> int:
-        """Have an agent told no more, of one topic or of all; how many subscriptions there were."""
-        database = await self._post.database()
+        """Unsubscribe an agent from one topic, or from all; how many subscriptions there were."""
+        database = await self._mailboxes.database()
         sql = "DELETE FROM a2a_subscriptions WHERE agent = ? AND (CAST(? AS TEXT) IS NULL OR topic = ?)"
         return await database.write(lambda tx: tx.run(sql, agent, topic, topic))
 
     async def subscribers(self, topic: str) -> list[Subscription]:
-        """Who would hear of a topic now, in the order in which they subscribed."""
-        database = await self._post.database()
+        """The subscriptions that match a topic, in the order in which they were made."""
+        database = await self._mailboxes.database()
         rows = await database.all("SELECT topic, agent, capability FROM a2a_subscriptions ORDER BY at, agent")
-        every = [Subscription(row["topic"], row["agent"], row["capability"]) for row in rows]
-        return [one for one in every if fnmatchcase(topic, one.topic)]
+        subscriptions = [Subscription(row["topic"], row["agent"], row["capability"]) for row in rows]
+        return [each for each in subscriptions if fnmatchcase(topic, each.topic)]
 
-    async def broadcast(self, topic: str, event: str, letter: Callable[[Subscription], Letter]) -> Broadcast:
-        """Put the letter for each subscriber into its box, all in one transaction."""
+    async def broadcast(self, topic: str, event: str, seal: Callable[[Subscription], Envelope]) -> Broadcast:
+        """Put an event into the mailbox of each subscriber, all in one transaction."""
         if _TOPIC.fullmatch(topic) is None:
-            raise ValidationError(f"{topic[:100]!r} is no topic: letters, digits and . : / - _, without *.")
-        letters = [letter(one) for one in _each_once(await self.subscribers(topic))]
-        boxes = [(one, await self._post.box(one.box)) for one in letters]
+            raise ValidationError(f"{topic[:100]!r} is not a topic: use letters, digits and . : / - _, without *.")
+        subscriptions = await self.subscribers(topic)
+        # One event for each agent and capability, also if several of its patterns match; its oldest place counts.
+        unique = {(each.agent, each.capability): each for each in reversed(subscriptions)}
+        envelopes = [seal(each) for each in reversed(unique.values())]
+        queues = [await self._mailboxes.open(envelope.box) for envelope in envelopes]
 
-        async def work(tx: Transaction | None) -> list[bool]:
-            return [await _put(one, box, tx) for one, box in boxes]
+        async def work(tx: Transaction | None) -> tuple[list[str], list[str]]:
+            sent, refused = [], []
+            for envelope, queue in zip(envelopes, queues, strict=True):
+                try:
+                    await envelope.put(queue, tx)
+                    sent.append(envelope.to)
+                except QueueFull:
+                    refused.append(envelope.to)
+            return sent, refused
 
-        put = await self._post.together(work) if boxes else []
-        ended = list(zip((one.to for one in letters), put, strict=True))
-        refused = tuple(agent for agent, kept in ended if not kept)
+        sent, refused = await self._mailboxes.write_together(work) if envelopes else ([], [])
         if refused:
-            log.warning("topic %s: the boxes of %s are full, event %s is not in them", topic, ", ".join(refused), event)
-        return Broadcast(event, topic, tuple(agent for agent, kept in ended if kept), refused)
-
-
-def _each_once(wishes: list[Subscription]) -> list[Subscription]:
-    """One for each agent and capability, also where several of its patterns fit."""
-    return list({(one.agent, one.capability): one for one in reversed(wishes)}.values())[::-1]
-
-
-async def _put(letter: Letter, box: Box, tx: Transaction | None) -> bool:
-    try:
-        await letter.put(box, tx)
-    except QueueFull:
-        return False
-    return True
+            log.warning("topic %s: the mailboxes of %s are full and miss event %s", topic, ", ".join(refused), event)
+        return Broadcast(event, topic, tuple(sent), tuple(refused))

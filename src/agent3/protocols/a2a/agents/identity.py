@@ -1,8 +1,8 @@
 """Who a message is from: ``A2AIdentityVerifier`` as documented, and ``AgentIdentity``, which signs.
 
-Ed25519 over the message in canonical JSON. A signature is good for one message, once, and for some minutes; keys are
-pinned: what was registered is not replaced by the next one who comes along. It verifies; what to do with a message that
-is not whose it says is decided by whoever received it.
+Ed25519 over the message in canonical JSON. A signature is good for one message, once, and for some minutes. Keys are
+pinned: a registered key is not replaced by the next one that comes along. What to do with a message that fails is up to
+its receiver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from pydantic import ValidationError as Malformed
+from pydantic import ValidationError as PydanticError
 
 from agent3 import bridge, jsonrpc
 from agent3.definitions import A2AMessage
@@ -40,9 +40,9 @@ __all__ = ["A2AIdentityVerifier", "AgentIdentity"]
 log = logger("a2a.identity")
 
 _PURPOSE = b"agent3 a2a message 1\n"
-_SIGNED = jsonrpc.Limits(strict=True)
+_STRICT = jsonrpc.Limits(strict=True)
 _SEEN = 100_000
-"""Messages remembered in memory. More of them in five minutes are refused, since nobody could tell a copy."""
+"""Messages remembered in memory. More of them within the window are refused, because copies could not be told."""
 
 
 class AgentIdentity:
@@ -50,37 +50,37 @@ class AgentIdentity:
 
     def __init__(self, agent_id: str, private_key: str | bytes | None = None):
         self.agent_id = agent_id
-        self._key = Ed25519PrivateKey.generate() if private_key is None else _private(private_key)
+        self._key = Ed25519PrivateKey.generate() if private_key is None else _load_private_key(private_key)
 
     @property
     def public_key(self) -> str:
-        """In PEM."""
+        """The public key, in PEM."""
         return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
     def private_key(self) -> str:
-        """In PEM, unencrypted, to be kept where secrets are kept."""
+        """The private key, in PEM and unencrypted, to be kept where secrets are kept."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
     def sign(self, message: A2AMessage) -> str:
-        """The signature of a message; SecurityError for one that says it is from somebody else."""
+        """The signature of a message; SecurityError for a message from another agent."""
         if message.from_agent != self.agent_id:
             raise SecurityError(f"{self.agent_id!r} cannot sign a message from {message.from_agent!r}.")
-        return base64.urlsafe_b64encode(self._key.sign(_signed(message))).decode().rstrip("=")
+        return base64.urlsafe_b64encode(self._key.sign(_signed_bytes(message))).decode().rstrip("=")
 
     def signed(self, message: A2AMessage) -> A2AMessage:
-        """The message with its signature in it."""
+        """A copy of the message with its signature in it."""
         return message.model_copy(update={"signature": self.sign(message)})
 
 
 class A2AIdentityVerifier:
-    """Knows agents by their public keys and says whether a message is from the one that it names.
+    """Knows agents by their public keys, and checks whether a message is from the agent that it names.
 
         verifier = A2AIdentityVerifier()
         verifier.register_agent("flight", identity.public_key)
         assert verifier.verify_message_signature(message, identity.sign(message))
 
-    Each message is good once within ``window`` seconds of its timestamp. With a ``core`` that keeps a database, also
-    for all processes on it and after a restart. Safe from any thread.
+    Each message is good once, within ``window`` seconds of its timestamp; with a ``core`` that has a database, once for
+    all processes on it, also after a restart. Safe from any thread.
     """
 
     def __init__(self, *, core: Standalone | None = None, window: float = 300.0, env: Env = REAL):
@@ -95,10 +95,10 @@ class A2AIdentityVerifier:
     def register_agent(self, agent_id: str, public_key: str, *, replace: bool = False) -> None:
         """Register trusted agent with public key: Ed25519, in PEM or its 32 bytes in base64.
 
-        Conflict when the agent has another key already, unless that is to be replaced, and when the key is another
-        agent's: one key with two names would prove neither.
+        Conflict if the agent has another key already, unless ``replace`` is given, and if the key is another agent's:
+        one key with two names would prove neither.
         """
-        key = _public(public_key)
+        key = _load_public_key(public_key)
         raw = key.public_bytes_raw()
         with self._lock:
             for known, other in self._keys.items():
@@ -117,60 +117,60 @@ class A2AIdentityVerifier:
             self.trusted_agents.pop(agent_id, None)
 
     def verify_message_signature(self, message: A2AMessage, signature: str) -> bool:
-        """Verify message was sent by claimed agent, now, and for the first time. The log says why it was not."""
+        """Verify message was sent by claimed agent, now, and for the first time. If not, the log says why."""
         try:
-            self._judge(message, signature)
-        except (AccessError, RequestError) as wrong:
-            log.warning("message %s: %s", message.message_id[:100], wrong)
+            self._check_now(message, signature)
+        except (AccessError, RequestError) as error:
+            log.warning("message %s: %s", message.message_id[:100], error)
             return False
         return True
 
     async def check(self, message: A2AMessage, signature: str | None, *, age: float = 0.0, again: bool = False) -> None:
-        """Likewise; Unauthenticated says why not. Inside the bridge's loop where there is a ``core``.
+        """Likewise; Unauthenticated says why not. With a ``core``, only inside the bridge's loop.
 
-        ``age`` is for how long it lay in a queue of ours, where it does not grow old. ``again`` is for one that was
-        taken from there before.
+        ``age`` is the time in one of our queues, which does not count. ``again`` is for a message that was taken from
+        there before.
         """
-        self._check_signature(message, signature)
-        sent = message.timestamp.timestamp()
-        if abs(self._env.now() - age - sent) > self._window:
-            raise Unauthenticated(
-                f"The message is not of the last {self._window:g} s. Set the clock, and send it anew."
-            )
-        if not again and not await self._is_first(message, sent + age + self._window):
-            raise Unauthenticated("The message came before: it is a copy.")
-
-    def verify_json(self, text: bytes, signature: str) -> A2AMessage:
-        """A message from its JSON, verified; names that stand twice in it are refused, for two may read it two ways."""
-        try:
-            message = A2AMessage.model_validate(jsonrpc.decode(text, _SIGNED))
-        except Malformed as wrong:
-            raise SecurityError(f"That is no message: {wrong.error_count()} faults.") from None
-        self._judge(message, signature)
-        return message
-
-    def _judge(self, message: A2AMessage, signature: str) -> None:
-        judging = self.check(message, signature)
-        bridge.finish(judging) if self._core is None else bridge.run(judging)
-
-    def _check_signature(self, message: A2AMessage, signature: str | None) -> None:
         key = self._keys.get(message.from_agent)
         if key is None:
             raise Unauthenticated(f"Unknown agent: {message.from_agent[:100]!r}. Register its public key.")
         try:
-            key.verify(_decoded(signature or ""), _signed(message))
+            key.verify(_decode_base64(signature or ""), _signed_bytes(message))
         except (InvalidSignature, ValueError):
             raise Unauthenticated(
                 f"The signature is not {message.from_agent[:100]!r}'s, or the message was changed."
             ) from None
-
-    async def _is_first(self, message: A2AMessage, until: float) -> bool:
+        sent = message.timestamp.timestamp()
+        if abs(self._env.now() - age - sent) > self._window:
+            raise Unauthenticated(
+                f"The message is not from the last {self._window:g} s. Check the clocks, and send it again."
+            )
+        if again:
+            return
+        until = sent + age + self._window
         if self._core is not None:
-            database = (await self._core.house()).database
-            return await Nonces(database, env=self._env).claim(f"a2a:{message.from_agent}", message.message_id, until)
-        return self._remember(f"{message.from_agent}\n{message.message_id}", until)
+            nonces = Nonces((await self._core.house()).database, env=self._env)
+            first = await nonces.claim(f"a2a:{message.from_agent}", message.message_id, until)
+        else:
+            first = self._remember(f"{message.from_agent}\n{message.message_id}", until)
+        if not first:
+            raise Unauthenticated("The message came before: it is a copy.")
+
+    def verify_json(self, text: bytes, signature: str) -> A2AMessage:
+        """A verified message from its JSON. Duplicate names are refused, because parsers differ in which one counts."""
+        try:
+            message = A2AMessage.model_validate(jsonrpc.decode(text, _STRICT))
+        except PydanticError as error:
+            raise SecurityError(f"Not a valid message: {error.error_count()} errors.") from None
+        self._check_now(message, signature)
+        return message
+
+    def _check_now(self, message: A2AMessage, signature: str) -> None:
+        checking = self.check(message, signature)
+        bridge.finish(checking) if self._core is None else bridge.run(checking)
 
     def _remember(self, name: str, until: float) -> bool:
+        """Remember a message until a time; whether it is the first one of its name."""
         with self._lock:
             now = self._env.now()
             while self._seen and next(iter(self._seen.values())) < now:
@@ -183,8 +183,8 @@ class A2AIdentityVerifier:
             return True
 
 
-def _signed(message: A2AMessage) -> bytes:
-    """What is signed: all of the message, with its moments in UTC, since its JSON has those of whoever writes it."""
+def _signed_bytes(message: A2AMessage) -> bytes:
+    """What is signed: the whole message, with its times in UTC, since its JSON has them in the writer's local time."""
     content: dict[str, Any] = message.model_dump(mode="json", exclude={"signature"})
     for name in ("timestamp", "expires_at"):
         moment = getattr(message, name)
@@ -192,33 +192,32 @@ def _signed(message: A2AMessage) -> bytes:
     return _PURPOSE + canonical(content)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
+    """Plain or URL-safe base64, with or without padding; ValueError for anything else."""
     try:
         return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
-    except binascii.Error as wrong:
-        raise ValueError(str(wrong)) from None
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
 
 
-def _public(text: str) -> Ed25519PublicKey:
+def _load_public_key(text: str) -> Ed25519PublicKey:
     try:
         if "-----BEGIN" not in text:
-            return Ed25519PublicKey.from_public_bytes(_decoded(text))
+            return Ed25519PublicKey.from_public_bytes(_decode_base64(text))
         key = load_pem_public_key(text.encode())
-    except ValueError as wrong:
-        raise SetupError(
-            f"That is no public key: {wrong}. Give an Ed25519 key in PEM, or its 32 bytes in base64."
-        ) from None
+    except ValueError as error:
+        raise SetupError(f"Not a public key: {error}. Give an Ed25519 key in PEM, or its 32 bytes in base64.") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise SetupError(f"The key is a {type(key).__name__}; an Ed25519 key is wanted.")
+        raise SetupError(f"The key is a {type(key).__name__}; give an Ed25519 key.")
     return key
 
 
-def _private(given: str | bytes) -> Ed25519PrivateKey:
+def _load_private_key(given: str | bytes) -> Ed25519PrivateKey:
     text = given.encode() if isinstance(given, str) else given
     try:
         key = load_pem_private_key(text, None)
     except (ValueError, TypeError):
-        raise SetupError("That is no private key in PEM. AgentIdentity(name).private_key() gives one.") from None
+        raise SetupError("Not a private key in PEM. AgentIdentity(name).private_key() gives one.") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SetupError(f"The key is a {type(key).__name__}; an Ed25519 key is wanted.")
+        raise SetupError(f"The key is a {type(key).__name__}; give an Ed25519 key.")
     return key

@@ -1,7 +1,7 @@
-"""``A2AMessageQueue``: the documented queue of messages between agents, over a durable one.
+"""``A2AMessageQueue``: the documented queue of messages between agents, on top of the durable one.
 
-Where RT-014's own would forget the oldest message in silence, this one refuses the newest aloud. Messages live in the
-core's database: in memory and gone with the process by default, or in the file or server that the core was given.
+RT-014's own queue silently drops the oldest message when it is full; this one refuses the newest with an error.
+Messages are kept in the core's database: in memory, gone with the process, or where the core's settings say.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from agent3 import bridge
 from agent3.definitions import A2AMessage
@@ -25,9 +25,11 @@ from agent3.queue import Lease, Letter, Queue, Rules
 
 __all__ = ["A2AMessageQueue"]
 
+T = TypeVar("T")
+
 SEND_SECONDS: Final = 0.05
 RECEIVE_SECONDS: Final = 0.1
-_KEPT: Final = 1_000
+_MOST_LATENCIES: Final = 1_000
 
 log = logger("a2a.queue")
 
@@ -36,10 +38,10 @@ class A2AMessageQueue:
     """Messages in the order of their priority, and within a context in the order of sending.
 
     Safe from any thread and any event loop. ``agent_id`` names the queue in the metric ``a2a_message_queue_depth``,
-    and in the database of a ``core`` that keeps one: there the next process finds what this one did not receive. A
-    queue without one is nobody else's.
-    With ``encryption`` nobody reads them there, and a plain one is refused.
-    ``latency_stats`` holds the seconds of the last thousand sends.
+    and in the database of a ``core`` that has one: there the next process finds what this one did not receive. A queue
+    without an ``agent_id`` is not shared with any other program.
+    With ``encryption``, messages are stored encrypted and plain ones are refused.
+    ``latency_stats`` holds the seconds that the last thousand sends took.
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class A2AMessageQueue:
         metrics: Metrics = METRICS,
     ):
         self.agent_id = agent_id
-        self.latency_stats: deque[float] = deque(maxlen=_KEPT)
+        self.latency_stats: deque[float] = deque(maxlen=_MOST_LATENCIES)
         self._rules = Rules(bound=max_size)
-        # Without a name it is nobody else's: two programs on one database must not get each other's messages.
+        # Two programs on one database must not get each other's messages, unless they name the same agent.
         self._name = f"a2a:{agent_id}" if agent_id else f"a2a#{REAL.id()}"
         self._core = core or shared()
         self._cipher = encryption
@@ -62,115 +64,116 @@ class A2AMessageQueue:
         self._queue: Queue | None = None
 
     async def send_message(self, message: A2AMessage) -> str:
-        """Put the message and return its id once it is kept. QueueFull when there is no room: nothing is dropped.
+        """Put a message; its id, once it is stored. QueueFull if there is no room: nothing is dropped.
 
-        A message with an ``idempotency_key`` that was sent before is not sent again: the id is the first one's.
+        A message with an ``idempotency_key`` that was sent before is not sent again; the id is that of the first one.
         """
         if not isinstance(message, A2AMessage):
             raise ValidationError(f"send_message takes an A2AMessage, got {type(message).__name__}.")
-        return await asyncio.wrap_future(bridge.shared().spawn(self._send(message)))
+        cipher = self._cipher
+
+        async def send() -> str:
+            queue = await self._open()
+            start = time.perf_counter()
+            message_id = await queue.put(
+                message.model_dump_json().encode() if cipher is None else cipher.encrypt_message(message),
+                id=message.message_id,
+                context=message.context_id or None,
+                priority=message.priority,
+                key=message.idempotency_key or None,
+            )
+            duration = time.perf_counter() - start
+            self.latency_stats.append(duration)
+            self._check_duration("send", duration, SEND_SECONDS)
+            self._metrics.a2a_queue_depth.set((self.agent_id,), queue.size)
+            return message_id
+
+        return await _run_in_bridge(send())
 
     async def receive_message(self, timeout: float = 0.1) -> A2AMessage | None:
-        """The next message, for which it waits up to ``timeout`` seconds; None if there is none.
+        """The next message, waiting up to ``timeout`` seconds; None if there is none.
 
-        A message that was returned is not handed out again, unless the process dies, or the database fails, before that
-        is written down. One
-        that a cancelled call was about to return goes back, at the latest when its lease of half a minute ends.
+        A message that was returned is not handed out again, unless the process dies or the database fails before that
+        is stored. One that a cancelled call was about to return goes back, at the latest when its lease of half a
+        minute ends.
         """
-        receiving = bridge.shared().spawn(self._receive(timeout))
+
+        async def claim() -> Lease | None:
+            queue = await self._open()
+            start = time.perf_counter()
+            leases = await queue.claim(wait=timeout)
+            # Waiting for a message is not slowness; only what it took beyond that is.
+            self._check_duration("receive", time.perf_counter() - start - timeout, RECEIVE_SECONDS)
+            return leases[0] if leases else None
+
+        async def release(lease: Lease) -> None:
+            await (await self._open()).release(lease)
+
+        async def ack(lease: Lease) -> None:
+            try:
+                queue = await self._open()
+                await queue.ack(lease)
+            except StorageError as error:
+                # Nobody awaits this, so it is logged: the message comes again when its lease has ended.
+                log.error("Message %s was received, but that could not be stored: %s", lease.id, error)
+                return
+            self._metrics.a2a_queue_depth.set((self.agent_id,), queue.size)
+
+        def give_back(claimed: Future[Lease | None]) -> None:
+            # A claim that was cancelled in time has given the message back by itself.
+            if not claimed.cancelled() and claimed.exception() is None and (lease := claimed.result()) is not None:
+                bridge.shared().spawn(release(lease))
+
+        claiming = bridge.shared().spawn(claim())
         try:
-            lease = await asyncio.wrap_future(receiving)
+            lease = await asyncio.wrap_future(claiming)
         except asyncio.CancelledError:
-            receiving.add_done_callback(self._give_back)
+            claiming.add_done_callback(give_back)
             raise
         if lease is None:
             return None
-        message = self._opened(lease.body)
-        bridge.shared().spawn(self._ack(lease))
+        cipher = self._cipher
+        message = A2AMessage.model_validate_json(lease.body) if cipher is None else cipher.decrypt_message(lease.body)
+        bridge.shared().spawn(ack(lease))
         return message
 
     async def depth(self) -> int:
-        """Messages that were sent and not yet received."""
-        return await asyncio.wrap_future(bridge.shared().spawn(self._count()))
+        """How many messages were sent and not yet received."""
+
+        async def count() -> int:
+            return (await (await self._open()).depth()).live
+
+        return await _run_in_bridge(count())
 
     async def dead_letters(self, limit: int = 100) -> list[Letter]:
-        """Messages that were given up, the oldest first, each with why."""
-        return await asyncio.wrap_future(bridge.shared().spawn(self._dead(limit)))
+        """Messages that were given up, oldest first, with the reasons."""
+
+        async def read() -> list[Letter]:
+            return await (await self._open()).dead(limit=limit)
+
+        return await _run_in_bridge(read())
 
     async def replay(self, message_ids: Sequence[str]) -> int:
-        """Line up dead letters once more; how many there were."""
-        return await asyncio.wrap_future(bridge.shared().spawn(self._replay(message_ids)))
+        """Put dead letters back into the queue; how many there were."""
 
-    def _closed(self, message: A2AMessage) -> bytes:
-        return message.model_dump_json().encode() if self._cipher is None else self._cipher.encrypt_message(message)
+        async def put_back() -> int:
+            return await (await self._open()).replay(message_ids)
 
-    def _opened(self, body: bytes) -> A2AMessage:
-        return A2AMessage.model_validate_json(body) if self._cipher is None else self._cipher.decrypt_message(body)
+        return await _run_in_bridge(put_back())
 
-    # In the bridge's loop, where the queue lives, whichever loop the caller is in
-
-    async def _dead(self, limit: int) -> list[Letter]:
-        return await (await self._queue_now()).dead(limit=limit)
-
-    async def _replay(self, message_ids: Sequence[str]) -> int:
-        return await (await self._queue_now()).replay(message_ids)
-
-    async def _queue_now(self) -> Queue:
-        """The queue in the database that the core has now."""
+    async def _open(self) -> Queue:
+        """The queue in the core's present database: a core that was closed and used again has another one."""
         database = (await self._core.house()).database
         if self._queue is None or self._queue.database is not database:
             self._queue = Queue(database, self._name, self._rules, metrics=self._metrics)
         return self._queue
 
-    async def _send(self, message: A2AMessage) -> str:
-        queue = await self._queue_now()
-        start = time.perf_counter()
-        sent = await queue.put(
-            self._closed(message),
-            id=message.message_id,
-            context=message.context_id or None,
-            priority=message.priority,
-            key=message.idempotency_key or None,
-        )
-        duration = time.perf_counter() - start
-        self.latency_stats.append(duration)
-        self._measure("send", duration, SEND_SECONDS)
-        self._show(queue)
-        return sent
-
-    async def _receive(self, timeout: float) -> Lease | None:
-        queue = await self._queue_now()
-        start = time.perf_counter()
-        leases = await queue.claim(wait=timeout)
-        # Waiting for a message is not slowness; what it took beyond the waiting is.
-        self._measure("receive", time.perf_counter() - start - timeout, RECEIVE_SECONDS)
-        return leases[0] if leases else None
-
-    async def _ack(self, lease: Lease) -> None:
-        """Nobody waits for this, so what goes wrong is said here: the message comes again when its lease is over."""
-        try:
-            queue = await self._queue_now()
-            await queue.ack(lease)
-        except StorageError as wrong:
-            log.error("Message %s was received, but that could not be written down: %s", lease.id, wrong)
-            return
-        self._show(queue)
-
-    async def _release(self, lease: Lease) -> None:
-        await (await self._queue_now()).release(lease)
-
-    async def _count(self) -> int:
-        return (await (await self._queue_now()).depth()).live
-
-    def _give_back(self, received: Future[Lease | None]) -> None:
-        """Nobody is there to take it. What was cancelled in time, the queue has given back by itself."""
-        if not received.cancelled() and received.exception() is None and (lease := received.result()) is not None:
-            bridge.shared().spawn(self._release(lease))
-
-    def _show(self, queue: Queue) -> None:
-        self._metrics.a2a_queue_depth.set((self.agent_id,), queue.size)
-
-    def _measure(self, what: str, duration: float, target: float) -> None:
+    def _check_duration(self, operation: str, duration: float, target: float) -> None:
         if duration > target:
-            self._metrics.missed_targets.inc((f"{what}_message",))
-            log.warning("Message %s took %.3fs", what, duration)
+            self._metrics.missed_targets.inc((f"{operation}_message",))
+            log.warning("Message %s took %.3fs", operation, duration)
+
+
+async def _run_in_bridge(work: Coroutine[Any, Any, T]) -> T:
+    """Run something in the bridge's loop, where the queue lives, from whichever loop this is."""
+    return await asyncio.wrap_future(bridge.shared().spawn(work))

@@ -1,8 +1,8 @@
-"""The courier of an agent: carries what it sends to agents elsewhere, which are known by an address alone.
+"""Delivers an agent's messages to agents elsewhere, which are known by an address alone.
 
-Messages wait in a box of the sender's own for each of them, sealed as in any other, and are said over A2A in whatever
-generation and binding the agent speaks, under all steps of the house. What failed without having been done is tried
-again, then lies with the dead letters; answers come back like those of any agent, also late ones.
+Messages wait in a mailbox of the sender for each such agent, sealed as in any other, and are sent over A2A in whatever
+generation and binding the agent speaks, under all steps of a call. What failed without having been done is tried again,
+then becomes a dead letter; answers come back like those of any agent, also late ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import error_of, failed_by
-from agent3.calls.runner import Target
 from agent3.definitions import A2AMessage, AgentCard, MessageType
 from agent3.errors import Agent3Error, AgentNotFound, Canceled, CapabilityNotFound, TargetError
 from agent3.identity.secrets import EnvironmentVault
-from agent3.model import Agent, Done, Failed, Needs, Outcome, Principal, Route, Working, value_of
+from agent3.model import Agent, Capability, Done, Failed, Needs, Outcome, Principal, Route, Working, value_of
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.agents.envelopes import Mail
-from agent3.protocols.a2a.agents.memory_queue import Box
+from agent3.protocols.a2a.agents.envelopes import Sealer
+from agent3.protocols.a2a.agents.memory_queue import MessageQueue
 from agent3.protocols.a2a.agents.registry import AgentRegistry
 from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.negotiation import NEGOTIATE, Wants, negotiate
@@ -36,116 +35,111 @@ from agent3.schema import nearest
 if TYPE_CHECKING:
     from agent3.protocols.a2a.peer.connector import A2AConnector
 
-__all__ = ["Courier", "content_of", "error_content"]
+__all__ = ["RemoteDelivery", "content_of", "error_content"]
 
-log = logger("a2a.courier")
+log = logger("a2a.delivery")
 
 _AT_ONCE = 16
-"""Messages that are said to one agent at once."""
-_LONGEST = 3_600.0
-"""Seconds that an answer is waited for, where the message does not say until when."""
+"""Messages that are sent to one agent at once."""
+_LONGEST_WAIT = 3_600.0
+"""Seconds that an answer is waited for, if the message does not say when it expires."""
 
 
-class Courier:
-    """Of one agent. ``here`` tells which agents live in this core, and need none. Inside the bridge's loop."""
+class RemoteDelivery:
+    """The deliveries of one agent. ``is_local`` tells which agents run in this core. Only for the bridge's loop."""
 
     def __init__(
         self,
         core: Standalone,
-        mail: Mail,
+        sealer: Sealer,
         registry: AgentRegistry | None,
-        here: Callable[[str], bool],
+        is_local: Callable[[str], bool],
         credentials: Mapping[str, str] | None = None,
     ):
         self._core = weakref.ref(core)
-        self._mail = mail
+        self._sealer = sealer
+        self._mailboxes = sealer.mailboxes
         self._registry = registry
-        self._here = here
+        self._is_local = is_local
         self._credentials = dict(credentials or {})
-        self._known: dict[str, tuple[AgentCard, Agent]] = {}
-        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._described: dict[str, tuple[AgentCard, Agent]] = {}
+        self._consumers: dict[str, asyncio.Task[None]] = {}
 
-    async def way_to(self, agent: str) -> str | None:
-        """The box for an agent elsewhere, which is emptied from now on; None for one that empties its own."""
-        if self._registry is None or self._here(agent) or await self._card(agent) is None:
+    async def find_box(self, agent: str) -> str | None:
+        """The mailbox for an agent elsewhere, delivered from now on; None for an agent that empties its own."""
+        if self._registry is None or self._is_local(agent) or await self._find_card(agent) is None:
             return None
         box = self.box_for(agent)
-        running = self._rounds.get(agent)
+        running = self._consumers.get(agent)
         if running is None or running.done():
-            self._rounds[agent] = self._mail.post.serve(box, self._deliver, _AT_ONCE)
+            self._consumers[agent] = self._mailboxes.serve(box, self._deliver, _AT_ONCE)
         return box
 
     def box_for(self, agent: str) -> str:
-        """The box of what this agent sends to another elsewhere."""
-        return f"a2a-out:{self._mail.agent}:{agent}"
+        """The mailbox of this agent's messages to an agent elsewhere."""
+        return f"a2a-out:{self._sealer.agent}:{agent}"
 
-    def known(self) -> list[str]:
-        """Agents elsewhere to whom something was sent."""
-        return list(self._rounds)
+    def agents(self) -> list[str]:
+        """The agents elsewhere that something was sent to."""
+        return list(self._consumers)
 
     async def resume(self) -> None:
-        """Go on with what an earlier process did not deliver."""
+        """Deliver what an earlier process did not."""
         if self._registry is None:
             return
-        for card in await self._registry.everybody():
-            box = await self._mail.post.box(self.box_for(card.agent_id))
-            if (await box.depth()).live:
-                await self.way_to(card.agent_id)
+        for card in await self._registry.all_cards():
+            queue = await self._mailboxes.open(self.box_for(card.agent_id))
+            if (await queue.depth()).live:
+                await self.find_box(card.agent_id)
 
-    async def leave(self) -> None:
-        """Carry nothing more; what was taken is finished."""
-        for task in self._rounds.values():
-            task.cancel()
-        self._rounds.clear()
+    async def stop(self) -> None:
+        """Deliver nothing more; what was taken is finished."""
+        for consumer in self._consumers.values():
+            self._mailboxes.end_task(consumer)
+        self._consumers.clear()
 
-    # One message
-
-    async def _deliver(self, box: Box, lease: Lease) -> None:
-        message = self._mail.own(lease.body)
+    async def _deliver(self, queue: MessageQueue, lease: Lease) -> None:
+        message = self._sealer.read(lease.body)
         if message.message_type not in (MessageType.REQUEST, MessageType.EVENT):
-            await box.bury(lease, "an agent elsewhere asks over A2A, and is answered there")
+            await queue.bury(
+                lease, "answers cannot be delivered: an agent elsewhere gets them over its own A2A request"
+            )
             return
-        content, again = await self._content(message, lease.attempt)
-        if again is not None and lease.attempt < box.rules.attempts:
-            raise again  # whoever handed it out tries again, after a pause
-        if message.message_type is MessageType.REQUEST:
-            await self._answered(box, lease, message.reply(content), given_up=again is not None)
-        elif content["status"] == "error":
-            log.warning("event %s was not delivered: %s", message.message_id, content["error"]["message"])
-            await box.bury(lease, f"{content['error']['code']}: {content['error']['message']}")
+        content, error = await self._call(message, lease.attempt)
+        if error is not None and lease.attempt < queue.rules.attempts:
+            raise error  # tried again after a pause
+        if message.message_type is MessageType.EVENT:
+            if content["status"] == "error":
+                log.warning("event %s was not delivered: %s", message.message_id, content["error"]["message"])
+                await queue.bury(lease, f"{content['error']['code']}: {content['error']['message']}")
+            else:
+                await self._mailboxes.end(queue, lease)
+            return
+        reply = message.reply(content)
+        if error is not None:  # the caller gets the last error, and the message becomes a dead letter
+            await self._sealer.keep_answer(reply)
+            await queue.bury(lease, f"{content['error']['code']}: {content['error']['message']}")
+        elif reply.to_agent == self._sealer.agent:
+            await self._sealer.keep_answer(reply, (queue, lease))
         else:
-            await self._mail.post.end(box, lease)
+            await self._mailboxes.end(queue, lease, self._sealer.seal(reply))
 
-    async def _answered(self, box: Box, lease: Lease, reply: A2AMessage, *, given_up: bool) -> None:
-        """Keep the answer for whoever asked; of what was given up the message too."""
-        if given_up:
-            await self._mail.keep(reply)
-            await box.bury(lease, f"{reply.content['error']['code']}: {reply.content['error']['message']}")
-        elif reply.to_agent == self._mail.agent:
-            await self._mail.arrived(reply, (box, lease))
-        else:
-            await self._mail.post.end(box, lease, self._mail.letter(reply))
-
-    async def _content(self, message: A2AMessage, attempt: int) -> tuple[dict[str, Any], Agent3Error | None]:
-        """What comes of a message, and the error by which it may be tried again, where it may."""
-        if message.expires_at is not None and message.expires_at < _now():
+    async def _call(self, message: A2AMessage, attempt: int) -> tuple[dict[str, Any], Agent3Error | None]:
+        """Call the agent that a message is for; the content of the answer, and the error if it may be tried again."""
+        expires = message.expires_at
+        now = datetime.now()  # noqa: DTZ005 - messages carry local time, as documented
+        if expires is not None and expires < now:
             return error_content("timeout", f"Message {message.message_id} expired before it was delivered."), None
         if message.capability == NEGOTIATE:
-            return await self._negotiated(message), None
-        outcome = await self._outcome(message, attempt)
-        if isinstance(outcome, Failed) and outcome.retryable and (outcome.repeatable or not outcome.sent):
-            return content_of(outcome), error_of(outcome)
-        return content_of(outcome), None
-
-    async def _outcome(self, message: A2AMessage, attempt: int) -> Outcome:
+            return await self._negotiate(message), None
         key = f"a2a {message.to_agent} {message.idempotency_key or message.message_id}"
-        principal = Principal(message.from_agent, "local")  # of this house: no stranger's limits
-        core = self._house()
+        principal = Principal(message.from_agent, "local")  # an agent of ours: no limits for strangers
+        core = self._get_core()
         try:
-            agent, capability = await self._target(message)
+            agent = await self._describe(message.to_agent)
             outcome = await core.call_async(
                 agent,
-                capability,
+                _find_capability(agent, message),
                 message.content,
                 principal,
                 traceparent=message.traceparent,
@@ -154,78 +148,80 @@ class Courier:
                 door="a2a",
             )
             if isinstance(outcome, Working) and outcome.job is not None:
-                outcome = await (await core.house()).runner.wait(principal, outcome.job, _patience(message))
-        except Agent3Error as wrong:
-            return failed_by(wrong)
-        return outcome
+                left = _LONGEST_WAIT
+                if expires is not None:
+                    left = max(0.0, (expires - datetime.now()).total_seconds())  # noqa: DTZ005
+                outcome = await (await core.house()).runner.wait(principal, outcome.job, left)
+        except Agent3Error as error:
+            outcome = failed_by(error)
+        if isinstance(outcome, Failed) and outcome.retryable and (outcome.repeatable or not outcome.sent):
+            return content_of(outcome), error_of(outcome)
+        return content_of(outcome), None
 
-    async def _negotiated(self, message: A2AMessage) -> dict[str, Any]:
-        """What both can do: by its card, which is all that is known of an agent elsewhere."""
+    async def _negotiate(self, message: A2AMessage) -> dict[str, Any]:
+        """Negotiate by the card alone, which is all that is known of an agent elsewhere."""
         try:
             wants = msgspec.convert(message.content, Wants)
-            card = AgentCard.from_wire((await self._agent(message.to_agent)).card)
-        except msgspec.ValidationError as wrong:
-            return error_content("invalid_input", f"{NEGOTIATE}: {wrong}")
-        except Agent3Error as wrong:
-            return error_content(wrong.code, wrong.message)
+            card = AgentCard.from_wire((await self._describe(message.to_agent)).card)
+        except msgspec.ValidationError as error:
+            return error_content("invalid_input", f"{NEGOTIATE}: {error}")
+        except Agent3Error as error:
+            return error_content(error.code, error.message)
         named = card.model_copy(update={"agent_id": message.to_agent})
         return {"status": "success", "result": msgspec.to_builtins(negotiate(named, wants))}
 
-    # Whom it is for
-
-    async def _card(self, agent: str) -> AgentCard | None:
-        """The card of an agent elsewhere: it has an address, and no heartbeat of an executor on this database."""
+    async def _find_card(self, agent: str) -> AgentCard | None:
+        """The card of an agent elsewhere: it has an address, and no executor on this database sends its heartbeat."""
         if self._registry is None:
             return None
-        card, left = await self._registry.known(agent)
+        card, left = await self._registry.find(agent)
         return card if card is not None and left is None and _address(card) else None
 
-    async def _target(self, message: A2AMessage) -> Target:
-        agent = await self._agent(message.to_agent)
-        name = message.capability
-        if name is None and len(agent.capabilities) == 1:
-            return agent, agent.capabilities[0]
-        found = next((one for one in agent.capabilities if name in (one.name, one.title)), None)
-        if found is None:
-            near = nearest(name or "", [one.name for one in agent.capabilities])
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise CapabilityNotFound(f"Agent {message.to_agent!r} has no capability {(name or '')[:100]!r}.{hint}")
-        return agent, found
-
-    async def _agent(self, agent: str) -> Agent:
-        """The agent as it describes itself, asked once for as long as its card in the registry stays as it is."""
-        card = await self._card(agent)
+    async def _describe(self, agent: str) -> Agent:
+        """The agent as it describes itself, asked once for as long as its card in the registry does not change."""
+        card = await self._find_card(agent)
         if card is None:
-            raise AgentNotFound(f"There is no agent {agent[:100]!r} elsewhere in the registry any more.")
-        known = self._known.get(agent)
-        if known is None or known[0] is not card:
-            core, found = self._house(), await self._described(card)
-            found = replace(found, id=agent)
-            kept = core.adopt(found) if known is None else core.renew(replace(found, id=known[1].id))
-            known = self._known[agent] = card, kept
-        return known[1]
-
-    async def _described(self, card: AgentCard) -> Agent:
-        # It brings the HTTP client along, for which agents that only talk among themselves have no use.
+            raise AgentNotFound(f"Agent {agent[:100]!r} is no longer in the registry with an address.")
+        known = self._described.get(agent)
+        if known is not None and known[0] is card:
+            return known[1]
+        # Loaded here, because it brings the HTTP client along, which agents of one process do not need.
         kind: type[A2AConnector] = import_module("agent3.protocols.a2a.peer.connector").A2AConnector
-        connector = self._house().reach("a2a", kind())
+        core = self._get_core()
+        connector = core.reach("a2a", kind())
         assert isinstance(connector, kind)
         reference = self._credentials.get(card.agent_id)
         secret = await EnvironmentVault().get(reference) if reference else None
         route = Route("a2a", _address(card), credential=reference)
         try:
-            return await connector.describe(route.address, secret=secret, route=route, registered=True)
-        except TargetError as wrong:
-            if wrong.retryable or not card.capabilities:
+            found = await connector.describe(route.address, secret=secret, route=route, registered=True)
+        except TargetError as error:
+            if error.retryable or not card.capabilities:
                 raise
-            log.info("%s shows no card at its address, so the one in the registry counts: %s", card.agent_id, wrong)
-            return connector.describe_card(card.to_wire("1.0"), route)
+            log.info("%s serves no card at its address, so the registered one is used: %s", card.agent_id, error)
+            found = connector.describe_card(card.to_wire("1.0"), route)
+        known = self._described.get(agent)  # another message may have described it meanwhile
+        adopted = core.adopt(replace(found, id=agent)) if known is None else core.renew(replace(found, id=known[1].id))
+        self._described[agent] = card, adopted
+        return adopted
 
-    def _house(self) -> Standalone:
+    def _get_core(self) -> Standalone:
         core = self._core()
         if core is None:
             raise Canceled("The core of this executor is gone. Keep a reference to it.")
         return core
+
+
+def _find_capability(agent: Agent, message: A2AMessage) -> Capability:
+    name = message.capability
+    if name is None and len(agent.capabilities) == 1:
+        return agent.capabilities[0]
+    for capability in agent.capabilities:
+        if name in (capability.name, capability.title):
+            return capability
+    near = nearest(name or "", [capability.name for capability in agent.capabilities])
+    hint = f" Did you mean {near!r}?" if near else ""
+    raise CapabilityNotFound(f"Agent {message.to_agent!r} has no capability {(name or '')[:100]!r}.{hint}")
 
 
 def _address(card: AgentCard) -> str:
@@ -233,19 +229,11 @@ def _address(card: AgentCard) -> str:
     return card.url or (offered[0][0].url if offered else "")
 
 
-def _patience(message: A2AMessage) -> float:
-    return _LONGEST if message.expires_at is None else max(0.0, (message.expires_at - _now()).total_seconds())
-
-
-def _now() -> datetime:
-    return datetime.now()  # noqa: DTZ005 - messages carry local time, as documented
-
-
-# What is answered
+# The content of answers
 
 
 def error_content(code: str, message: str) -> dict[str, Any]:
-    """The content of an answer that says what went wrong."""
+    """The content of an answer that reports an error."""
     return {"status": "error", "error": {"code": code, "message": message}}
 
 
@@ -256,5 +244,5 @@ def content_of(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, Failed):
         return error_content(outcome.code, outcome.message)
     if isinstance(outcome, Needs):
-        return {"status": "needs", "job": outcome.job, "questions": [one.text for one in outcome.questions]}
+        return {"status": "needs", "job": outcome.job, "questions": [question.text for question in outcome.questions]}
     return {"status": "working", "job": outcome.job}

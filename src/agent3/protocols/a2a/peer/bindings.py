@@ -1,8 +1,8 @@
-"""Lines to an agent: one address where one generation is spoken in one binding, asked over the outbound gate.
+"""The three bindings of A2A, client side: one request and its answer, or one stream, over the outbound gate.
 
-A line writes a request with its codec, sends it, and reads the answer or the stream. It tells errors of the agent by
-our names, with ``sent`` False where it is certain that the agent did not take the request. Which line to take, and what
-to do when one breaks off, is the peer's business.
+A binding encodes a request with the codec of its generation, sends it, and decodes what comes back. It translates the
+agent's errors into ours and sets ``sent`` to False where the agent certainly did not take the request. It does not know
+which interface of a card to use, who we are, or what to do when an exchange fails: that is up to the peer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agent3 import jsonrpc
 from agent3.errors import Agent3Error, MalformedResponse, MissingExtra, ParseError, TargetRefused, TooLarge, Unavailable
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.wire import CODECS, RESTS, Value
-from agent3.protocols.a2a.wire import errors as faults
+from agent3.protocols.a2a.wire import errors as wire_errors
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported
 from agent3.protocols.a2a.wire.types import Generation, Item, Request
 from agent3.security.outbound import Gate, Stream
@@ -31,21 +31,21 @@ from agent3.security.outbound import Gate, Stream
 if TYPE_CHECKING:
     from agent3.protocols.a2a.grpc.channel import GrpcChannel
 
-__all__ = ["LINES", "How", "Line", "Place", "grpc_url"]
+__all__ = ["BINDINGS", "Binding", "GrpcBinding", "Interface", "RequestOptions", "grpc_url"]
 
 LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000)
-"""What an agent may answer: more than a stranger may send, for the operator chose it."""
-_STREAM: Final = 256 << 20
-"""Bytes of a whole stream; each event of it is bounded like an answer."""
+"""What an agent may answer: more than a stranger may send, since the operator chose the agent."""
+_STREAM_BYTES: Final = 256 << 20
+"""Bytes of a whole stream; each of its events is bounded like an answer."""
+_LONGEST_RETRY_AFTER: Final = 3_600.0
+"""Seconds after which we try again, however long a pause the agent asks for."""
 _JSON: Final = "application/json"
-_LONGEST_PAUSE: Final = 3_600.0
-"""Seconds after which we come again, whatever longer pause an agent asks for."""
 _A2A_JSON: Final = "application/a2a+json"
-_numbers = itertools.count(1)
+_request_ids = itertools.count(1)
 
 
-class Place(NamedTuple):
-    """Where and how an agent is spoken to."""
+class Interface(NamedTuple):
+    """One interface of an agent: its address, and the binding and generation spoken there."""
 
     url: str
     binding: str
@@ -53,95 +53,93 @@ class Place(NamedTuple):
     tenant: str | None = None
 
 
-class How(NamedTuple):
-    """What goes with one request, and how long it may take: in all, and between two words of a stream."""
+class RequestOptions(NamedTuple):
+    """What goes with one request. ``timeout`` bounds the exchange, ``idle`` the silence between two stream events."""
 
     headers: Mapping[str, str] = {}
     query: Mapping[str, str] = {}
     extensions: tuple[str, ...] = ()
-    seconds: float = 300.0
+    timeout: float = 300.0
     idle: float = 120.0
 
 
-class Line(Protocol):
-    """One way to speak to one agent."""
+class Binding(Protocol):
+    """One way to reach one agent."""
 
-    place: Place
+    interface: Interface
 
     @property
     def origin(self) -> str:
-        """The address as a URL, whose scheme says whether what is sent there can be read on its way."""
+        """The address as a URL; its scheme says whether the transport is encrypted."""
         ...
 
-    async def ask(self, request: Request, how: How) -> Value:
-        """What a request is answered with."""
+    async def send(self, request: Request, options: RequestOptions) -> Value:
+        """Send a request; its answer."""
         ...
 
     def stream(
-        self, request: Request, how: How, last: str | None = None
+        self, request: Request, options: RequestOptions, last: str | None = None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
-        """What is told, each item with the id of its event if it has one; ``last`` is the event that was seen last."""
+        """Send a request; each item of its answer with its event id, if any. ``last`` is the last event id seen."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of what is its own."""
+        """Release what the binding itself has opened."""
         ...
 
 
-def _headers(place: Place, how: How, accept: str, kind: str = _JSON) -> dict[str, str]:
-    found = {"Content-Type": kind, "Accept": accept, "A2A-Version": place.generation, **how.headers}
-    if how.extensions:
-        name = "A2A-Extensions" if place.generation == "1.0" else "X-A2A-Extensions"
-        found[name] = ", ".join(how.extensions)
-    return found
+def _build_headers(interface: Interface, options: RequestOptions, accept: str, content_type: str) -> dict[str, str]:
+    headers = {"Content-Type": content_type, "Accept": accept, "A2A-Version": interface.generation, **options.headers}
+    if options.extensions:
+        name = "A2A-Extensions" if interface.generation == "1.0" else "X-A2A-Extensions"
+        headers[name] = ", ".join(options.extensions)
+    return headers
 
 
-def _url(url: str, query: Mapping[str, str]) -> str:
+def _add_query(url: str, query: Mapping[str, str]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}" if query else url
 
 
-def _for_tenant(request: Request, place: Place) -> Request:
-    return replace(request, tenant=place.tenant) if place.tenant and request.tenant is None else request
+def _set_tenant(request: Request, interface: Interface) -> Request:
+    return replace(request, tenant=interface.tenant) if interface.tenant and request.tenant is None else request
 
 
-# What an agent refuses
-
-
-def _refusal(status: int, wrong: Agent3Error, headers: Mapping[str, str], place: Place) -> Agent3Error:
-    """An error with what its HTTP status says: whose fault it is, when to come back, whether anything was done."""
-    who = urlsplit(place.url).netloc
+def _to_refusal(status: int, error: Agent3Error, headers: Mapping[str, str], interface: Interface) -> Agent3Error:
+    """An error completed by its HTTP status: who is at fault, when to retry, and whether the request was taken."""
+    host = urlsplit(interface.url).netloc
     if status in (401, 403):
-        wrong = TargetRefused(f"{who} refused our credentials (HTTP {status}).", data={"status": status})
+        error = TargetRefused(f"{host} refused our credentials (HTTP {status}).", data={"status": status})
     elif 300 <= status < 400:
-        wrong = Unavailable(f"{who} has moved (HTTP {status}). Add it again at its new address.")
-    after = headers.get("Retry-After", "")
-    if wrong.retry_after is None and after.isdigit():
-        wrong.retry_after = min(float(after), _LONGEST_PAUSE)
-    turned_away = status == 503 and bool(after)  # it says itself that the request is to be made again
-    if (400 <= status < 500 and status != 408) or turned_away:
-        wrong.sent = False
-    wrong.data.setdefault("http_status", status)
-    return wrong
+        error = Unavailable(f"{host} has moved (HTTP {status}). Add it again at its new address.")
+    retry_after = headers.get("Retry-After", "")
+    if error.retry_after is None and retry_after.isdigit():
+        error.retry_after = min(float(retry_after), _LONGEST_RETRY_AFTER)
+    # A 503 with Retry-After asks for the same request again, so it was not taken; a 408 may have been.
+    if (400 <= status < 500 and status != 408) or (status == 503 and retry_after):
+        error.sent = False
+    error.data.setdefault("http_status", status)
+    return error
 
 
-def _decoded(body: bytes) -> Any:
+def _decode_json(body: bytes) -> Any:
+    """The decoded body; None if it is not JSON within our limits."""
     try:
         return jsonrpc.decode(body, LIMITS)
     except (ParseError, TooLarge):
         return None
 
 
-async def _whole(answer: Stream) -> bytes:
-    return b"".join([chunk async for chunk in answer])
+async def _read_body(response: Stream) -> bytes:
+    return b"".join([chunk async for chunk in response])
 
 
-def _is_stream(answer: Stream) -> bool:
-    return answer.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/event-stream"
+def _is_event_stream(response: Stream) -> bool:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
 
-async def _frames(answer: Stream) -> AsyncIterator[tuple[str | None, bytes]]:
+async def _read_events(response: Stream) -> AsyncIterator[tuple[str | None, bytes]]:
     parser = jsonrpc.SSEParser(LIMITS.body)
-    async for chunk in answer:
+    async for chunk in response:
         for frame in parser.feed(chunk):
             if frame.data:
                 yield frame.id, frame.data
@@ -151,7 +149,7 @@ async def _frames(answer: Stream) -> AsyncIterator[tuple[str | None, bytes]]:
 
 
 class _Envelope(Struct):
-    """The answer to a JSON-RPC request, its result unread."""
+    """The answer to a JSON-RPC request, its result not yet decoded."""
 
     result: Raw | UnsetType = UNSET
     error: Any = None
@@ -160,186 +158,190 @@ class _Envelope(Struct):
 _envelope = msgspec.json.Decoder(_Envelope)
 
 
-class RpcLine:
+class JsonRpcBinding:
     """JSON-RPC 2.0 over HTTP, in every generation."""
 
-    def __init__(self, place: Place, gate: Gate):
-        self.place = place
+    def __init__(self, interface: Interface, gate: Gate):
+        self.interface = interface
         self._gate = gate
-        self._codec = CODECS[place.generation]
+        self._codec = CODECS[interface.generation]
 
     @property
     def origin(self) -> str:
-        return self.place.url
+        return self.interface.url
 
     async def aclose(self) -> None:
-        """The gate is the peer's."""
+        """Nothing to release: the gate belongs to the peer."""
 
-    async def ask(self, request: Request, how: How) -> Value:
-        body = self._body(request)
-        headers = _headers(self.place, how, _JSON)
-        url = _url(self.place.url, how.query)
-        answer = await self._gate.request(
-            "POST", url, headers=headers, body=body, timeout=how.seconds, max_bytes=LIMITS.body, follow=True
+    async def send(self, request: Request, options: RequestOptions) -> Value:
+        response = await self._gate.request(
+            "POST",
+            _add_query(self.interface.url, options.query),
+            headers=_build_headers(self.interface, options, _JSON, _JSON),
+            body=self._encode(request),
+            timeout=options.timeout,
+            max_bytes=LIMITS.body,
+            follow=True,
         )
-        return self._codec.read(request, self._result(answer.status, answer.body, answer.headers))
+        return self._codec.read(request, self._read_result(response.status, response.body, response.headers))
 
     async def stream(
-        self, request: Request, how: How, last: str | None = None
+        self, request: Request, options: RequestOptions, last: str | None = None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
-        body = self._body(request)
-        headers = _headers(self.place, how, f"text/event-stream, {_JSON}")
+        headers = _build_headers(self.interface, options, f"text/event-stream, {_JSON}", _JSON)
         if last is not None:
             headers["Last-Event-ID"] = last
-        url = _url(self.place.url, how.query)
         async with self._gate.stream(
-            "POST", url, headers=headers, body=body, idle=how.idle, max_bytes=_STREAM, follow=True
-        ) as answer:
-            if not _is_stream(answer):
-                yield None, self._codec.read_item(self._result(answer.status, await _whole(answer), answer.headers))
+            "POST",
+            _add_query(self.interface.url, options.query),
+            headers=headers,
+            body=self._encode(request),
+            idle=options.idle,
+            max_bytes=_STREAM_BYTES,
+            follow=True,
+        ) as response:
+            if not _is_event_stream(response):
+                result = self._read_result(response.status, await _read_body(response), response.headers)
+                yield None, self._codec.read_item(result)
                 return
-            async for key, data in _frames(answer):
-                yield key, self._codec.read_item(self._result(200, data, {}))
+            async for event_id, data in _read_events(response):
+                yield event_id, self._codec.read_item(self._read_result(200, data, {}))
 
-    def _body(self, request: Request) -> bytes:
-        method, params = self._codec.ask(_for_tenant(request, self.place))
-        return jsonrpc.request(next(_numbers), method, params)
+    def _encode(self, request: Request) -> bytes:
+        method, params = self._codec.ask(_set_tenant(request, self.interface))
+        return jsonrpc.request(next(_request_ids), method, params)
 
-    def _result(self, status: int, body: bytes, headers: Mapping[str, str]) -> Raw:
+    def _read_result(self, status: int, body: bytes, headers: Mapping[str, str]) -> Raw:
+        """The undecoded result in a JSON-RPC answer; raises the error that it holds instead."""
+        host = urlsplit(self.interface.url).netloc
         try:
             jsonrpc.check_bytes(body, LIMITS)
             envelope = _envelope.decode(body)
         except (ParseError, TooLarge, msgspec.MsgspecError, UnicodeDecodeError):
             if status >= 300:
-                raise _refusal(status, faults.read_rest(status, None), headers, self.place) from None
-            raise MalformedResponse(f"{self._who} answered with something that is not JSON-RPC.") from None
+                raise _to_refusal(status, wire_errors.read_rest(status, None), headers, self.interface) from None
+            raise MalformedResponse(f"{host} answered with something that is not JSON-RPC.") from None
         if envelope.error is not None:
-            wrong = self._codec.read_error(envelope.error)
-            raise _refusal(status, wrong, headers, self.place) if status >= 300 else wrong
+            error = self._codec.read_error(envelope.error)
+            raise _to_refusal(status, error, headers, self.interface) if status >= 300 else error
         if isinstance(envelope.result, UnsetType):
             if status >= 300:
-                raise _refusal(status, faults.read_rest(status, _decoded(body)), headers, self.place)
-            raise MalformedResponse(f"{self._who} answered with neither a result nor an error.")
+                error = wire_errors.read_rest(status, _decode_json(body))
+                raise _to_refusal(status, error, headers, self.interface)
+            raise MalformedResponse(f"{host} answered with neither a result nor an error.")
         return envelope.result
-
-    @property
-    def _who(self) -> str:
-        return urlsplit(self.place.url).netloc
 
 
 # REST
 
 
-class RestLine:
-    """HTTP with JSON, in the generations that have it."""
+class RestBinding:
+    """HTTP and JSON, in the generations that have this binding."""
 
-    def __init__(self, place: Place, gate: Gate):
-        if place.generation not in RESTS:
-            raise ContentTypeNotSupported(f"A2A {place.generation} has no REST binding.")
-        self.place = place
+    def __init__(self, interface: Interface, gate: Gate):
+        if interface.generation not in RESTS:
+            raise ContentTypeNotSupported(f"A2A {interface.generation} has no REST binding.")
+        self.interface = interface
         self._gate = gate
-        self._codec = RESTS[place.generation]
-        self._kind = _JSON
+        self._codec = RESTS[interface.generation]
+        self._content_type = _JSON
 
     @property
     def origin(self) -> str:
-        return self.place.url
+        return self.interface.url
 
     async def aclose(self) -> None:
-        """The gate is the peer's."""
+        """Nothing to release: the gate belongs to the peer."""
 
-    async def ask(self, request: Request, how: How) -> Value:
-        async with self._sent(request, how, f"{_JSON}, {_A2A_JSON};q=0.9") as answer:
-            body = await _whole(answer)
-            if not 200 <= answer.status < 300:
-                raise self._wrong(answer, body)
+    async def send(self, request: Request, options: RequestOptions) -> Value:
+        async with self._exchange(request, options, f"{_JSON}, {_A2A_JSON};q=0.9") as response:
+            body = await _read_body(response)
+            if not 200 <= response.status < 300:
+                raise self._read_error(response, body)
         return self._codec.read(request, body or b"{}")
 
     async def stream(
-        self, request: Request, how: How, last: str | None = None
+        self, request: Request, options: RequestOptions, last: str | None = None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
-        more = how if last is None else how._replace(headers={**how.headers, "Last-Event-ID": last})
-        async with self._sent(request, more, f"text/event-stream, {_JSON}", streams=True) as answer:
-            if not 200 <= answer.status < 300:
-                raise self._wrong(answer, await _whole(answer))
-            if not _is_stream(answer):
-                yield None, self._codec.read_item(await _whole(answer))
+        if last is not None:
+            options = options._replace(headers={**options.headers, "Last-Event-ID": last})
+        async with self._exchange(request, options, f"text/event-stream, {_JSON}", streams=True) as response:
+            if not 200 <= response.status < 300:
+                raise self._read_error(response, await _read_body(response))
+            if not _is_event_stream(response):
+                yield None, self._codec.read_item(await _read_body(response))
                 return
-            async for key, data in _frames(answer):
-                yield key, self._item(data)
+            async for event_id, data in _read_events(response):
+                # The status was sent with the headers, so an error in the middle of a stream is an event of its own.
+                document = _decode_json(data)
+                if isinstance(document, dict) and isinstance(error := document.get("error"), (dict, str)):
+                    status = error.get("code") if isinstance(error, dict) else None
+                    raise self._codec.read_error(status if isinstance(status, int) else 500, document)
+                yield event_id, self._codec.read_item(data)
 
     @asynccontextmanager
-    async def _sent(self, request: Request, how: How, accept: str, *, streams: bool = False) -> AsyncIterator[Stream]:
-        """The answer to a request; one that is refused for its media type alone is sent again under the other name.
+    async def _exchange(
+        self, request: Request, options: RequestOptions, accept: str, *, streams: bool = False
+    ) -> AsyncIterator[Stream]:
+        """Send a request; one refused for its media type alone is sent again with the other one.
 
-        1.0.0 wrote ``application/json``, 1.0.1 ``application/a2a+json``, and there are servers for each.
+        1.0.0 asked for ``application/json``, 1.0.1 for ``application/a2a+json``, and there are servers for each.
         """
-        method, path, query, body = self._codec.ask(_for_tenant(request, self.place))
-        base = self.place.url.rstrip("/")
+        method, path, query, body = self._codec.ask(_set_tenant(request, self.interface))
+        base = self.interface.url.rstrip("/")
         if path.startswith("/v1/") and base.endswith("/v1"):
             base = base.removesuffix("/v1")
-        url = _url(base + path, {**query, **how.query})
-        seconds = None if streams else how.seconds
-        for last in (False, True):
-            headers = _headers(self.place, how, accept, self._kind)
+        for last_try in (False, True):
             async with self._gate.stream(
                 method,
-                url,
-                headers=headers,
+                _add_query(base + path, {**query, **options.query}),
+                headers=_build_headers(self.interface, options, accept, self._content_type),
                 body=body,
-                timeout=seconds,
-                idle=how.idle,
-                max_bytes=_STREAM if streams else LIMITS.body,
+                timeout=None if streams else options.timeout,
+                idle=options.idle,
+                max_bytes=_STREAM_BYTES if streams else LIMITS.body,
                 follow=True,
-            ) as answer:
-                if answer.status != 415 or last or self.place.generation != "1.0":
-                    yield answer
+            ) as response:
+                if response.status != 415 or last_try or self.interface.generation != "1.0":
+                    yield response
                     return
-            self._kind = _A2A_JSON if self._kind == _JSON else _JSON
+            self._content_type = _A2A_JSON if self._content_type == _JSON else _JSON
 
-    def _item(self, data: bytes) -> Item:
-        plain = _decoded(data)
-        if isinstance(plain, dict) and isinstance(plain.get("error"), (dict, str)):
-            wrong = plain["error"]
-            status = wrong.get("code") if isinstance(wrong, dict) else None
-            raise self._codec.read_error(status if isinstance(status, int) else 500, plain)
-        return self._codec.read_item(data)
-
-    def _wrong(self, answer: Stream, body: bytes) -> Agent3Error:
-        return _refusal(
-            answer.status, self._codec.read_error(answer.status, _decoded(body)), answer.headers, self.place
-        )
+    def _read_error(self, response: Stream, body: bytes) -> Agent3Error:
+        error = self._codec.read_error(response.status, _decode_json(body))
+        return _to_refusal(response.status, error, response.headers, self.interface)
 
 
 # gRPC
 
 
-class GrpcLine:
-    """gRPC, where the optional part is installed. MissingExtra where it is not."""
+class GrpcBinding:
+    """gRPC; MissingExtra where the extra is not installed."""
 
-    def __init__(self, place: Place, gate: Gate):
+    def __init__(self, interface: Interface, gate: Gate):
         if find_spec("grpc") is None:
             raise MissingExtra("An agent that is only reached over gRPC", "grpc")
-        if place.generation == "0.1":
+        if interface.generation == "0.1":
             raise ContentTypeNotSupported("A2A 0.1 has no gRPC binding.")
-        self.place = place
+        self.interface = interface
         self._gate = gate
         self._opening: asyncio.Task[GrpcChannel] | None = None
 
     @property
     def origin(self) -> str:
-        return grpc_url(self.place.url)
+        return grpc_url(self.interface.url)
 
-    async def ask(self, request: Request, how: How) -> Value:
-        channel = await self._channel()
-        return await channel.ask(_for_tenant(request, self.place), metadata=self._metadata(how), timeout=how.seconds)
+    async def send(self, request: Request, options: RequestOptions) -> Value:
+        channel = await self._connect()
+        tenanted = _set_tenant(request, self.interface)
+        return await channel.ask(tenanted, metadata=self._build_metadata(options), timeout=options.timeout)
 
     async def stream(
-        self, request: Request, how: How, last: str | None = None
+        self, request: Request, options: RequestOptions, last: str | None = None
     ) -> AsyncGenerator[tuple[str | None, Item], None]:
-        channel = await self._channel()
-        asked = channel.stream(_for_tenant(request, self.place), metadata=self._metadata(how))
-        async with aclosing(asked) as items:
+        channel = await self._connect()
+        tenanted = _set_tenant(request, self.interface)
+        async with aclosing(channel.stream(tenanted, metadata=self._build_metadata(options))) as items:
             async for item in items:
                 yield None, item
 
@@ -351,30 +353,33 @@ class GrpcLine:
             if not opening.cancelled() and opening.exception() is None:
                 await opening.result().aclose()
 
-    async def _channel(self) -> GrpcChannel:
-        """The one channel, which the first that asks opens; one that could not be opened is tried again."""
+    async def _connect(self) -> GrpcChannel:
+        """The one channel, opened by the first request; a later request retries one that could not be opened."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
-            work = grpc.connect(self._gate, self.place.url, self.place.generation)
+            work = grpc.connect(self._gate, self.interface.url, self.interface.generation)
             self._opening = asyncio.get_running_loop().create_task(work)
+        # Shielded: a request that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 
-    def _metadata(self, how: How) -> dict[str, str]:
-        found = {name: value for name, value in how.headers.items() if name.lower() not in ("content-type", "accept")}
-        if how.extensions:
-            found["a2a-extensions"] = ", ".join(how.extensions)
-        return found
+    def _build_metadata(self, options: RequestOptions) -> dict[str, str]:
+        metadata = {
+            name: value for name, value in options.headers.items() if name.lower() not in ("content-type", "accept")
+        }
+        if options.extensions:
+            metadata["a2a-extensions"] = ", ".join(options.extensions)
+        return metadata
 
 
 def grpc_url(address: str) -> str:
-    """The address of a gRPC agent as a URL; cards write ``host:port``, which is TLS at port 443."""
+    """The address of a gRPC agent as a URL; cards write ``host:port``, which means TLS at port 443."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     secure = parts.scheme in ("https", "grpcs") or (not parts.scheme and parts.netloc.endswith(":443"))
     return f"{'https' if secure else 'http'}://{parts.netloc}{parts.path}"
 
 
-LINES: Final[dict[str, Callable[[Place, Gate], Line]]] = {
-    "JSONRPC": RpcLine,
-    "HTTP+JSON": RestLine,
-    "GRPC": GrpcLine,
+BINDINGS: Final[dict[str, Callable[[Interface, Gate], Binding]]] = {
+    "JSONRPC": JsonRpcBinding,
+    "HTTP+JSON": RestBinding,
+    "GRPC": GrpcBinding,
 }
-"""The bindings that are spoken here, in the order in which they are tried."""
+"""The supported bindings, in the order in which they are tried."""

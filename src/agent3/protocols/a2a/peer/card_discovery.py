@@ -1,8 +1,8 @@
-"""Finding an agent's card, and whether somebody signed it.
+"""Finds the card of an agent, and checks whether it is signed.
 
-People give the address of a card, of an agent or of a site. A card is looked for at the address itself where that looks
-like one, else at the well-known paths below it and at its origin, the newer name first. What was found is kept as it
-came beside what was understood, since a signature is over the former.
+People give the address of a card, an agent or a site. An address that looks like a card is fetched as it is; for any
+other the well-known paths below it and at its origin are tried, the newer name first. The document is kept as it came
+beside the parsed card, because signatures are over the document.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.identity.secrets import Secret
-from agent3.protocols.a2a.cards import cards
-from agent3.protocols.a2a.cards import signatures as signing
+from agent3.protocols.a2a.cards import cards, signatures
 from agent3.protocols.a2a.peer.bindings import LIMITS
-from agent3.protocols.a2a.peer.credentials import Carried, plain
+from agent3.protocols.a2a.peer.credentials import plain
 from agent3.security.outbound import Gate, Response
 
-__all__ = ["Found", "changed_hands", "find", "places_of", "signature_of"]
+__all__ = ["FoundCard", "changed_hands", "check_signature", "find_card"]
 
 _PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-_KEYS: Final = "/.well-known/jwks.json"
-_SECONDS: Final = 15.0
+_JWKS_PATH: Final = "/.well-known/jwks.json"
+_TIMEOUT: Final = 15.0
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """A card: where it lies, the document as it came, what it says, and by what its next version is told apart."""
+class FoundCard(Struct, frozen=True, kw_only=True):
+    """A card with the address it was found at, the document as it came, and the ETag of that version."""
 
     url: str
     document: dict[str, Any]
@@ -50,127 +49,114 @@ class Found(Struct, frozen=True, kw_only=True):
     etag: str | None = None
 
 
-def places_of(address: str) -> Iterator[str]:
-    """Where the card of an address may lie, the likeliest first. The query of the address goes along."""
-    bare, question, query = address.partition("?")
-    parts = urlsplit(bare)
-    if parts.path.endswith(".json") or "/.well-known/" in parts.path:
-        yield address
-        return
-    origin = f"{parts.scheme}://{parts.netloc}"
-    below = bare.rstrip("/")
-    for path in _PATHS:
-        for base in dict.fromkeys((below, origin)):
-            yield f"{base}{path}{question}{query}"
-    yield address
+async def find_card(
+    gate: Gate,
+    address: str,
+    secret: Secret | None = None,
+    header: str | None = None,
+    known: FoundCard | None = None,
+) -> FoundCard:
+    """The card of an address; ``known`` itself if the agent still serves that version.
 
-
-async def find(
-    gate: Gate, address: str, secret: Secret | None = None, header: str | None = None, known: Found | None = None
-) -> Found:
-    """The card of an address; ``known``, if that is still the one that is served.
-
-    TargetRefused where it is not shown to us; TargetError where there is none, or none that can be understood.
+    TargetRefused if the agent does not show its card to us; TargetError if there is none, or none that can be read.
     """
-    wrong: Agent3Error | None = None
-    for url in [known.url] if known is not None else places_of(address):
+    error: Agent3Error | None = None
+    for url in [known.url] if known is not None else _candidates(address):
         try:
-            found = await _fetched(gate, url, secret, header, known)
-        except (MalformedResponse, TargetRefused) as no_card:
-            wrong = wrong or no_card
+            found = await _fetch(gate, url, secret, header, known)
+        except (MalformedResponse, TargetRefused) as refused:
+            error = error or refused
             continue
         if found is not None:
             return found
-    raise wrong or TargetError(f"{_who(address)} shows no A2A agent card. Give the address of the card itself.")
+    raise error or TargetError(f"{_host(address)} serves no A2A agent card. Give the address of the card itself.")
 
 
-async def _fetched(
-    gate: Gate, url: str, secret: Secret | None, header: str | None, known: Found | None
-) -> Found | None:
-    """The card at a place; None where there is nothing."""
-    fresh = {"If-None-Match": known.etag} if known is not None and known.etag else {}
-    answer = await _got(gate, url, Carried(), fresh)
-    if answer.status in (401, 403) and secret is not None:
-        answer = await _got(gate, url, plain(secret, header, answer), fresh)
-    if answer.status == 304 and known is not None:
+def _candidates(address: str) -> Iterator[str]:
+    """Where the card of an address may be, the most likely place first. The query of the address is kept."""
+    bare, question, query = address.partition("?")
+    parts = urlsplit(bare)
+    if not parts.path.endswith(".json") and "/.well-known/" not in parts.path:
+        bases = dict.fromkeys((bare.rstrip("/"), f"{parts.scheme}://{parts.netloc}"))
+        yield from (f"{base}{path}{question}{query}" for path in _PATHS for base in bases)
+    yield address
+
+
+async def _fetch(
+    gate: Gate, url: str, secret: Secret | None, header: str | None, known: FoundCard | None
+) -> FoundCard | None:
+    """The card at a URL; None if there is nothing."""
+    conditions = {"If-None-Match": known.etag} if known is not None and known.etag else {}
+
+    async def get(credential: Mapping[str, str]) -> Response:
+        headers = {"Accept": "application/json", **credential, **conditions}
+        return await gate.request("GET", url, headers=headers, timeout=_TIMEOUT, max_bytes=LIMITS.body, follow=True)
+
+    response = await get({})
+    # Most cards are public, so the secret only goes to an agent that asks for one.
+    if response.status in (401, 403) and secret is not None:
+        response = await get(plain(secret, header, response).headers)
+    status = response.status
+    if status == 304 and known is not None:
         return known
-    if answer.status in (401, 403):
-        status = answer.status
-        raise TargetRefused(
-            f"{_who(url)} shows its card only to whom it knows (HTTP {status}).", data={"status": status}
-        )
-    if answer.status in (429, 503):
-        raise Unavailable(f"{_who(url)} is too busy to show its card (HTTP {answer.status}).")
-    if answer.status != 200:
+    if status in (401, 403):
+        raise TargetRefused(f"{_host(url)} requires credentials for its card (HTTP {status}).", data={"status": status})
+    if status in (429, 503):
+        raise Unavailable(f"{_host(url)} is too busy to serve its card (HTTP {status}).")
+    if status != 200:
         return None
-    return _read(answer, url)
-
-
-async def _got(gate: Gate, url: str, carried: Carried, more: Mapping[str, str]) -> Response:
-    headers = {"Accept": "application/json", **carried.headers, **more}
-    return await gate.request("GET", url, headers=headers, timeout=_SECONDS, max_bytes=LIMITS.body, follow=True)
-
-
-def _read(answer: Response, url: str) -> Found:
     try:
-        document = jsonrpc.decode(answer.body, LIMITS)
+        document = jsonrpc.decode(response.body, LIMITS)
         card = cards.from_wire(document)
-    except (ParseError, TooLarge, ValidationError) as wrong:
-        raise MalformedResponse(f"What {_who(url)} shows is no agent card: {wrong.message}") from None
+    except (ParseError, TooLarge, ValidationError) as error:
+        raise MalformedResponse(f"{_host(url)} does not serve a valid agent card: {error.message}") from None
     if not cards.interfaces(card):
         raise MalformedResponse(
-            f"The card of {_who(url)} names no address at which A2A 0.1, 0.2, 0.3 or 1.0 is spoken over JSON-RPC, REST "
-            "or gRPC."
+            f"The card of {_host(url)} names no address at which A2A 0.1, 0.2, 0.3 or 1.0 is spoken over JSON-RPC, "
+            "REST or gRPC."
         )
-    return Found(url=url, document=document, card=card, etag=answer.headers.get("ETag"))
+    return FoundCard(url=url, document=document, card=card, etag=response.headers.get("ETag"))
 
 
-def _who(address: str) -> str:
+def _host(address: str) -> str:
     return urlsplit(address).netloc
 
 
 # Signatures
 
 
-async def signature_of(gate: Gate, found: Found) -> dict[str, Any]:
-    """Whether the card is signed, and if so with which keys of the agent's own host: what is stored and shown of it."""
-    wanted = signing.wanted(found.document)
+async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
+    """Whether a card is signed, and by which keys of the agent's own host; stored and shown as it is."""
+    wanted = signatures.wanted(found.document)
     if not wanted:
         return {"status": "unsigned"}
-    places = dict.fromkeys(one.jku or f"{_origin(found.url)}{_KEYS}" for one in wanted)
-    trusted = [one for one in places if signing.may_speak_for(one, found.url)]
+    parts = urlsplit(found.url)
+    key_urls = dict.fromkeys(each.jku or f"{parts.scheme}://{parts.netloc}{_JWKS_PATH}" for each in wanted)
+    trusted = [url for url in key_urls if signatures.may_speak_for(url, found.url)]
     if not trusted:
-        return {"status": "unverified", "why": "its keys lie at another host, which cannot speak for it"}
+        return {"status": "unverified", "why": "its keys are at another host, which cannot vouch for it"}
     keys: dict[str, Any] = {}
-    for place in trusted:
-        keys |= await _keys(gate, place)
+    for url in trusted:
+        try:
+            response = await gate.request("GET", url, timeout=_TIMEOUT)
+            if response.status == 200:
+                keys |= signatures.read_jwks(msgspec.json.decode(response.body))
+        except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # keys that cannot be had verify nothing
     try:
-        held = signing.verify(found.document, keys)
-    except SecurityError as wrong:
-        return {"status": "invalid" if keys else "unverified", "why": wrong.message}
+        verified = signatures.verify(found.document, keys)
+    except SecurityError as error:
+        return {"status": "invalid" if keys else "unverified", "why": error.message}
     return {
         "status": "verified",
-        "keys": sorted({one.thumbprint for one in held}),
-        "readings": sorted({one.reading for one in held}),
+        "keys": sorted({each.thumbprint for each in verified}),
+        "readings": sorted({each.reading for each in verified}),
     }
 
 
-async def _keys(gate: Gate, url: str) -> dict[str, Any]:
-    try:
-        answer = await gate.request("GET", url, timeout=_SECONDS)
-        return dict(signing.read_jwks(msgspec.json.decode(answer.body))) if answer.status == 200 else {}
-    except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-
-
 def changed_hands(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Why a new card is not to be taken for the old one's: none of the keys that signed it signs any more."""
+    """Why a new card must not replace the old one: none of the keys that signed the old one signs the new one."""
     keys = before.get("keys") or ()
     if before.get("status") != "verified" or set(keys) & set(now.get("keys") or ()):
         return None
     return f"its card was signed with a key that is gone, and the new one is {now.get('status') or 'unsigned'}"
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"

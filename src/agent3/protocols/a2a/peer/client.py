@@ -1,8 +1,8 @@
-"""``A2AClient``: a conversation with one A2A agent, whatever generation and binding it speaks.
+"""``A2AClient``: a conversation with one A2A agent, in whatever generation and binding it speaks.
 
-Everything is asynchronous and in the shapes of 1.0; ``SyncA2AClient`` is the same for code that is not. A client sends
-through the outbound gate like everything else, but runs under no other step: who wants retries, breakers, limits and a
-record adds the agent to a gateway and calls it there.
+Everything is asynchronous and in the types of 1.0; ``SyncA2AClient`` is the same for synchronous code. A client sends
+through the outbound gate, but under no other step: for retries, breakers, limits and a ledger, add the agent to a
+gateway and call it there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from agent3.errors import JobNotFound, SetupError, ValidationError
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.extensions import SEARCH
-from agent3.protocols.a2a.peer.bindings import How, Place, grpc_url
-from agent3.protocols.a2a.peer.card_discovery import Found, find, signature_of
+from agent3.protocols.a2a.peer.bindings import Interface, RequestOptions, grpc_url
+from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature, find_card
 from agent3.protocols.a2a.peer.credentials import Credential
-from agent3.protocols.a2a.peer.peers import SPOKEN, Peer, opened_for
+from agent3.protocols.a2a.peer.peers import EXTENSIONS, Peer, allow_address
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
     CreatePush,
@@ -55,20 +55,20 @@ __all__ = ["A2AClient", "SyncA2AClient"]
 
 V = TypeVar("V")
 Said = str | Message | Mapping[str, Any] | Sequence[Part]
-"""What can be said: words, data, parts, or a whole message."""
+"""What can be sent: words, data, parts, or a whole message."""
 
 
 class A2AClient:
-    """One agent. It belongs to the event loop it is used in; many requests may be under way at once.
+    """One agent. It belongs to one event loop; many requests may run at once.
 
-    Made by ``connect``; ``async with`` closes it. Errors of the agent come as errors of ours: ``JobNotFound`` for a
-    task that it does not know, ``TargetRefused`` where it refuses our credential, ``ValidationError`` for what it does
-    not understand.
+    Made by ``connect``, closed by ``async with``. Errors of the agent are raised as ours: ``JobNotFound`` for a task
+    that it does not know, ``TargetRefused`` if it refuses our credential, ``ValidationError`` for what it does not
+    understand.
     """
 
     def __init__(self, peer: Peer, seconds: float = 300.0):
         self._peer = peer
-        self._seconds = seconds
+        self._options = RequestOptions(timeout=seconds)
 
     @classmethod
     async def connect(
@@ -82,68 +82,88 @@ class A2AClient:
     ) -> Self:
         """A client of the agent at an address, or of a card. The card is found from the address of agent or site.
 
-        ``credential`` is a reference such as ``env:NAME``, with the header that it goes into before it where the card
-        does not say it (``X-API-Key=env:NAME``), or a ``Secret``. An agent that was named here may be on this machine
-        or in a private network; ``policy`` bounds everything else. ``extensions`` are those that you speak yourself.
+        ``credential`` is a reference such as ``env:NAME``, preceded by the header to put it into where the card does
+        not say that (``X-API-Key=env:NAME``), or a ``Secret``. An agent that is named here may be on this machine or in
+        a private network; ``policy`` bounds everything else. ``extensions`` are those that you support yourself.
         """
-        header, secret = await _secret(credential)
-        address = agent if isinstance(agent, str) else _address(agent)
-        gate = Gate(opened_for(replace(policy or Policy(), total_timeout=timeout), address))
+        header: str | None = None
+        secret = credential if isinstance(credential, Secret) else None
+        if isinstance(credential, str):
+            name, equals, reference = credential.partition("=")
+            header = name if equals and ":" not in name else None
+            secret = await EnvironmentVault().get(reference if header else credential)
+        card = agent if isinstance(agent, AgentCard) else None if isinstance(agent, str) else AgentCard.from_wire(agent)
+        address = agent if isinstance(agent, str) else ""
+        if card is not None:
+            offered = cards.interfaces(card)
+            if not offered:
+                raise SetupError(f"The card of {card.name!r} names no address to connect to.")
+            first = offered[0][0]
+            address = grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
+        gate = Gate(allow_address(replace(policy or Policy(), total_timeout=timeout), address))
         try:
-            found = await find(gate, address, secret, header) if isinstance(agent, str) else _given(agent, address)
+            if card is None:
+                found = await find_card(gate, address, secret, header)
+            else:
+                document = dict(agent) if isinstance(agent, Mapping) else cards.document(card)
+                found = FoundCard(url=address, document=document, card=card)
         except BaseException:
             await gate.aclose()
             raise
-        known = Credential(found.card, secret, header, gate, found.url)
-        return cls(Peer(found, gate, known, extensions=SPOKEN | {SEARCH, *extensions}), timeout)
+        peer = Peer(
+            found,
+            gate,
+            Credential(found.card, secret, header, gate, found.url),
+            extensions=EXTENSIONS | {SEARCH, *extensions},
+        )
+        return cls(peer, timeout)
 
     @property
     def card(self) -> AgentCard:
-        """What the agent says of itself."""
+        """The card of the agent."""
         return self._peer.card
 
     @property
-    def spoken(self) -> Place | None:
-        """Where and in which generation and binding a message was last taken; None before the first."""
-        return self._peer.place
+    def spoken(self) -> Interface | None:
+        """The interface (address, binding, generation) that took the last message; None before the first."""
+        return self._peer.interface
 
     async def send(
         self, said: Said, *, task: str | None = None, context: str | None = None, wait: bool = True, **more: Any
     ) -> Reply:
-        """Say something; the task that came of it, or a mere message. With ``wait``, when it has ended or asks.
+        """Send a message; the task that comes of it, or a plain message. With ``wait``, once the task has settled.
 
         ``task`` answers what a task asked. ``more`` are ``skill``, ``metadata``, ``history_length``, ``output_modes``
-        and ``push``, a configuration to be told by. An agent that does not block is asked until its task has ended.
+        and ``push``, a push notification configuration. An agent that does not block is polled.
         """
-        request = _request(said, task, context, wait, **more)
-        reply = await self._peer.ask(request, self._how())
+        reply = await self._peer.send(_build_send(said, task, context, wait, **more), self._options)
         assert isinstance(reply, (Task, Message))
         if not wait or isinstance(reply, Message) or reply.status.state not in (State.SUBMITTED, State.WORKING):
             return reply
-        async with aclosing(self._peer.poll(reply.id, self._how())) as tasks:
-            async for task_now in tasks:
-                reply = task_now
+        async with aclosing(self._peer.poll(reply.id, self._options)) as tasks:
+            async for current in tasks:
+                reply = current
         return reply
 
     async def stream(
         self, said: Said, *, task: str | None = None, context: str | None = None, **more: Any
     ) -> AsyncGenerator[Item, None]:
-        """Say something, and hear everything that follows until the task ends or asks; broken streams are resumed.
+        """Send a message; everything that happens until its task settles. Broken streams are resumed.
 
-        A Task among the items is a snapshot that counts for all that came before it. An agent that does not stream
-        is asked, and its task told.
+        A Task among the items is a snapshot that replaces all items before it. Of an agent that does not stream the
+        one item is its task.
         """
-        request = _request(said, task, context, True, stream=self._peer.streams, **more)
+        request = _build_send(said, task, context, True, stream=self._peer.streams, **more)
         if not self._peer.streams:
             yield await self.send(said, task=task, context=context, **more)
             return
-        async with aclosing(self._peer.follow(request, self._how())) as items:
+        async with aclosing(self._peer.follow(request, self._options)) as items:
             async for item in items:
                 yield item
 
     async def subscribe(self, task: str) -> AsyncGenerator[Item, None]:
-        """Hear of a task that goes on, until it ends or asks."""
-        async with aclosing(self._peer.follow(Subscribe(id=task), self._how())) as items:
+        """Everything that happens to a running task until it settles."""
+        async with aclosing(self._peer.follow(Subscribe(id=task), self._options)) as items:
             async for item in items:
                 yield item
 
@@ -156,7 +176,7 @@ class A2AClient:
         return await self._ask(ListTasks(**filters), TaskPage)
 
     async def search(self, query: str, page_size: int | None = None) -> TaskPage:
-        """Our tasks in which these words stand, at an agent that declares ``tasks/search``."""
+        """Our tasks that contain these words, at an agent that declares ``tasks/search``."""
         return await self._ask(Search(query=query, page_size=page_size), TaskPage)
 
     async def cancel(self, task: str) -> Task:
@@ -164,29 +184,29 @@ class A2AClient:
         return await self._ask(CancelTask(id=task), Task)
 
     async def set_push(self, task: str, push: Push) -> Push:
-        """Have somebody told of a task."""
+        """Add a push notification configuration to a task."""
         return await self._ask(CreatePush(task_id=task, config=push), Push)
 
     async def get_push(self, task: str, config: str | None = None) -> Push:
-        """One configuration of a task; without an id its first. JobNotFound where there is none."""
+        """One push configuration of a task; without an id its first. JobNotFound if there is none."""
         try:
             return await self._ask(GetPush(task_id=task, id=config), Push)
         except ValidationError:
             if config is not None:
                 raise
-        # From 1.0 on a configuration is asked for by its id alone.
+        # Since 1.0 a configuration can only be read by its id.
         found = await self.list_push(task)
         if not found.configs:
             raise JobNotFound(f"Task {task[:100]} has no push configuration.")
         return found.configs[0]
 
     async def list_push(self, task: str) -> PushPage:
-        """All configurations of a task."""
+        """All push configurations of a task."""
         return await self._ask(ListPush(task_id=task), PushPage)
 
     async def delete_push(self, task: str, config: str) -> None:
-        """Have nobody told any more."""
-        await self._peer.ask(DeletePush(task_id=task, id=config), self._how())
+        """Remove a push notification configuration."""
+        await self._peer.send(DeletePush(task_id=task, id=config), self._options)
 
     async def extended_card(self) -> AgentCard:
         """The card that the agent shows to our credential."""
@@ -194,7 +214,7 @@ class A2AClient:
 
     async def signature(self) -> dict[str, Any]:
         """Whether the card is signed: ``status`` is unsigned, verified, unverified or invalid, and which keys."""
-        return await signature_of(self._peer.gate, self._peer.found)
+        return await check_signature(self._peer.gate, self._peer.found)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -206,18 +226,17 @@ class A2AClient:
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         await self.aclose()
 
-    def _how(self) -> How:
-        return How(seconds=self._seconds)
-
     async def _ask(self, request: Request, kind: type[V]) -> V:
-        value = await self._peer.ask(request, self._how())
+        value = await self._peer.send(request, self._options)
         assert isinstance(value, kind)
         return value
 
 
 class SyncA2AClient:
-    """``A2AClient`` for synchronous code: the same methods, from any thread. Made by ``connect``; close it, or use
-    ``with``."""
+    """``A2AClient`` for synchronous code: the same methods, from any thread.
+
+    Made by ``connect``; close it, or use ``with``.
+    """
 
     def __init__(self, client: A2AClient):
         self._client = client
@@ -231,24 +250,24 @@ class SyncA2AClient:
 
     @property
     def card(self) -> AgentCard:
-        """What the agent says of itself."""
+        """The card of the agent."""
         return self._client.card
 
     @property
-    def spoken(self) -> Place | None:
-        """Where and in which generation and binding a message was last taken; None before the first."""
+    def spoken(self) -> Interface | None:
+        """The interface (address, binding, generation) that took the last message; None before the first."""
         return self._client.spoken
 
     def send(self, said: Said, **options: Any) -> Reply:
-        """Say something; the task that came of it, or a mere message."""
+        """Send a message; the task that comes of it, or a plain message."""
         return bridge.run(self._client.send(said, **options))
 
     def stream(self, said: Said, **options: Any) -> Iterator[Item]:
-        """Say something, and hear everything that follows."""
+        """Send a message; everything that happens until its task settles."""
         return bridge.iterate(self._client.stream(said, **options))
 
     def subscribe(self, task: str) -> Iterator[Item]:
-        """Hear of a task that goes on."""
+        """Everything that happens to a running task until it settles."""
         return bridge.iterate(self._client.subscribe(task))
 
     def get(self, task: str, history_length: int | None = None) -> Task:
@@ -260,7 +279,7 @@ class SyncA2AClient:
         return bridge.run(self._client.list(**filters))
 
     def search(self, query: str, page_size: int | None = None) -> TaskPage:
-        """Our tasks in which these words stand, at an agent that declares ``tasks/search``."""
+        """Our tasks that contain these words, at an agent that declares ``tasks/search``."""
         return bridge.run(self._client.search(query, page_size))
 
     def cancel(self, task: str) -> Task:
@@ -268,19 +287,19 @@ class SyncA2AClient:
         return bridge.run(self._client.cancel(task))
 
     def set_push(self, task: str, push: Push) -> Push:
-        """Have somebody told of a task."""
+        """Add a push notification configuration to a task."""
         return bridge.run(self._client.set_push(task, push))
 
     def get_push(self, task: str, config: str | None = None) -> Push:
-        """One configuration of a task; without an id its first."""
+        """One push configuration of a task; without an id its first."""
         return bridge.run(self._client.get_push(task, config))
 
     def list_push(self, task: str) -> PushPage:
-        """All configurations of a task."""
+        """All push configurations of a task."""
         return bridge.run(self._client.list_push(task))
 
     def delete_push(self, task: str, config: str) -> None:
-        """Have nobody told any more."""
+        """Remove a push notification configuration."""
         bridge.run(self._client.delete_push(task, config))
 
     def extended_card(self) -> AgentCard:
@@ -302,31 +321,7 @@ class SyncA2AClient:
         self.close()
 
 
-async def _secret(credential: str | Secret | None) -> tuple[str | None, Secret | None]:
-    """The header that carries it, where one was named, and the secret itself."""
-    if credential is None or isinstance(credential, Secret):
-        return None, credential
-    name, found, reference = credential.partition("=")
-    header = name if found and ":" not in name else None
-    return header, await EnvironmentVault().get(reference if header else credential)
-
-
-def _given(agent: AgentCard | Mapping[str, Any], address: str) -> Found:
-    card = agent if isinstance(agent, AgentCard) else AgentCard.from_wire(agent)
-    return Found(url=address, document=cards.document(card) if agent is card else dict(agent), card=card)
-
-
-def _address(agent: AgentCard | Mapping[str, Any]) -> str:
-    """Where the agent of a card is."""
-    card = agent if isinstance(agent, AgentCard) else AgentCard.from_wire(agent)
-    offered = cards.interfaces(card)
-    if not offered:
-        raise SetupError(f"The card of {card.name!r} names no address to speak to.")
-    first = offered[0][0]
-    return grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
-
-
-def _request(
+def _build_send(
     said: Said,
     task: str | None,
     context: str | None,
@@ -339,29 +334,26 @@ def _request(
     output_modes: Sequence[str] = (),
     push: Push | None = None,
 ) -> Send:
-    more = {**(metadata or {}), **({"skillId": skill} if skill else {})}
-    message = (
-        said
-        if isinstance(said, Message)
-        else Message(
+    if isinstance(said, Message):
+        message = said
+    else:
+        parts: tuple[Part, ...]
+        if isinstance(said, str):
+            parts = (Part(text=said),)
+        else:
+            parts = (Part(data=dict(said)),) if isinstance(said, Mapping) else tuple(said)
+        message = Message(
             message_id=REAL.id(),
             role=Role.USER,
-            parts=_parts(said),
+            parts=parts,
             task_id=task,
             context_id=context,
-            metadata=more or None,
+            metadata={**(metadata or {}), **({"skillId": skill} if skill else {})} or None,
         )
-    )
-    how = Sending(
+    configuration = Sending(
         accepted_output_modes=tuple(output_modes),
         return_immediately=not wait,
         history_length=history_length,
         push=push,
     )
-    return Send(message=message, configuration=how, stream=stream)
-
-
-def _parts(said: Any) -> tuple[Part, ...]:
-    if isinstance(said, str):
-        return (Part(text=said),)
-    return (Part(data=dict(said)),) if isinstance(said, Mapping) else tuple(said)
+    return Send(message=message, configuration=configuration, stream=stream)

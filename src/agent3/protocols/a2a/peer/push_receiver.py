@@ -1,8 +1,8 @@
-"""Waiting for a push: what agents elsewhere tell of the tasks that we began there, at an address of our own.
+"""Push notifications of the tasks that we started at remote agents, received at an address of our own.
 
-A notice is only a knock: it says that there is something to read, and the task is then read where it is, so that
-nothing a stranger sends is ever taken for a result. Name and token of a callback follow from the house's own secret
-and the call, hence every process of the house knows a genuine one, also after a restart; none has to be stored.
+A notification only says that there is something to read. The task is then read at its agent, so nothing a stranger
+sends is ever taken for a result. Name and token of a callback are derived from a secret that all gateways on one
+database share and from the message, so each of them recognizes a genuine one, also after a restart; nothing is stored.
 """
 
 from __future__ import annotations
@@ -19,168 +19,168 @@ from agent3.calls import webhooks
 from agent3.errors import Agent3Error, NotFound, Unauthenticated, ValidationError
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.push import TOKEN, understood
-from agent3.protocols.a2a.wire.types import Authentication, Item, Push, Task
+from agent3.protocols.a2a.wire.types import Authentication, Push, Task
 
-__all__ = ["RESULTS", "Hearing", "Notices", "Wait"]
+__all__ = ["RESULTS", "Notices", "PushTrust", "PushWait"]
 
 log = logger("a2a.client")
 
 RESULTS: Final = ("taken", "repeated", "passed", "late", "forged", "unknown", "malformed")
-"""What became of a callback: it woke somebody, came a second time, was passed on to the other processes of the house,
-came when nobody waited any more, had a wrong token, a name that is none of ours, or a body that is no notice of its
-task."""
+"""What became of a callback. ``taken``: it woke a waiting call; ``repeated``: it had come before; ``passed``: it was
+passed on to the other gateways; ``late``: no call waits any more; ``forged``: wrong token; ``unknown``: not one of our
+names; ``malformed``: not a notification of its task."""
 _KEY: Final = re.compile(r"[0-9a-f]{32}")
-_MOST: Final = 10_000
-"""Tasks that one process waits for by push. Of more, the oldest are only read now and then."""
-_REMEMBERED: Final = 64
-"""Notices of one task that are known again."""
 _CHALLENGE: Final = re.compile(r"[!-~]{1,512}")
-_BREATH: Final = 0.02
-"""Seconds between two readings of a task whose agent knocks and knocks; twice as many each time, up to one."""
-_STEP: Final = 0.2
-"""Seconds after which a task is read that nobody knocks for, where pushes are not known to come; growing likewise."""
-_SLOWEST: Final = 1.0
-_UNHEARD: Final = 3
-"""Tasks in a row that ended without a knock, after which an agent is not asked to push for a while."""
-_DEAF: Final = 600.0
+_MOST_WAITS: Final = 10_000
+"""Tasks that one process waits for by push. Beyond that, the oldest ones are only polled."""
+_REMEMBERED: Final = 64
+"""Notifications of one task that are recognized when they come again."""
+_FIRST_PAUSE: Final = 0.02
+"""Seconds between two readings of a task whose agent pushes without pause; doubled each time, up to a second."""
+_FIRST_POLL: Final = 0.2
+"""Seconds after which a task is read without a push while pushes are not known to arrive; doubled likewise."""
+_LONGEST: Final = 1.0
+_MISSES: Final = 3
+"""Tasks in a row that ended without a push, after which an agent is not asked to push for a while."""
+_SUSPENDED: Final = 600.0
 """Seconds of that while."""
-_REST: Final = 1.0
-"""Seconds between two words to the other processes about one callback."""
+_PASS_ON_EVERY: Final = 1.0
+"""Seconds between two notes to the other gateways about one callback."""
 
 
-class Hearing:
-    """What is known of the pushes of one agent. They are relied on once one has come, and until one is missed."""
+class PushTrust:
+    """Whether the pushes of one agent arrive. They are relied on once one has come, and until one is missed."""
 
-    __slots__ = ("_deaf", "_missed", "_warned", "heard")
+    __slots__ = ("_misses", "_suspended_until", "_warned", "reliable")
 
     def __init__(self) -> None:
-        self.heard = False
-        """A push has come, and since then none was missed."""
-        self._missed = 0
-        self._deaf = 0.0
+        self.reliable = False
+        """A push has come, and none was missed since."""
+        self._misses = 0
+        self._suspended_until = 0.0
         self._warned = False
 
-    def hear(self) -> None:
+    def confirm(self) -> None:
         """A push came."""
-        self.heard, self._missed, self._deaf = True, 0, 0.0
+        self.reliable, self._misses, self._suspended_until = True, 0, 0.0
 
     def doubt(self) -> None:
-        """Rely on them only when the next one has come."""
-        self.heard = False
+        """Do not rely on pushes until the next one has come."""
+        self.reliable = False
 
-    def miss(self, now: float) -> bool:
-        """None came for a task that has ended; whether it is not asked to push for a while now."""
-        self.heard = False
-        self._missed += 1
-        if self._missed < _UNHEARD:
+    def record_miss(self, now: float) -> bool:
+        """No push came for a task that has ended; whether the agent is no longer asked to push for a while."""
+        self.reliable = False
+        self._misses += 1
+        if self._misses < _MISSES:
             return False
-        self.refuse(now)
+        self.suspend(now)
         return True
 
-    def refuse(self, now: float) -> None:
-        """It does not push to us, as far as can be seen for a while."""
-        self.heard, self._missed, self._deaf = False, 0, now + _DEAF
+    def suspend(self, now: float) -> None:
+        """The agent does not push to us: do not ask it to for a while."""
+        self.reliable, self._misses, self._suspended_until = False, 0, now + _SUSPENDED
 
-    def pushes(self, now: float) -> bool:
-        """Whether it is worth asking it to push."""
-        return now >= self._deaf
+    def may_ask(self, now: float) -> bool:
+        """Whether it is worth asking the agent to push."""
+        return now >= self._suspended_until
 
-    def first_warning(self) -> bool:
-        """Whether nobody was warned of this agent before."""
+    def is_first_warning(self) -> bool:
+        """Whether nothing was logged as a warning about this agent before."""
         first, self._warned = not self._warned, True
         return first
 
 
-class Wait:
-    """One task that is waited for. A knock that comes while nobody listens is heard by the next one who does."""
+class PushWait:
+    """One task that is waited for by push. A push that comes between two waits ends the next one at once."""
 
     __slots__ = (
-        "_knocked",
-        "_pause",
+        "_next_pause",
+        "_next_poll",
+        "_pushed",
         "_seen",
-        "_step",
-        "between",
-        "gap",
-        "hearing",
-        "knocks",
-        "push",
-        "stood",
+        "before_next",
+        "config",
+        "pushes",
+        "registered",
+        "show_after",
+        "shown",
         "task",
-        "told",
+        "trust",
     )
 
-    def __init__(self, push: Push, hearing: Hearing):
-        self.push = push
-        """What the agent is given, so that it knocks here."""
-        self.hearing = hearing
+    def __init__(self, config: Push, trust: PushTrust):
+        self.config = config
+        """The configuration that the agent is given."""
+        self.trust = trust
         self.task: str | None = None
-        self.told = False
-        """The agent has taken what it is given."""
-        self.knocks = 0
-        self.stood: object = None
-        """How the task was shown last, and ``gap`` the seconds until it may be shown as it stands then."""
-        self.gap = _SLOWEST
-        self.between = 0.0
-        """Seconds before it is waited for again, where nobody may wait for long at a time."""
-        self._pause, self._step = _BREATH, _STEP
-        self._knocked = asyncio.Event()
+        self.registered = False
+        """The agent has accepted the configuration."""
+        self.pushes = 0
+        self.shown: object = None
+        """How the job looked when it was last shown; a change is shown after ``show_after`` seconds."""
+        self.show_after = _LONGEST
+        self.before_next = 0.0
+        """Seconds before the job's next turn, for turns that may not wait for long themselves."""
+        self._next_pause, self._next_poll = _FIRST_PAUSE, _FIRST_POLL
+        self._pushed = asyncio.Event()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     @property
-    def trusted(self) -> bool:
-        """Whether it is enough to wait for a knock."""
-        return self.told and self.hearing.heard
+    def is_trusted(self) -> bool:
+        """Whether it is enough to wait for a push."""
+        return self.registered and self.trust.reliable
 
-    def came(self) -> None:
-        """The agent itself knocked."""
-        self.told = True
-        self.knocks += 1
-        self.hearing.hear()
-        self.knock()
+    def receive(self) -> None:
+        """The agent itself pushed."""
+        self.registered = True
+        self.pushes += 1
+        self.trust.confirm()
+        self.wake()
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         """There may be something to read."""
-        self._knocked.set()
+        self._pushed.set()
 
-    async def next(self, net: float, left: float) -> bool:
-        """Wait until the task is to be read, at most what is ``left``; whether somebody knocked.
+    async def wait_to_read(self, poll_after: float, left: float) -> bool:
+        """Wait until the task should be read, for at most ``left`` seconds; whether a push ended the wait.
 
-        Where pushes are known to come that is after ``net`` seconds if none does, else soon, then more and more seldom.
-        Who knocks and knocks is heard more and more seldom too, however often the waiting is taken up again.
+        Where pushes are relied on, that is after ``poll_after`` seconds without one; elsewhere soon, then more and
+        more rarely. An agent that pushes without pause is read more and more rarely too, also across several turns.
         """
-        rest = min(self._pause, left)
-        await asyncio.sleep(rest)
-        most = net if self.trusted else self._step
-        self._pause, self._step = min(_SLOWEST, 2 * self._pause), min(_SLOWEST, 2 * self._step)
-        if await self.within(min(most, left - rest)):
+        pause = min(self._next_pause, left)
+        await asyncio.sleep(pause)
+        longest = poll_after if self.is_trusted else self._next_poll
+        self._next_pause, self._next_poll = min(_LONGEST, 2 * self._next_pause), min(_LONGEST, 2 * self._next_poll)
+        if await self.wait(min(longest, left - pause)):
             return True
-        self._pause = _BREATH
+        self._next_pause = _FIRST_PAUSE
         return False
 
-    def heed(self) -> None:
-        """The task is read now: what knocked before that is taken care of."""
-        self._knocked.clear()
+    def clear(self) -> None:
+        """The task is about to be read, which covers every push so far."""
+        self._pushed.clear()
 
-    async def within(self, seconds: float) -> bool:
-        """Whether there was a knock by then."""
+    async def wait(self, seconds: float) -> bool:
+        """Whether a push came within so many seconds."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                await self._knocked.wait()
+                await self._pushed.wait()
         except TimeoutError:
             return False
         return True
 
-    def is_new(self, notice: bytes) -> bool:
-        """Whether a notice did not come before."""
-        return _is_new(self._seen, notice, _REMEMBERED)
+    def is_new(self, digest: bytes) -> bool:
+        """Whether a notification did not come before."""
+        return _add_new(self._seen, digest, _REMEMBERED)
 
 
 class Notices:
-    """The callbacks of one process. It belongs to the event loop it is used in.
+    """The callbacks of one process. It belongs to one event loop.
 
-    ``address`` is where agents reach them, ``secret`` what all processes of the house share. ``net`` is the number of
-    seconds after which a task is read although nobody knocked: a push that is lost costs time, and nothing else.
-    ``pass_on`` hands the name of a genuine callback for which nobody waits here to the other processes.
+    ``address`` is where agents reach them, ``secret`` what all gateways on one database share. A task is read after
+    ``poll_after`` seconds even without a push, so that a lost push costs time and nothing else. ``pass_on`` hands the
+    name of a genuine callback that no call here waits for to the other gateways, and tells whether it could.
     """
 
     def __init__(
@@ -188,170 +188,162 @@ class Notices:
         address: str,
         secret: bytes,
         *,
-        net: float = 15.0,
+        poll_after: float = 15.0,
         pass_on: Callable[[str], bool] = lambda key: False,
         counted: Callable[[str], None] = lambda result: None,
     ):
-        self.net = net
-        self.came: Counter[str] = Counter()
+        self.poll_after = poll_after
+        self.results: Counter[str] = Counter()
         self._address = address.rstrip("/")
         self._secret = secret
         self._pass_on = pass_on
         self._counted = counted
-        self._waits: OrderedDict[str, Wait] = OrderedDict()
-        self._over: OrderedDict[str, Hearing] = OrderedDict()
-        """Whose the last callbacks were that nobody waits for any more: a push that comes late has come."""
-        self._agents: OrderedDict[str, Hearing] = OrderedDict()
+        self._waits: OrderedDict[str, PushWait] = OrderedDict()
+        self._ended: OrderedDict[str, PushTrust] = OrderedDict()
+        """Callbacks that no call waits for any more, and their agents: a push that comes late has still come."""
+        self._agents: OrderedDict[str, PushTrust] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._resting: dict[str, bool] = {}
+        self._passed_on: dict[str, bool] = {}
         """Callbacks that were just passed on, and whether they came again since."""
         self._live = False
 
     def __len__(self) -> int:
         return len(self._waits)
 
-    def key(self, message: str) -> str:
-        """The name of the callback for what becomes of a message. Every process of the house knows it for one."""
-        name = self._derived("name", message)[:16]
-        return name + self._proof(name)
+    def key_for(self, message: str) -> str:
+        """The name of the callback for a message; every gateway with our secret recognizes it."""
+        name = self._derive("name", message)[:16]
+        return name + self._derive("proof", name)[:16]
 
-    def hearing(self, agent: str) -> Hearing:
+    def trust_of(self, agent: str) -> PushTrust:
         """What is known of the pushes of the agent at an address."""
-        found = self._agents.get(agent)
-        if found is None:
-            found = self._agents[agent] = Hearing()
-            if len(self._agents) > _MOST:
+        trust = self._agents.get(agent)
+        if trust is None:
+            trust = self._agents[agent] = PushTrust()
+            if len(self._agents) > _MOST_WAITS:
                 self._agents.popitem(last=False)
-        return found
+        return trust
 
-    def find(self, key: str) -> Wait | None:
-        """Who waits, if anybody does."""
+    def find(self, key: str) -> PushWait | None:
+        """The wait of a callback, if a call waits."""
         return self._waits.get(key)
 
-    def expect(self, key: str, agent: str = "") -> Wait:
-        """Wait from now on; the same as before, where somebody waits already."""
+    def expect(self, key: str, agent: str = "") -> PushWait:
+        """Wait for a callback from now on; the same wait as before if there is one."""
         wait = self._waits.get(key)
         if wait is None:
-            token = self._token(key)
-            way = Authentication(scheme="Bearer", credentials=token)
-            url = f"{self._address}/{key}"
-            push = Push(id=key, url=url, token=token, authentication=way)
-            wait = self._waits[key] = Wait(push, self.hearing(agent))
-            if len(self._waits) > _MOST:
+            token = self._derive("token", key)
+            bearer = Authentication(scheme="Bearer", credentials=token)
+            config = Push(id=key, url=f"{self._address}/{key}", token=token, authentication=bearer)
+            wait = self._waits[key] = PushWait(config, self.trust_of(agent))
+            if len(self._waits) > _MOST_WAITS:
                 self._waits.popitem(last=False)
         return wait
 
-    def done(self, key: str) -> None:
-        """Nobody waits any more."""
+    def end(self, key: str) -> None:
+        """No call waits for this callback any more."""
         if (wait := self._waits.pop(key, None)) is None:
             return
-        self._over[key] = wait.hearing
-        if len(self._over) > _MOST:
-            self._over.popitem(last=False)
+        self._ended[key] = wait.trust
+        if len(self._ended) > _MOST_WAITS:
+            self._ended.popitem(last=False)
 
     def knock(self, key: str) -> None:
-        """Another process was told; with no name, words may have been missed, and everybody looks."""
+        """Another gateway received a callback; an empty name means that some may have been missed, so all look."""
         if not key:
             for wait in self._waits.values():
-                wait.knock()
+                wait.wake()
         elif (found := self._waits.get(key)) is not None:
-            found.came()
-        elif (late := self._over.get(key)) is not None:
-            late.hear()
+            found.receive()
+        elif (trust := self._ended.get(key)) is not None:
+            trust.confirm()
 
     def admit(self, key: str, headers: Mapping[str, str]) -> None:
-        """Let a callback in before its body is read; NotFound and Unauthenticated for those that are not genuine."""
+        """Check a callback before its body is read; NotFound or Unauthenticated if it is not genuine."""
         if not _KEY.fullmatch(key):
-            raise self._refused("unknown", NotFound("There is no such callback. Its address is in the configuration."))
-        wanted = self._token(key).encode()
-        shown = headers.get("authorization", "")
-        bearer = shown[7:].strip() if shown[:7].lower() == "bearer " else ""
-        given = [headers.get(TOKEN.lower(), ""), bearer]
-        if not any(hmac.compare_digest(one.encode("latin-1", "replace"), wanted) for one in given):
-            why = f"Send the token of the push configuration as {TOKEN}, or as its credentials say."
-            raise self._refused("forged", Unauthenticated(why))
+            raise self._reject("unknown", NotFound("There is no such callback. Its address is in the configuration."))
+        expected = self._derive("token", key).encode()
+        authorization = headers.get("authorization", "")
+        bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
+        shown = [headers.get(TOKEN.lower(), ""), bearer]
+        if not any(hmac.compare_digest(token.encode("latin-1", "replace"), expected) for token in shown):
+            reason = f"Send the token of the push configuration as {TOKEN}, or as its credentials say."
+            raise self._reject("forged", Unauthenticated(reason))
 
     def take(self, key: str, headers: Mapping[str, str], body: bytes) -> str:
-        """What became of a callback that was admitted; ValidationError or ParseError for one that says nothing."""
+        """Take an admitted callback; what became of it. ValidationError or ParseError if it is no notification.
+
+        The body only has to be of the right task: what it says is not used.
+        """
         wait = self._waits.get(key)
         try:
-            task = _task_of(understood(body))
+            item = understood(body)
+            task = item.id if isinstance(item, Task) else item.task_id or ""
             if wait is not None and wait.task is not None and task != wait.task:
                 raise ValidationError(f"This callback is for another task than {task[:100]!r}.")
-        except Agent3Error as wrong:
-            raise self._refused("malformed", wrong) from None
+        except Agent3Error as error:
+            raise self._reject("malformed", error) from None
         name = headers.get(webhooks.ID, "").encode("utf-8", "surrogatepass") or body
-        notice = hashlib.blake2b(name, digest_size=16, key=key.encode()).digest()
-        if wait is None:
-            return self._count(self._taken_late(key, notice))
-        if not wait.is_new(notice):
+        digest = hashlib.blake2b(name, digest_size=16, key=key.encode()).digest()
+        if wait is not None:
+            if not wait.is_new(digest):
+                return self._count("repeated")
+            wait.receive()
+            return self._count("taken")
+        if (trust := self._ended.get(key)) is not None:
+            trust.confirm()
+        if not _add_new(self._seen, digest, _MOST_WAITS):
             return self._count("repeated")
-        wait.came()
-        return self._count("taken")
-
-    def _taken_late(self, key: str, notice: bytes) -> str:
-        """What becomes of a callback that nobody here waits for: the others are told, but not again and again."""
-        if (late := self._over.get(key)) is not None:
-            late.hear()
-        if not _is_new(self._seen, notice, _MOST):
-            return "repeated"
-        if key in self._resting:
-            self._resting[key] = True
+        if key in self._passed_on:
+            self._passed_on[key] = True
         else:
             self._tell_others(key)
-        return "passed" if self._live else "late"
+        return self._count("passed" if self._live else "late")
 
     def _tell_others(self, key: str) -> None:
+        """Pass a callback on, and once more after a pause if it came again meanwhile: many pushes make few notes."""
         self._live = self._pass_on(key)
-        self._resting[key] = False
-        asyncio.get_running_loop().call_later(_REST, self._rested, key)
+        self._passed_on[key] = False
 
-    def _rested(self, key: str) -> None:
-        if self._resting.pop(key, False):
-            self._tell_others(key)
+        def end_pause() -> None:
+            if self._passed_on.pop(key, False):
+                self._tell_others(key)
+
+        asyncio.get_running_loop().call_later(_PASS_ON_EVERY, end_pause)
 
     def refused(self, wrong: Agent3Error) -> Agent3Error:
-        """An admitted callback whose body could not be read at all."""
-        return self._refused("malformed", wrong)
+        """Count an admitted callback whose body could not be read; the same error."""
+        return self._reject("malformed", wrong)
 
     def challenge(self, key: str, asked: str) -> str:
-        """What an agent is answered that first asks whether an address is ours; NotFound where it is not.
+        """The answer to an agent that first asks whether an address is ours; NotFound if it is not.
 
-        Any process of the house is asked that, also one that does not wait.
+        Any gateway with our secret may be asked that, also one where no call waits.
         """
-        genuine = _KEY.fullmatch(key) and hmac.compare_digest(self._proof(key[:16]), key[16:])
+        genuine = _KEY.fullmatch(key) and hmac.compare_digest(self._derive("proof", key[:16])[:16], key[16:])
         if not genuine or not _CHALLENGE.fullmatch(asked):
-            raise self._refused("unknown", NotFound("There is no such callback. Its address is in the configuration."))
+            raise self._reject("unknown", NotFound("There is no such callback. Its address is in the configuration."))
         return asked
 
-    def _refused(self, result: str, wrong: Agent3Error) -> Agent3Error:
+    def _reject(self, result: str, error: Agent3Error) -> Agent3Error:
         self._count(result)
-        log.info("a callback was refused (%s): %s", result, wrong.message)
-        return wrong
+        log.info("a callback was refused (%s): %s", result, error.message)
+        return error
 
     def _count(self, result: str) -> str:
-        self.came[result] += 1
+        self.results[result] += 1
         self._counted(result)
         return result
 
-    def _proof(self, name: str) -> str:
-        return self._derived("proof", name)[:16]
-
-    def _token(self, key: str) -> str:
-        return self._derived("token", key)
-
-    def _derived(self, use: str, name: str) -> str:
+    def _derive(self, use: str, name: str) -> str:
         return hmac.digest(self._secret, f"{use} {name}".encode("utf-8", "surrogatepass"), hashlib.sha256).hex()
 
 
-def _task_of(item: Item) -> str:
-    return item.id if isinstance(item, Task) else item.task_id or ""
-
-
-def _is_new(seen: OrderedDict[bytes, None], notice: bytes, most: int) -> bool:
-    if notice in seen:
+def _add_new(seen: OrderedDict[bytes, None], digest: bytes, most: int) -> bool:
+    """Add a digest to a bounded memory; whether it is new there."""
+    if digest in seen:
         return False
-    seen[notice] = None
+    seen[digest] = None
     if len(seen) > most:
         seen.popitem(last=False)
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import agent3.a2a
 from agent3 import A2AEncryption, AgentCapability, AgentCard, AgentExecutor, AgentRegistry, MessageType
 from agent3.errors import CallTimeout, Unauthenticated
 from agent3.model import Principal
+from agent3.protocols.a2a.agents import mailboxes
 from agent3.protocols.a2a.cards.negotiation import Wants
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone
@@ -22,7 +24,7 @@ from agent3.queue import Rules
 from agent3.settings import Calls, Settings, Storage
 from tests.support.a2a_peers import official
 
-SOON = 20.0
+SOON = 60.0
 QUICK = Calls(backoff=0.001, backoff_max=0.002, retries=0, breaker_failures=100)
 
 
@@ -41,8 +43,8 @@ class Hotel:
         self.came = threading.Event()
         self.gate = threading.Event()
         self.agent = LocalAgent("hotel", description="Rooms")
-        for one in (self.book, self.hold, self.note, self.fail):
-            self.agent.add(one)
+        for function in (self.book, self.hold, self.note, self.fail):
+            self.agent.add(function)
 
     def book(self, city: str, nights: int) -> dict[str, Any]:
         """Book a room."""
@@ -50,6 +52,8 @@ class Hotel:
 
     def hold(self, city: str) -> str:
         """Wait until it is let."""
+        self.heard.append(city)
+        self.came.set()
         self.gate.wait(SOON)
         return f"held in {city}"
 
@@ -91,9 +95,9 @@ def agency(core: Standalone, *known: AgentCard, **more: Any) -> AgentExecutor:
 @pytest.mark.requirement("RF-013-22", "RF-013-31")
 def test_an_agent_known_by_its_address_is_asked_and_answers(core: Standalone, url: str) -> None:
     with agency(core, elsewhere(url)) as sender:
-        told = sender.request("hotel", "book", {"city": "Rome", "nights": 2}, timeout=SOON)
-        assert (told.message_type, told.from_agent) == (MessageType.RESPONSE, "hotel")
-        assert told.content == {"status": "success", "result": {"city": "Rome", "nights": 2}}
+        reply = sender.request("hotel", "book", {"city": "Rome", "nights": 2}, timeout=SOON)
+        assert (reply.message_type, reply.from_agent) == (MessageType.RESPONSE, "hotel")
+        assert reply.content == {"status": "success", "result": {"city": "Rome", "nights": 2}}
         wrong = sender.request("hotel", "bok", {}, timeout=SOON).content
         assert (wrong["error"]["code"], "book" in wrong["error"]["message"]) == ("capability_not_found", True)
         failed = sender.request("hotel", "fail", {}, timeout=SOON).content
@@ -104,8 +108,8 @@ def test_an_agent_known_by_its_address_is_asked_and_answers(core: Standalone, ur
 
 def test_an_agent_of_the_official_sdk_is_asked_in_words(core: Standalone) -> None:
     with official("HTTP+JSON", "1.0") as peer, agency(core, elsewhere(peer.url)) as sender:
-        told = sender.request("hotel", "talk", {"message": "a room, please"}, timeout=SOON)
-        assert told.content == {"status": "success", "result": "echo: a room, please"}
+        reply = sender.request("hotel", "talk", {"message": "a room, please"}, timeout=SOON)
+        assert reply.content == {"status": "success", "result": "echo: a room, please"}
         asked = sender.request("hotel", "talk", {"message": "ask me"}, timeout=SOON).content
         assert (asked["status"], asked["questions"]) == ("needs", ["Which size?"])
 
@@ -113,8 +117,8 @@ def test_an_agent_of_the_official_sdk_is_asked_in_words(core: Standalone) -> Non
 def test_an_event_is_broadcast_to_an_agent_elsewhere(core: Standalone, hotel: Hotel, url: str) -> None:
     with agency(core, elsewhere(url)) as sender:
         sender.subscribe_agent("hotel", "trips.*", "note")
-        told = sender.broadcast("trips.rome", {"text": "to Rome"})
-        assert told.sent == ("hotel",)
+        broadcast = sender.broadcast("trips.rome", {"text": "to Rome"})
+        assert broadcast.sent == ("hotel",)
         assert hotel.came.wait(SOON)
         assert hotel.heard == ["to Rome"]
 
@@ -137,7 +141,7 @@ def test_what_does_not_arrive_is_tried_again(core: Standalone, hotel: Hotel) -> 
     port, away = a_free_port(), Standalone()
     with agency(core, elsewhere(f"http://127.0.0.1:{port}")) as sender:
         patient = Rules(attempts=1_000, first_delay=0.01, longest_delay=0.05)
-        sender._post.rule(sender._courier.box_for("hotel"), patient)
+        sender._mailboxes.set_rules(sender._delivery.box_for("hotel"), patient)
         sent = sender.send_message("hotel", MessageType.REQUEST, "book", {"city": "Rome", "nights": 1})
         with pytest.raises(CallTimeout):
             sender.wait_for_response(sent, 0.1)
@@ -152,14 +156,16 @@ def test_what_does_not_arrive_is_tried_again(core: Standalone, hotel: Hotel) -> 
 def test_what_never_arrives_is_a_dead_letter_and_is_replayed(core: Standalone, hotel: Hotel) -> None:
     port, away = a_free_port(), Standalone()
     with agency(core, elsewhere(f"http://127.0.0.1:{port}")) as sender:
-        sender._post.rule(sender._courier.box_for("hotel"), Rules(attempts=2, first_delay=0.01, longest_delay=0.02))
+        sender._mailboxes.set_rules(
+            sender._delivery.box_for("hotel"), Rules(attempts=2, first_delay=0.01, longest_delay=0.02)
+        )
         failed = sender.request("hotel", "book", {"city": "Rome", "nights": 1}, timeout=SOON)
         assert failed.content["error"]["code"] == "unavailable"
         (letter,) = sender.dead_letters()
         assert (letter.message_id, letter.attempts) == (failed.correlation_id, 2)
         with agent3.a2a.listening(hotel.agent, port=port, core=away):
             assert sender.replay_dead_letters(letter.message_id) == 1
-            again = core.run(sender._post.read("agency", f"{letter.message_id} hotel", SOON))
+            again = core.run(sender._mailboxes.read_answer("agency", f"{letter.message_id} hotel", SOON))
             assert again is not None
             assert b'"success"' in again
         assert sender.dead_letters() == []
@@ -218,3 +224,38 @@ def test_what_was_sent_before_the_process_ended_is_delivered_by_the_next(tmp_pat
     assert hotel.heard == ["from the first process"]
     hotel.gate.set()
     away.close()
+
+
+@pytest.mark.requirement("RF-013-36")
+def test_what_is_being_delivered_when_the_core_is_closed_is_finished(
+    tmp_path: Path, hotel: Hotel, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, waited = threading.Event(), list[bool]()
+    close_all = mailboxes.Mailboxes._close
+
+    async def close(boxes: mailboxes.Mailboxes) -> None:
+        ending = asyncio.ensure_future(close_all(boxes))
+        waited.append(not (await asyncio.wait([ending], timeout=0.5))[0])
+        closing.set()
+        await ending
+
+    monkeypatch.setattr(mailboxes, "_GRACE", SOON)
+    monkeypatch.setattr(mailboxes.Mailboxes, "_close", close)
+    settings = Settings(calls=QUICK, storage=Storage(url=f"sqlite:///{tmp_path}/mail.db"))
+    here = Standalone(settings)
+    sender = agency(here, elsewhere(url))
+    sender.send_message("hotel", MessageType.EVENT, "hold", {"city": "Rome"})
+    assert hotel.came.wait(SOON)
+    sender.close()
+    leaving = threading.Thread(target=here.close)
+    leaving.start()
+    assert closing.wait(SOON)
+    hotel.gate.set()
+    leaving.join(SOON)
+    assert not leaving.is_alive()
+    assert waited == [True]
+    again = Standalone(settings)
+    with agency(again, elsewhere(url)) as next_sender:
+        assert (next_sender.waiting("hotel"), next_sender.dead_letters()) == (0, [])
+    again.close()
+    assert hotel.heard == ["Rome"]

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.errors import NotFound
 from agent3.protocols.a2a.peer import push_receiver as module
-from agent3.protocols.a2a.peer.push_receiver import Hearing, Notices
+from agent3.protocols.a2a.peer.push_receiver import Notices, PushTrust
 
 ADDRESS = "https://gateway.example/callbacks/a2a"
 SECRET = b"s" * 32
@@ -19,7 +19,7 @@ BODY = b'{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_S
 def test_the_ids_of_notices_take_little_room_however_long_they_are() -> None:
     async def main() -> None:
         notices = Notices(ADDRESS, SECRET)
-        key = notices.key("message")
+        key = notices.key_for("message")
         notices.expect(key)
         tracemalloc.start()
         try:
@@ -36,7 +36,7 @@ def test_the_ids_of_notices_take_little_room_however_long_they_are() -> None:
 def test_any_process_of_the_house_answers_for_an_address_of_ours() -> None:
     async def main() -> None:
         ours, other, stranger = Notices(ADDRESS, SECRET), Notices(ADDRESS, SECRET), Notices(ADDRESS, b"t" * 32)
-        key = ours.key("message")
+        key = ours.key_for("message")
         ours.expect(key)
         assert ours.challenge(key, "abc") == other.challenge(key, "abc") == "abc"
         for notices, name in ((stranger, key), (other, "0" * 32), (other, key[:-1] + "g"), (other, "")):
@@ -47,25 +47,25 @@ def test_any_process_of_the_house_answers_for_an_address_of_ours() -> None:
 
 
 def test_the_other_processes_are_not_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REST", 0.05)
+    monkeypatch.setattr(module, "_PASS_ON_EVERY", 0.05)
 
     async def main() -> None:
-        told: list[str] = []
+        passed: list[str] = []
         again = asyncio.Event()
 
         def pass_on(key: str) -> bool:
-            told.append(key)
-            if len(told) == 2:
+            passed.append(key)
+            if len(passed) == 2:
                 again.set()
             return True
 
         notices = Notices(ADDRESS, SECRET, pass_on=pass_on)
-        key = notices.key("message")
+        key = notices.key_for("message")
         assert {notices.take(key, {"webhook-id": str(number)}, BODY) for number in range(50)} == {"passed"}
-        assert told == [key]
+        assert passed == [key]
         assert notices.take(key, {"webhook-id": "7"}, BODY) == "repeated"
-        await asyncio.wait_for(again.wait(), 10)  # what came meanwhile is told once, and not lost
-        assert told == [key, key]
+        await asyncio.wait_for(again.wait(), 60)  # what came meanwhile is told once, and not lost
+        assert passed == [key, key]
 
     asyncio.run(main())
 
@@ -74,12 +74,12 @@ def test_a_push_that_comes_late_has_come() -> None:
     async def main() -> None:
         notices = Notices(ADDRESS, SECRET)
         for late in (lambda key: notices.take(key, {}, BODY), notices.knock):
-            key = notices.key(repr(late))
+            key = notices.key_for(repr(late))
             wait = notices.expect(key, repr(late))
-            notices.done(key)
-            assert not wait.hearing.heard
+            notices.end(key)
+            assert not wait.trust.reliable
             late(key)
-            assert wait.hearing.heard
+            assert wait.trust.reliable
 
     asyncio.run(main())
 
@@ -87,19 +87,19 @@ def test_a_push_that_comes_late_has_come() -> None:
 def test_words_that_may_have_been_missed_are_no_push() -> None:
     async def main() -> None:
         notices = Notices(ADDRESS, SECRET)
-        wait = notices.expect(notices.key("message"), "agent")
+        wait = notices.expect(notices.key_for("message"), "agent")
         notices.knock("")
-        assert await wait.within(0.0)
-        assert not wait.hearing.heard
+        assert await wait.wait(0.0)
+        assert not wait.trust.reliable
 
     asyncio.run(main())
 
 
 def test_an_agent_is_asked_to_push_again_after_a_while_or_when_a_push_comes() -> None:
-    hearing = Hearing()
-    assert [hearing.miss(5.0) for _ in range(3)] == [False, False, True]
-    assert not hearing.pushes(604.0)
-    assert hearing.pushes(605.0)
-    hearing.hear()
-    assert hearing.pushes(6.0)
-    assert hearing.heard
+    trust = PushTrust()
+    assert [trust.record_miss(5.0) for _ in range(3)] == [False, False, True]
+    assert not trust.may_ask(604.0)
+    assert trust.may_ask(605.0)
+    trust.confirm()
+    assert trust.may_ask(6.0)
+    assert trust.reliable
