@@ -446,10 +446,11 @@ class Turn:
 
 
 class _NotRunning(Turn):
-    """The turn of a call that does not run: one that was read from storage, or is still being put together."""
+    """The turn of a call that no Runner runs: read from storage, still being put together, or given to a connector by
+    hand. All such calls share it, so whatever is set on it is forgotten."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"this call does not run, so {name!r} cannot be set on its turn")
+        """Forget it."""
 
     def emit(self, event: Event) -> None:
         """Nobody hears it."""

@@ -31,7 +31,7 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.identity.secrets import Secret, redact_event, redact_outcome
-from agent3.model import Agent, Call, Capability, Event, Failed, Outcome, Route, Working
+from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
 from agent3.protocols.a2a.peer.bindings import RequestOptions
@@ -155,12 +155,12 @@ class A2AConnector:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
         route, live = call.route, call.live
         assert route is not None
-        filters = live.filters if live is not None else ()
+        filters = live.filters
         # Tokens that the peer acquires for this agent: neither an event nor the outcome may show them.
         acquired: set[Secret] = set()
         outcome: Outcome | None = None
         try:
-            agent: Agent | None = live.agent if live is not None else None
+            agent = live.agent
             # A card in the directory that came from this very address need not be fetched.
             document: Mapping[str, Any] | None = None
             if agent is not None and agent.card.get("skills") is not None and agent.source == source_of(route.address):
@@ -172,8 +172,7 @@ class A2AConnector:
                 return redact_event(event, acquired)
 
             acquired.update(peer.credential.hidden())
-            if live is not None:
-                live.filters = (redact, *filters)
+            live.filters = (redact, *filters)
             try:
                 outcome = await self._turn(call, route, peer)
             finally:
@@ -181,8 +180,7 @@ class A2AConnector:
         except Agent3Error as error:
             outcome = failed_by(_to_caller_error(error, call))
         finally:
-            if live is not None:
-                live.filters = filters
+            live.filters = filters
             if not isinstance(outcome, Working):
                 end_wait(self.notices, call)
         return redact_outcome(outcome, acquired)
