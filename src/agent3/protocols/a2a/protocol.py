@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
 from starlette.types import Scope
 
 from agent3.calls.outbox import KEY
@@ -121,7 +119,7 @@ class A2A(Protocol):
     pushes: Pushes | None = None
 
     def doors(self) -> Sequence[Door]:
-        doors = A2ADoors(self)
+        doors = A2ADoors(self.services, self.connector, keys=self.keys, pushes=self.pushes)
         grpc = self.services.settings.server.grpc_port
 
         async def listen(url: str, judge: Callable[[Scope], Awaitable[None]]) -> Listening | None:

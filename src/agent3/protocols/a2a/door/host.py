@@ -1,0 +1,147 @@
+"""What the gateway serves over A2A: every agent that the caller may call, by name, by skill, or by the words said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from agent3._version import __version__
+from agent3.definitions import AgentCapability, AgentCard
+from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, ValidationError
+from agent3.gateway import Caller, Gateway
+from agent3.model import Agent, Capability, Principal
+from agent3.protocols.a2a.agents.authoring import card_of, skill_of
+from agent3.protocols.a2a.door.targeting import Wish, aim, wish
+from agent3.protocols.a2a.door.tasks import Aim
+from agent3.protocols.a2a.wire.types import Message
+from agent3.settings import Settings
+
+__all__ = ["DOOR", "GatewayHost"]
+
+DOOR: Final = "a2a"
+ASK: Final = "ask"
+"""The skill of the gateway itself: whatever fits the words."""
+_MOST_SKILLS = 1_000
+"""Skills in the card of the gateway."""
+_ABOUT = (
+    "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
+    "or an agent as tenant; a message that names none goes to the agent that fits its words best."
+)
+
+
+class GatewayHost:
+    """Finds the target of a message, and makes the cards of the gateway and of its agents."""
+
+    def __init__(self, gateway: Gateway, settings: Settings):
+        self._gateway = gateway
+        # How callers show who they are; nothing where everybody is the local person.
+        self._schemes: dict[str, Any] = {}
+        if settings.clients or settings.oauth.issuers:
+            told = "A key of a client, or an access token"
+            self._schemes["bearer"] = {"type": "http", "scheme": "bearer", "description": told}
+        if settings.clients:
+            self._schemes["apiKey"] = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+
+    async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
+        """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
+        gateway, wanted = self._gateway, wish(message)
+        try:
+            known = gateway.directory.peek(tenant) if tenant is not None else None
+            if known is not None and gateway.offered(known, principal):
+                agent = known
+            else:
+                agent, wanted = await self._find_agent(principal, wanted, tenant, message.metadata or {})
+            if agent.status in ("suspended", "retired"):
+                raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
+            return aim(agent, gateway.offered(agent, principal), wanted)
+        except Agent3Error as refusal:
+            await gateway.refuse(Caller(principal, DOOR), tenant or "", wanted.name or "", refusal)
+            raise
+
+    async def card(
+        self, principal: Principal | None, tenant: str | None = None, extended: bool = False
+    ) -> AgentCard | None:
+        """The gateway's card with the skills that the caller may call; strangers see what it is, and how to come in.
+
+        The card of an agent is for those who may call it.
+        """
+        if tenant is None:
+            card = _gateway_card(await self._skills(principal) if principal is not None else [])
+        elif principal is None:
+            raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
+        else:
+            agent = await self._get(tenant, principal)
+            card = card_of(agent, self._gateway.offered(agent, principal))
+        if not self._schemes:
+            return card
+        security = [{name: []} for name in self._schemes]
+        return card.model_copy(update={"security_schemes": self._schemes, "security": security})
+
+    async def _find_agent(
+        self, principal: Principal, wanted: Wish, tenant: str | None, metadata: dict[str, Any]
+    ) -> tuple[Agent, Wish]:
+        """The agent that is meant, and what is left of the wish for it."""
+        directory, offered = self._gateway.directory, self._gateway.offered
+        named = tenant or next(
+            (metadata[key] for key in ("agentId", "agent") if isinstance(metadata.get(key), str)), None
+        )
+        if named is not None:
+            return await self._get(named, principal), wanted
+        if wanted.name is None or wanted.name == ASK:
+            hits = await directory.search(wanted.text, 1, lambda agent: bool(offered(agent, principal)))
+            if not hits:
+                raise AgentNotFound(
+                    "No agent fits this message. Name one as tenant, or a skill as skillId: agent/skill."
+                )
+            return hits[0].agent, wanted._replace(name=None)
+        # A skill is named as in the card, or by itself where only one agent has it.
+        name, found, skill = wanted.name.partition("/")
+        if found:
+            return await self._get(name, principal), wanted._replace(name=skill)
+        having = [
+            agent
+            for agent in await directory.everything()
+            if any(capability.name == name for capability in offered(agent, principal))
+        ]
+        if len(having) == 1:
+            return having[0], wanted
+        if having:
+            names = ", ".join(f"{agent.id}/{name}" for agent in having[:20])
+            raise ValidationError(f"Several agents have a skill {name[:100]!r}. Name one of them as skillId: {names}")
+        return await self._get(name, principal), wanted._replace(name=None)
+
+    async def _get(self, agent: str, principal: Principal) -> Agent:
+        return await self._gateway.directory.get(agent, lambda one: bool(self._gateway.offered(one, principal)))
+
+    async def _skills(self, principal: Principal) -> list[AgentCapability]:
+        found: list[AgentCapability] = []
+        for agent in await self._gateway.directory.everything():
+            if agent.status not in ("suspended", "retired"):
+                found += _skills_of(agent, self._gateway.offered(agent, principal))
+            if len(found) >= _MOST_SKILLS:
+                break
+        return found[:_MOST_SKILLS]
+
+
+def _skills_of(agent: Agent, offered: Sequence[Capability]) -> list[AgentCapability]:
+    """The capabilities of an agent as skills of the gateway, each named with its agent."""
+    skills = []
+    for capability in offered:
+        skill = skill_of(capability)
+        tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
+        name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
+        skills.append(skill.model_copy(update={**name, "tags": tags}))
+    return skills
+
+
+def _gateway_card(skills: list[AgentCapability]) -> AgentCard:
+    ask = AgentCapability(
+        id=ASK,
+        name="Ask for anything",
+        description="Say what you need in plain words; the agent that fits best is found and called.",
+        tags=["routing", "search"],
+        examples=["I want a pepperoni pizza"],
+    )
+    return AgentCard(
+        agent_id="agent3", name="agent3 gateway", description=_ABOUT, version=__version__, capabilities=[ask, *skills]
+    )
