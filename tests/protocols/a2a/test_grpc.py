@@ -47,7 +47,7 @@ from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
 from agent3.protocols.a2a.grpc.channel import GrpcChannel
 from agent3.protocols.a2a.grpc.codecs import read_status, write_status
-from agent3.protocols.a2a.grpc.messages import V03, V10
+from agent3.protocols.a2a.grpc.protobuf import V03, V10
 from agent3.protocols.a2a.peer.client import A2AClient
 from agent3.protocols.a2a.wire.errors import PushNotSupported, VersionNotSupported
 from agent3.protocols.a2a.wire.types import (
@@ -99,12 +99,12 @@ LATER = {"deviceCode", "pkceRequired"}
 
 @pytest.mark.parametrize(("schema", "official"), [(V10, wire), (V03, third)])
 def test_every_field_of_the_tables_has_the_number_of_the_official_descriptors(schema: Any, official: Any) -> None:
-    for name, message in schema._messages.items():
+    for name, message in schema.messages.items():
         found = getattr(official, ALIKE.get(name, name), None)
         if found is None:
             assert name in ("Empty", "DeviceFlow")
             continue
-        ours = {field.name: number for number, field in message._by_number.items() if field.name not in LATER}
+        ours = {field: number for field, number in message.numbers.items() if field not in LATER}
         theirs = {field.json_name: field.number for field in found.DESCRIPTOR.fields}
         assert ours == {name: number for name, number in theirs.items() if name not in LATER}, name
 
@@ -158,7 +158,7 @@ def test_unknown_fields_are_read_over() -> None:
         (b"\x12", "does not end"),
         (b"\xff" * 11, "does not end"),
         (b"\x12\x01\xff", "UTF-8"),
-        (b"\x13\x00", "unknown kind"),
+        (b"\x13\x00", "unknown wire type"),
     ],
 )
 def test_what_is_no_protobuf_is_refused(data: bytes, words: str) -> None:
@@ -366,7 +366,7 @@ def test_tasks_are_listed_in_1_0_alone(door: tuple[str, str]) -> None:
     tell(door[1], "1.0", story)
 
     async def before(channel: GrpcChannel) -> None:
-        with pytest.raises(RequestError, match=r"not in the gRPC binding of 0\.3"):
+        with pytest.raises(RequestError, match=r"not in the gRPC binding of A2A 0\.3"):
             await channel.ask(ListTasks())
 
     tell(door[1], "0.3", before)

@@ -270,7 +270,7 @@ def _body(item: Item, generation: Generation) -> str:
 def _written(item: Item, generation: Generation) -> bytes:
     codec = CODECS[generation]
     asked = GetTask(id=item.id if isinstance(item, Task) else item.task_id or "")
-    return codec.item(item, asked) if generation == "1.0" else codec.result(asked, item)  # type: ignore[arg-type]
+    return codec.write_item(item, asked) if generation == "1.0" else codec.write_result(asked, item)  # type: ignore[arg-type]
 
 
 def _discreet(item: Item) -> Item:

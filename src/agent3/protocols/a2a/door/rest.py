@@ -49,7 +49,7 @@ class RestDoor:
 
     async def refuse(self, talk: Talk, wrong: Agent3Error) -> None:
         """Tell what went wrong, in the words of the generation that was spoken."""
-        status, body = self._codecs[talk.words].error(wrong)
+        status, body = self._codecs[talk.words].write_error(wrong)
         more = (*refusal_headers(wrong), *self._desk.echo(talk))
         if isinstance(wrong, MethodNotAllowed) and "allow" in wrong.data:
             more = (*more, (b"allow", str(wrong.data["allow"]).encode("latin-1")))
@@ -60,24 +60,24 @@ class RestDoor:
         route, values = codec.match(talk.scope["method"], path)
         self._check_version(talk)
         principal = self._desk.who(talk.scope)
-        self._desk.offer(route.operation)
+        self._desk.offer(route.method)
         body = await self._desk.body(talk)
         if body and talk.heard.kind not in _KINDS:
             raise ContentTypeNotSupported(f"{talk.heard.kind[:100]!r} is not taken here. Send application/json.")
-        request = self._desk.taken(talk, codec.request(route, values, _query(talk), body))
+        request = self._desk.taken(talk, codec.read_request(route, values, _query(talk), body))
         if streams(request):
             frames = self._frames(talk, principal, request, codec)
             await stream(
                 talk.receive,
                 talk.send,
                 frames,
-                lambda wrong: jsonrpc.sse(msgspec.json.encode(codec.error(wrong)[1]), event="error"),
+                lambda wrong: jsonrpc.sse(msgspec.json.encode(codec.write_error(wrong)[1]), event="error"),
                 more=self._desk.echo(talk),
                 beat=self._desk.beat,
             )
             return
         value = await self._desk.answered(talk, principal, request)
-        await answer(talk.send, 200, codec.result(request, value), _kind(talk), self._desk.echo(talk))
+        await answer(talk.send, 200, codec.write_result(request, value), _kind(talk), self._desk.echo(talk))
 
     def _check_version(self, talk: Talk) -> None:
         """A path of 1.0 without a version is one of 0.3 by the specification, which has no such path."""
@@ -91,7 +91,7 @@ class RestDoor:
         self, talk: Talk, principal: Principal, request: Request, codec: RestCodec
     ) -> AsyncGenerator[bytes, None]:
         async for number, item in self._desk.items(talk, principal, request):
-            yield jsonrpc.sse(codec.item(item, request), id=str(number))
+            yield jsonrpc.sse(codec.write_item(item, request), id=str(number))
 
 
 def _is_third(talk: Talk, path: str) -> bool:

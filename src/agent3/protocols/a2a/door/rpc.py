@@ -20,8 +20,9 @@ from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Desk, streams
 from agent3.protocols.a2a.door.http import Talk, answer, refusal_headers, stream
-from agent3.protocols.a2a.wire import CODECS, METHODS, Codec, generation_of
+from agent3.protocols.a2a.wire import CODECS, Codec, generation_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, VersionNotSupported
+from agent3.protocols.a2a.wire.operations import OWNERS
 from agent3.protocols.a2a.wire.types import Generation, GetCard, Request
 
 __all__ = ["RpcDoor"]
@@ -80,17 +81,17 @@ class RpcDoor:
         if (wrong := talk.scope.pop(_REFUSED, None)) is not None:
             raise wrong
         principal = self._desk.who(talk.scope)
-        if METHODS.get(said.method, "") is None and not talk.heard.version:
+        if OWNERS.get(said.method, "") is None and not talk.heard.version:
             talk.words = await self._remembered(talk, said, principal)
         self._desk.offer(said.method)
         codec = CODECS[talk.words]
-        request = self._desk.taken(talk, codec.request(said.method, said.params))
+        request = self._desk.taken(talk, codec.read_request(said.method, said.params))
         self._remember(principal, talk.words)
         if streams(request):
             await self._stream(talk, self._frames(talk, principal, request, codec))
             return
         value = await self._desk.answered(talk, principal, request)
-        result = jsonrpc.result_raw(talk.key, codec.result(request, value))
+        result = jsonrpc.result_raw(talk.key, codec.write_result(request, value))
         await answer(talk.send, 200, result, more=self._desk.echo(talk))
 
     async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
@@ -105,7 +106,7 @@ class RpcDoor:
         self._remember(principal, talk.words)
         try:
             value = await self._desk.answered(talk, principal, request)
-            return jsonrpc.result_raw(talk.key, codec.result(request, value))
+            return jsonrpc.result_raw(talk.key, codec.write_result(request, value))
         except Agent3Error as wrong:
             talk.scope[_REFUSED] = wrong
         except Exception:
@@ -121,12 +122,12 @@ class RpcDoor:
         try:
             jsonrpc.check_bytes(body, limits)
             said = _envelopes.decode(body)
-            if said.jsonrpc != "2.0" or METHODS.get(said.method) is None:
+            if said.jsonrpc != "2.0" or OWNERS.get(said.method) is None:
                 return None
             talk.key, talk.words = said.id, self._generation(talk, said)
             self._desk.offer(said.method)
             codec = CODECS[talk.words]
-            request = self._desk.taken(talk, codec.request(said.method, said.params))
+            request = self._desk.taken(talk, codec.read_request(said.method, said.params))
         except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return None if streams(request) or isinstance(request, GetCard) else (codec, request)
@@ -179,7 +180,7 @@ class RpcDoor:
         self, talk: Talk, principal: Principal, request: Request, codec: Codec
     ) -> AsyncGenerator[bytes, None]:
         async for number, item in self._desk.items(talk, principal, request):
-            yield jsonrpc.sse(jsonrpc.result_raw(talk.key, codec.item(item, request)), id=str(number))
+            yield jsonrpc.sse(jsonrpc.result_raw(talk.key, codec.write_item(item, request)), id=str(number))
 
     async def _refuse(self, talk: Talk, wrong: Agent3Error) -> None:
         if isinstance(wrong, RequestError) and talk.key is None:
@@ -190,7 +191,7 @@ class RpcDoor:
         await answer(talk.send, _status(wrong), self._error(talk, wrong), more=more)
 
     def _error(self, talk: Talk, wrong: Agent3Error) -> bytes:
-        return msgspec.json.encode({"jsonrpc": "2.0", "id": talk.key, "error": CODECS[talk.words].error(wrong)})
+        return msgspec.json.encode({"jsonrpc": "2.0", "id": talk.key, "error": CODECS[talk.words].write_error(wrong)})
 
 
 def _status(wrong: Agent3Error) -> int:

@@ -90,7 +90,7 @@ class GrpcDoor:
             principal, request = await self._asked(talk, endpoint.desk, codec, rpc, data)
             value = await asyncio.shield(self._kept(_answered(talk, endpoint.desk, principal, request)))
             await _greet(talk, endpoint.desk, context)
-            return codec.result(rpc, request, value)
+            return codec.write_result(rpc, request, value)
         except Exception as wrong:  # noqa: BLE001 - it is told, and logged where it is a surprise
             await self._refuse(talk, wrong, context)
 
@@ -107,9 +107,9 @@ class GrpcDoor:
                 opened = await asyncio.shield(opening)
                 await _greet(talk, endpoint.desk, context)
                 for _, item in opened:
-                    yield codec.item(item, request)
+                    yield codec.write_item(item, request)
                 async for _, item in items:
-                    yield codec.item(item, request)
+                    yield codec.write_item(item, request)
             finally:
                 self._kept(_closed(items, opening))
         except Exception as wrong:  # noqa: BLE001 - it is told, and logged where it is a surprise
@@ -126,7 +126,7 @@ class GrpcDoor:
             await self._judge(talk.scope)
         principal = desk.who(talk.scope)
         desk.offer(rpc.name)
-        return principal, desk.taken(talk, codec.request(rpc, data, desk.limits))
+        return principal, desk.taken(talk, codec.read_request(rpc, data, desk.limits))
 
     def _check_unsigned(self, talk: Talk) -> None:
         """A signature is over a request of HTTP, with its path and its digest; here it would prove nothing."""

@@ -1,8 +1,7 @@
-"""What A2A talks about, in the shapes of version 1.0: messages, tasks, artifacts, updates, and what can be asked.
+"""The model of A2A in the shapes of 1.0: messages, tasks, artifacts, updates, and what can be asked.
 
-The one internal model of this package. Each generation's codec in ``agent3.protocols.a2a.wire`` turns its own wire into these
-and back; nothing else knows that there is more than one. Field names become camelCase in JSON, so these shapes are
-also the JSON of 1.0 itself.
+Every codec turns its wire into these structs and back; nothing outside ``wire`` knows that there is more than one
+generation. Field names become camelCase in JSON, so the structs are also the JSON of 1.0.
 """
 
 from __future__ import annotations
