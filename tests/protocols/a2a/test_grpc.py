@@ -24,6 +24,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import a2a_pb2 as wire
 from a2a.types import a2a_pb2_grpc as wire_grpc
 from a2a.utils.errors import TaskNotFoundError
+from google.api import field_behavior_pb2  # type: ignore[import-untyped]
 from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
@@ -49,6 +50,7 @@ from agent3.protocols.a2a.grpc.channel import GrpcChannel
 from agent3.protocols.a2a.grpc.codecs import read_status, write_status
 from agent3.protocols.a2a.grpc.protobuf import V03, V10
 from agent3.protocols.a2a.peer.client import A2AClient
+from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.errors import PushNotSupported, VersionNotSupported
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
@@ -90,6 +92,7 @@ ALIKE = {
     "CodeFlow": "AuthorizationCodeOAuthFlow",
     "TokenFlow": "ClientCredentialsOAuthFlow",
     "ImplicitFlow": "ImplicitOAuthFlow",
+    "PasswordFlow": "PasswordOAuthFlow",
     "DeviceFlow": "DeviceCodeOAuthFlow",
     "Named": "CancelTaskRequest",
 }
@@ -107,6 +110,19 @@ def test_every_field_of_the_tables_has_the_number_of_the_official_descriptors(sc
         ours = {field: number for field, number in message.numbers.items() if field not in LATER}
         theirs = {field.json_name: field.number for field in found.DESCRIPTOR.fields}
         assert ours == {name: number for name, number in theirs.items() if name not in LATER}, name
+
+
+def test_every_field_of_1_0_is_marked_as_in_the_official_descriptors() -> None:
+    for name, fields in tables.parse(tables.V10_PROTO).items():
+        official = getattr(wire, ALIKE.get(name, name), None)
+        theirs = {field.json_name: field for field in official.DESCRIPTOR.fields} if official is not None else {}
+        for field in fields:
+            behavior = theirs[field.name].GetOptions().Extensions[field_behavior_pb2.field_behavior]
+            required = field_behavior_pb2.REQUIRED in behavior
+            oneof = theirs[field.name].containing_oneof
+            # "optional" of proto3 is an invisible oneof of one field.
+            optional = oneof is not None and len(oneof.fields) == 1
+            assert field.mark == ("!" if required else "?" if optional else ""), f"{name}.{field.name}"
 
 
 RICH: dict[str, Any] = {

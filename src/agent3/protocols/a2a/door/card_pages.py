@@ -205,7 +205,7 @@ def _written(card: AgentCard, wanted: str | None) -> dict[str, Any]:
     if wanted not in ("0.1", "0.3", "1.0"):
         raise ValidationError(f"There is no card in format {wanted[:40]!r}. There are 0.1, 0.3 and 1.0.")
     generation: Generation = wanted  # type: ignore[assignment]
-    return cards.to_wire(card, generation)
+    return card.to_wire(generation)
 
 
 def _unchanged(scope: Scope, tag: str) -> bool:

@@ -88,7 +88,7 @@ class Desk:
             value: Any = await engine.send(caller, request)
         else:
             value = await engine.handle(caller, request)
-        return await self._extensions.shown(value, caller, engine) if talk.active else value
+        return await self._extensions.extend(value, caller, engine) if talk.active else value
 
     async def card(self, talk: Talk, principal: Principal) -> Any:
         """The card of this address, for whoever asks by a call."""
@@ -104,7 +104,7 @@ class Desk:
             assert isinstance(request, Send)
             source = engine.stream(caller, request, after)
         async for number, item in source:
-            yield number, await self._extensions.shown(item, caller, engine) if talk.active else item
+            yield number, await self._extensions.extend(item, caller, engine) if talk.active else item
 
     def echo(self, talk: Talk) -> Headers:
         """The extensions that were activated, as clients of this generation look for them."""

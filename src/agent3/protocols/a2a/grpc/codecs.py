@@ -277,7 +277,7 @@ def _wrap_card(card: Mapping[str, Any]) -> dict[str, Any]:
     def wrap(security: Any) -> list[dict[str, Any]]:
         return [{"schemes": {name: {"list": scopes} for name, scopes in entry.items()}} for entry in security]
 
-    schemes = {name: card_formats.wrapped_scheme(scheme) for name, scheme in card.get("securitySchemes", {}).items()}
+    schemes = {name: card_formats.wrap_scheme(scheme) for name, scheme in card.get("securitySchemes", {}).items()}
     skills = [{**skill, "security": wrap(skill.get("security", ()))} for skill in card.get("skills", ())]
     return {**card, "securitySchemes": schemes, "security": wrap(card.get("security", ())), "skills": skills}
 
@@ -286,7 +286,7 @@ def _unwrap_card(card: Mapping[str, Any]) -> dict[str, Any]:
     def unwrap(security: Any) -> list[dict[str, Any]]:
         return [{n: scopes.get("list", []) for n, scopes in entry.get("schemes", {}).items()} for entry in security]
 
-    schemes = {name: card_formats.flat_scheme(scheme) for name, scheme in card.get("securitySchemes", {}).items()}
+    schemes = {name: card_formats.flatten_scheme(scheme) for name, scheme in card.get("securitySchemes", {}).items()}
     skills = [{**skill, "security": unwrap(skill.get("security", ()))} for skill in card.get("skills", ())]
     return {**card, "securitySchemes": schemes, "security": unwrap(card.get("security", ())), "skills": skills}
 

@@ -13,6 +13,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -249,19 +250,20 @@ class _Message:
         self.numbers: dict[str, int] = {}
         self._reading: dict[int, tuple[str, str, _Kind | _Message]] = {}
         self._writing: dict[str, tuple[bytes, str, _Kind | _Message]] = {}
-        self._always: list[tuple[str, Any]] = []
+        self._required: list[tuple[str, Any]] = []
 
     def add(self, field: tables.Field, kind: _Kind | _Message) -> None:
         self.numbers[field.name] = field.number
         self._reading[field.number] = field.name, field.form, kind
         # The values of maps are texts and messages, which lie in a message as the entries themselves do: as bytes.
         self._writing[field.name] = _varint(field.number << 3 | kind.wire), field.form, kind
-        if field.mark == "!" and (field.form or kind.empty is not None):
-            self._always.append((field.name, None if field.form else kind.empty))
+        empty = {"*": [], "%": {}}.get(field.form, kind.empty)
+        if field.mark == "!" and empty is not None:
+            self._required.append((field.name, empty))
 
     def read(self, source: Source, bounds: Bounds, depth: int) -> dict[str, Any]:
         _check_depth(depth)
-        found: dict[str, Any] = {name: [] if empty is None else empty for name, empty in self._always}
+        found: dict[str, Any] = {name: copy(empty) for name, empty in self._required}
         for number, wire, content in source.fields(bounds):
             known = self._reading.get(number)
             if known is None or known[2].wire != wire:

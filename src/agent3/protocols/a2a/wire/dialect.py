@@ -75,9 +75,10 @@ _WRAPPED: Final = "data_part_compat"
 """Where the metadata of a part say that its data was wrapped in an object: before 1.0, data had to be one. The name
 and the form, ``{"value": …}``, are those of the official SDK."""
 
-# A TypedDict is made from a table here, which type checkers cannot follow.
+# Types are made from tables here, which type checkers cannot follow.
 _typed_dict: Any = TypedDict
-
+_list: Any = list
+_dict: Any = dict
 
 # Plain tuples, because unpacking a named one costs more than everything else that is done with it.
 _Reading: TypeAlias = tuple[str, Any, Callable[[Any, str], Any] | None]
@@ -136,7 +137,7 @@ class Dialect:
             for field in self._fields[name]:
                 # What stands under "data" belongs to the agents, also where protobuf has room for objects only.
                 kind = Any if field.name == "data" and field.type == "object" else self._type_of(field.type)
-                kind = list[kind] if field.form == "*" else dict[str, kind] if field.form == "%" else kind  # type: ignore[valid-type]
+                kind = _list[kind] if field.form == "*" else _dict[str, kind] if field.form == "%" else kind
                 members[field.name] = kind if field.mark == "!" else NotRequired[kind | None]
             self._types[name] = _typed_dict(name, members)
         return self._types[name]
@@ -261,7 +262,7 @@ class Dialect:
         fields = [field for field in self._fields[name] if field.attribute in defaults and field.mark != "-"]
         writings: list[_Writing] = [
             # A required field is always written, as is one that is marked so: nothing equals NODEFAULT.
-            (field.name, NODEFAULT if field.mark else defaults[field.attribute], self._writer_of(field))
+            (field.name, NODEFAULT if field.mark in ("!", "+") else defaults[field.attribute], self._writer_of(field))
             for field in fields
         ]
         names = [field.attribute for field in fields]

@@ -3,13 +3,15 @@
 A line is a message with its fields, and a field is written ``name MARK =NUMBER :TYPE >ATTRIBUTE``, of which everything
 but the name may be missing:
 
-* ``!`` marks a field that must be there, ``+`` one that is also written when it is empty, ``-`` one that is only read;
+* ``!`` marks a field that must be there, ``?`` one whose absence is not the same as being empty, ``+`` one that is also
+  written when it is empty, and ``-`` one that is only read;
 * the number is that of protobuf;
 * the type is text unless it is given; ``*`` before it makes a list and ``%`` a map from texts;
 * the attribute is that of ``wire.types``, where it is not just the name in snake case.
 
 ``wire.dialect`` turns tables into JSON codecs and ``grpc.protobuf`` into binary ones. The JSON of 1.0 needs no table,
-because the structs of ``wire.types`` are its messages. Tests hold the numbers against the official descriptors.
+because the structs of ``wire.types`` are its messages. Tests hold the numbers, and the marks of 1.0, against the official
+descriptors.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Field(NamedTuple):
     attribute: str
 
 
-_FIELD: Final = re.compile(r"(\w+)([!+-]?)(?:=(\d+))?(?::([*%]?)(\w+))?(?:>(\w+))?")
+_FIELD: Final = re.compile(r"(\w+)([!?+-]?)(?:=(\d+))?(?::([*%]?)(\w+))?(?:>(\w+))?")
 
 
 def parse(table: str) -> dict[str, list[Field]]:
@@ -102,20 +104,21 @@ _SECURITY: Final = """
 StringList list=1:*text
 SecurityScheme apiKeySecurityScheme=1:ApiKey httpAuthSecurityScheme=2:HttpAuth oauth2SecurityScheme=3:OAuth2 \
 openIdConnectSecurityScheme=4:OpenId mtlsSecurityScheme=5:Mtls
-ApiKey description=1 location=2 name=3
-HttpAuth description=1 scheme=2 bearerFormat=3
-OAuth2 description=1 flows=2:Flows oauth2MetadataUrl=3
-OpenId description=1 openIdConnectUrl=2
+ApiKey description=1 location!=2 name!=3
+HttpAuth description=1 scheme!=2 bearerFormat=3
+OAuth2 description=1 flows!=2:Flows oauth2MetadataUrl=3
+OpenId description=1 openIdConnectUrl!=2
 Mtls description=1
-Flows authorizationCode=1:CodeFlow clientCredentials=2:TokenFlow implicit=3:ImplicitFlow password=4:TokenFlow \
+Flows authorizationCode=1:CodeFlow clientCredentials=2:TokenFlow implicit=3:ImplicitFlow password=4:PasswordFlow \
 deviceCode=5:DeviceFlow
-CodeFlow authorizationUrl=1 tokenUrl=2 refreshUrl=3 scopes=4:%text pkceRequired=5:bool
-TokenFlow tokenUrl=1 refreshUrl=2 scopes=3:%text
+CodeFlow authorizationUrl!=1 tokenUrl!=2 refreshUrl=3 scopes!=4:%text pkceRequired=5:bool
+TokenFlow tokenUrl!=1 refreshUrl=2 scopes!=3:%text
 ImplicitFlow authorizationUrl=1 refreshUrl=2 scopes=3:%text
-DeviceFlow deviceAuthorizationUrl=1 tokenUrl=2 refreshUrl=3 scopes=4:%text
-AgentProvider url=1 organization=2
+PasswordFlow tokenUrl=1 refreshUrl=2 scopes=3:%text
+DeviceFlow deviceAuthorizationUrl!=1 tokenUrl!=2 refreshUrl=3 scopes!=4:%text
+AgentProvider url!=1 organization!=2
 AgentExtension uri=1 description=2 required=3:bool params=4:object
-AgentCardSignature protected=1 signature=2 header=3:object
+AgentCardSignature protected!=1 signature!=2 header=3:object
 """
 
 # 0.3 in protobuf, package a2a.v1, for gRPC and as the JSON of REST. Requests that only name something share "Named".
@@ -159,22 +162,22 @@ V03_REST: Final = f"{V03_PROTO}TaskPage tasks+:*Task nextPageToken+ pageSize+:in
 # 1.0 in protobuf, package lf.a2a.v1. A reply to a message is written as a StreamResponse: the numbers are the same.
 V10_PROTO: Final = f"""
 Part text=1 raw=2:bytes url=3 data=4:any metadata=5:object filename=6 mediaType=7
-Message messageId=1 contextId=2 taskId=3 role=4:Role parts!=5:*Part metadata=6:object extensions=7:*text \
+Message messageId!=1 contextId=2 taskId=3 role!=4:Role parts!=5:*Part metadata=6:object extensions=7:*text \
 referenceTaskIds=8:*text
 Artifact artifactId!=1 name=2 description=3 parts!=4:*Part metadata=5:object extensions=6:*text
 TaskStatus state!=1:TaskState message=2:Message timestamp=3:time
-Task id!=1 contextId=2 status=3:TaskStatus artifacts=4:*Artifact history=5:*Message metadata=6:object
-TaskStatusUpdateEvent taskId!=1 contextId=2 status=3:TaskStatus metadata=4:object
-TaskArtifactUpdateEvent taskId!=1 contextId=2 artifact=3:Artifact append=4:bool lastChunk=5:bool metadata=6:object
+Task id!=1 contextId=2 status!=3:TaskStatus artifacts=4:*Artifact history=5:*Message metadata=6:object
+TaskStatusUpdateEvent taskId!=1 contextId!=2 status!=3:TaskStatus metadata=4:object
+TaskArtifactUpdateEvent taskId!=1 contextId!=2 artifact!=3:Artifact append=4:bool lastChunk=5:bool metadata=6:object
 AuthenticationInfo scheme!=1 credentials=2
 TaskPushNotificationConfig tenant=1 id=2 taskId=3 url!=4 token=5 authentication=6:AuthenticationInfo
 SendMessageConfiguration acceptedOutputModes=1:*text taskPushNotificationConfig=2:TaskPushNotificationConfig \
-historyLength=3:int returnImmediately=4:bool
-SendMessageRequest tenant=1 message=2:Message configuration=3:SendMessageConfiguration metadata=4:object
-GetTaskRequest tenant=1 id!=2 historyLength=3:int
-ListTasksRequest tenant=1 contextId=2 status=3:TaskState pageSize=4:int pageToken=5 historyLength=6:int \
-statusTimestampAfter=7:time includeArtifacts=8:bool
-ListTasksResponse tasks=1:*Task nextPageToken=2 pageSize=3:int totalSize=4:int
+historyLength?=3:int returnImmediately=4:bool
+SendMessageRequest tenant=1 message!=2:Message configuration=3:SendMessageConfiguration metadata=4:object
+GetTaskRequest tenant=1 id!=2 historyLength?=3:int
+ListTasksRequest tenant=1 contextId=2 status=3:TaskState pageSize?=4:int pageToken=5 historyLength?=6:int \
+statusTimestampAfter=7:time includeArtifacts?=8:bool
+ListTasksResponse tasks!=1:*Task nextPageToken!=2 pageSize!=3:int totalSize!=4:int
 CancelTaskRequest tenant=1 id!=2 metadata=3:object
 SubscribeToTaskRequest tenant=1 id!=2
 GetTaskPushNotificationConfigRequest tenant=1 taskId!=2 id!=3
@@ -184,15 +187,15 @@ GetExtendedAgentCardRequest tenant=1
 StreamResponse task=1:Task message=2:Message statusUpdate=3:TaskStatusUpdateEvent \
 artifactUpdate=4:TaskArtifactUpdateEvent
 Empty
-AgentInterface url=1 protocolBinding=2 tenant=3 protocolVersion=4
-AgentCapabilities streaming=1:bool pushNotifications=2:bool extensions=3:*AgentExtension extendedAgentCard=4:bool
+AgentInterface url!=1 protocolBinding!=2 tenant=3 protocolVersion!=4
+AgentCapabilities streaming?=1:bool pushNotifications?=2:bool extensions=3:*AgentExtension extendedAgentCard?=4:bool
 SecurityRequirement schemes=1:%StringList
-AgentSkill id=1 name=2 description=3 tags=4:*text examples=5:*text inputModes=6:*text outputModes=7:*text \
+AgentSkill id!=1 name!=2 description!=3 tags!=4:*text examples=5:*text inputModes=6:*text outputModes=7:*text \
 securityRequirements=8:*SecurityRequirement
-AgentCard name=1 description=2 supportedInterfaces=3:*AgentInterface provider=4:AgentProvider version=5 \
-documentationUrl=6 capabilities=7:AgentCapabilities securitySchemes=8:%SecurityScheme \
-securityRequirements=9:*SecurityRequirement defaultInputModes=10:*text defaultOutputModes=11:*text \
-skills=12:*AgentSkill signatures=13:*AgentCardSignature iconUrl=14
+AgentCard name!=1 description!=2 supportedInterfaces!=3:*AgentInterface provider=4:AgentProvider version!=5 \
+documentationUrl?=6 capabilities!=7:AgentCapabilities securitySchemes=8:%SecurityScheme \
+securityRequirements=9:*SecurityRequirement defaultInputModes!=10:*text defaultOutputModes!=11:*text \
+skills!=12:*AgentSkill signatures=13:*AgentCardSignature iconUrl?=14
 {_SECURITY.strip()}
 """
 
