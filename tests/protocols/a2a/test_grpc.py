@@ -664,7 +664,7 @@ def test_who_must_sign_is_told_that_grpc_carries_no_signatures(tmp_path: Path) -
             with pytest.raises(TargetRefused, match="gRPC carries no signatures"):
                 await channel.ask(ListTasks(), metadata=shown)
             signed = {**shown, "signature-input": 'sig1=("@method");created=1', "signature": "sig1=:AAAA:"}
-            with pytest.raises(TargetRefused, match="Signed requests are taken over HTTP alone"):
+            with pytest.raises(TargetRefused, match="Signed requests are accepted over HTTP only"):
                 await channel.ask(ListTasks(), metadata=signed)
 
         tell(f"127.0.0.1:{line.rpartition(' ')[2]}", "1.0", story)

@@ -257,7 +257,7 @@ class _Message:
         self._reading[field.number] = field.name, field.form, kind
         # The values of maps are texts and messages, which lie in a message as the entries themselves do: as bytes.
         self._writing[field.name] = _varint(field.number << 3 | kind.wire), field.form, kind
-        empty = {"*": [], "%": {}}.get(field.form, kind.empty)
+        empty: Any = {"*": [], "%": {}}.get(field.form, kind.empty)
         if field.mark == "!" and empty is not None:
             self._required.append((field.name, empty))
 
