@@ -83,7 +83,7 @@ def negotiate(card: AgentCard, wants: Wants) -> Agreement:
         for name in (name for name, skill in found.items() if skill is None):
             near = nearest(name, names)
             hint = f"; did you mean {near!r}?" if near else ""
-            missing.append(f"skill {name!r} was wanted, there is {_listing(names)}{hint}")
+            missing.append(f"skill {name!r} was wanted, there is {_join(names)}{hint}")
 
     inputs = [skill.input_modes or card.default_input_modes for skill in skills] or [card.default_input_modes]
     outputs = [skill.output_modes or card.default_output_modes for skill in skills] or [card.default_output_modes]
@@ -92,7 +92,7 @@ def negotiate(card: AgentCard, wants: Wants) -> Agreement:
 
     supported = {*wants.extensions, *wants.required}
     offered = {extension.uri: extension for extension in card.features.extensions}
-    there = _listing(offered)
+    there = _join(offered)
     missing += [f"extension {uri} was wanted, there is {there}" for uri in wants.required if uri not in offered]
     foreign = [uri for uri, extension in offered.items() if extension.required and uri not in supported]
     missing += [f"the agent requires extension {uri}, which the caller does not support" for uri in foreign]
@@ -129,8 +129,8 @@ def _choose_interface(card: AgentCard, wants: Wants, missing: list[str]) -> Agen
                 if same_version and interface.protocol_binding.upper() == binding.upper():
                     return interface
     if offered:
-        there = _listing(f"{interface.protocol_version} over {interface.protocol_binding}" for interface in offered)
-        wanted = f"versions {_listing(wants.versions)} over {_listing(wants.bindings)}"
+        there = _join(f"{interface.protocol_version} over {interface.protocol_binding}" for interface in offered)
+        wanted = f"versions {_join(wants.versions)} over {_join(wants.bindings)}"
         missing.append(f"{wanted} were wanted, there is {there}")
     return None
 
@@ -143,8 +143,8 @@ def _shared_modes(
         return tuple(mode for mode in each[0] if all(mode in modes for modes in each))
     shared = tuple(mode for mode in wanted if all(any(_match(mode, other) for other in modes) for modes in each))
     if not shared:
-        there = _listing(dict.fromkeys(mode for modes in each for mode in modes))
-        missing.append(f"{what} as {_listing(wanted)} was wanted, there is {there}")
+        there = _join(dict.fromkeys(mode for modes in each for mode in modes))
+        missing.append(f"{what} as {_join(wanted)} was wanted, there is {there}")
     return shared
 
 
@@ -154,5 +154,5 @@ def _match(one: str, other: str) -> bool:
     return fnmatchcase(mine, yours) or fnmatchcase(yours, mine)
 
 
-def _listing(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

@@ -103,21 +103,20 @@ def says_all(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
 
 def parts_out(parts: Iterable[Piece], link: Link | None = None) -> tuple[Part, ...]:
     """Parts of the model as parts of a message. A part that lies in the store has its address."""
-    return tuple([_part_out(part, link) for part in parts])
-
-
-def _part_out(part: Piece, link: Link | None) -> Part:
-    url = part.url
-    if part.artifact is not None:
-        url = link(part.artifact) if link is not None else f"{_STORED}{part.artifact}"
-    return Part(
-        text=part.text,
-        data=part.data,
-        raw=part.raw,
-        url=url,
-        media_type=part.media_type,
-        filename=part.name,
-        metadata=part.meta or None,
+    address = link or _STORED.__add__
+    return tuple(
+        [
+            Part(
+                text=part.text,
+                data=part.data,
+                raw=part.raw,
+                url=part.url if part.artifact is None else address(part.artifact),
+                media_type=part.media_type,
+                filename=part.name,
+                metadata=part.meta or None,
+            )
+            for part in parts
+        ]
     )
 
 

@@ -97,13 +97,38 @@ class Pushes:
         name = push.id or (self._env.id() if generation == "1.0" else "default")
         kept = replace(push, id=name, task_id=snapshot.id)
 
+        shown = kept.authentication
+
         async def work(tx: Transaction) -> None:
-            row = await self._keep(tx, job, kept, generation, sealed)
+            last = await tx.one(
+                "SELECT COUNT(CASE WHEN id <> ? THEN 1 END) AS others, MAX(number) AS last "
+                "FROM a2a_pushes WHERE job = ?",
+                kept.id,
+                job,
+            )
+            assert last is not None
+            if last["others"] >= _MOST_CONFIGS:
+                raise RateLimited(f"A task may have {_MOST_CONFIGS} push configurations. Delete one of them first.")
+            row = await tx.one(
+                "INSERT INTO a2a_pushes (job, id, number, url, scheme, token, generation, sealed, created) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, id) DO UPDATE SET url = excluded.url, "
+                "scheme = excluded.scheme, token = excluded.token, generation = excluded.generation, "
+                "sealed = excluded.sealed RETURNING *",
+                job,
+                kept.id,
+                (last["last"] or 0) + 1,
+                kept.url,
+                shown.scheme if shown is not None else None,
+                int(kept.token is not None),
+                generation,
+                sealed,
+                self._env.now(),
+            )
+            assert row is not None
             stamp = int(self._env.now() * 1_000_000)
             await self._post(tx, owner, job, row, snapshot, f"snapshot_{row['number']}_{stamp}")
 
         await self._database.write(work)
-        shown = kept.authentication
         return replace(kept, token=None, authentication=Authentication(scheme=shown.scheme) if shown else None)
 
     async def get(self, job: str, push: str | None, task: str) -> Push:
@@ -175,35 +200,6 @@ class Pushes:
         delivery = Delivery(row["url"], _body(item, generation), owner, _CONTENT[generation], row["sealed"])
         number = f"a2a_{job}_{row['id']}_{name}"[:500]
         await self._outbox.post(tx, delivery, id=number, subject=job, event=_EVENTS[type(item)])
-
-    # Rows
-
-    async def _keep(self, tx: Transaction, job: str, push: Push, generation: Generation, sealed: str) -> Row:
-        last = await tx.one(
-            "SELECT COUNT(CASE WHEN id <> ? THEN 1 END) AS others, MAX(number) AS last FROM a2a_pushes WHERE job = ?",
-            push.id,
-            job,
-        )
-        assert last is not None
-        if last["others"] >= _MOST_CONFIGS:
-            raise RateLimited(f"A task may have {_MOST_CONFIGS} push configurations. Delete one of them first.")
-        row = await tx.one(
-            "INSERT INTO a2a_pushes (job, id, number, url, scheme, token, generation, sealed, created) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, id) DO UPDATE SET url = excluded.url, "
-            "scheme = excluded.scheme, token = excluded.token, generation = excluded.generation, "
-            "sealed = excluded.sealed RETURNING *",
-            job,
-            push.id,
-            (last["last"] or 0) + 1,
-            push.url,
-            push.authentication.scheme if push.authentication is not None else None,
-            int(push.token is not None),
-            generation,
-            sealed,
-            self._env.now(),
-        )
-        assert row is not None
-        return row
 
     async def _rows(self, job: str) -> Sequence[Row]:
         return await self._database.all("SELECT * FROM a2a_pushes WHERE job = ? ORDER BY number", job)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
 
 from agent3 import jsonrpc
 from agent3.errors import Agent3Error, MethodNotAllowed
-from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher, is_streaming
 from agent3.protocols.a2a.door.http import A2A_JSON, INTERNAL, JSON, Talk, answer, query_of, refusal_headers, stream
 from agent3.protocols.a2a.wire import RestCodec, rest_codecs, version_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, Profile, VersionNotSupported
-from agent3.protocols.a2a.wire.types import Generation, Request
+from agent3.protocols.a2a.wire.types import Generation
 
 __all__ = ["RestDoor"]
 
@@ -38,7 +36,41 @@ class RestDoor:
         old = path.startswith("/v1/") and not (talk.heard.version or "").startswith("1")
         talk.generation = "0.3" if old else "1.0"
         try:
-            await self._serve(talk, path)
+            dispatcher, codec = self._dispatcher, self._codecs[talk.generation]
+            route, values = codec.match(talk.scope["method"], path)
+
+            version = version_of(talk.heard.version)
+            if version is None and talk.generation == "1.0" and not self._lenient:
+                # By the specification a request without a version is 0.3, which has no such path.
+                raise VersionNotSupported("This is a path of A2A 1.0. Send the header A2A-Version: 1.0.")
+            if version not in (None, talk.generation):
+                raise VersionNotSupported(f"This is a path of A2A {talk.generation}, but A2A-Version is {version}.")
+
+            principal = dispatcher.who(talk.scope)
+            dispatcher.check_offered(route.method)
+            body = await dispatcher.read_body(talk)
+            if body and talk.heard.content_type not in _CONTENT_TYPES:
+                found = talk.heard.content_type[:100]
+                raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
+            pairs = query_of(talk.scope["query_string"])
+            query = {name: value for name, value in pairs if name.lower() != "a2a-version"}
+            request = dispatcher.accept(talk, codec.read_request(route, values, query, body))
+
+            if is_streaming(request):
+                items = dispatcher.stream(talk, principal, request)
+                frames = (jsonrpc.sse(codec.write_item(item, request), id=str(n)) async for n, item in items)
+                await stream(
+                    talk.receive,
+                    talk.send,
+                    frames,
+                    lambda error: jsonrpc.sse(msgspec.json.encode(codec.write_error(error)[1]), event="error"),
+                    more=dispatcher.extension_headers(talk),
+                    beat=dispatcher.beat,
+                )
+                return
+            value = await dispatcher.answer(talk, principal, request)
+            result = codec.write_result(request, value)
+            await answer(talk.send, 200, result, _content_type(talk), dispatcher.extension_headers(talk))
         except ConnectionResetError:
             return
         except Agent3Error as error:
@@ -54,47 +86,6 @@ class RestDoor:
         if isinstance(error, MethodNotAllowed) and "allow" in error.data:
             headers.append((b"allow", str(error.data["allow"]).encode("latin-1")))
         await answer(talk.send, status, msgspec.json.encode(body), _content_type(talk), headers)
-
-    async def _serve(self, talk: Talk, path: str) -> None:
-        dispatcher, codec = self._dispatcher, self._codecs[talk.generation]
-        route, values = codec.match(talk.scope["method"], path)
-
-        version = version_of(talk.heard.version)
-        if version is None and talk.generation == "1.0" and not self._lenient:
-            # By the specification a request without a version is 0.3, which has no such path.
-            raise VersionNotSupported("This is a path of A2A 1.0. Send the header A2A-Version: 1.0.")
-        if version not in (None, talk.generation):
-            raise VersionNotSupported(f"This is a path of A2A {talk.generation}, but A2A-Version is {version}.")
-
-        principal = dispatcher.who(talk.scope)
-        dispatcher.check_offered(route.method)
-        body = await dispatcher.read_body(talk)
-        if body and talk.heard.content_type not in _CONTENT_TYPES:
-            found = talk.heard.content_type[:100]
-            raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
-        pairs = query_of(talk.scope["query_string"])
-        query = {name: value for name, value in pairs if name.lower() != "a2a-version"}
-        request = dispatcher.accept(talk, codec.read_request(route, values, query, body))
-
-        if is_streaming(request):
-            await stream(
-                talk.receive,
-                talk.send,
-                self._frames(talk, principal, request, codec),
-                lambda error: jsonrpc.sse(msgspec.json.encode(codec.write_error(error)[1]), event="error"),
-                more=dispatcher.extension_headers(talk),
-                beat=dispatcher.beat,
-            )
-            return
-        value = await dispatcher.answer(talk, principal, request)
-        result = codec.write_result(request, value)
-        await answer(talk.send, 200, result, _content_type(talk), dispatcher.extension_headers(talk))
-
-    async def _frames(
-        self, talk: Talk, principal: Principal, request: Request, codec: RestCodec
-    ) -> AsyncGenerator[bytes, None]:
-        async for number, item in self._dispatcher.stream(talk, principal, request):
-            yield jsonrpc.sse(codec.write_item(item, request), id=str(number))
 
 
 def _content_type(talk: Talk) -> bytes:

@@ -8,7 +8,6 @@ for those that HTTP clients look for: not authenticated, not allowed, too large,
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -20,10 +19,10 @@ from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher, is_streaming
 from agent3.protocols.a2a.door.http import INTERNAL, Talk, answer, refusal_headers, stream
-from agent3.protocols.a2a.wire import CODECS, Codec, generation_of
+from agent3.protocols.a2a.wire import CODECS, generation_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, VersionNotSupported
 from agent3.protocols.a2a.wire.operations import OWNERS
-from agent3.protocols.a2a.wire.types import Generation, GetCard, Request
+from agent3.protocols.a2a.wire.types import Generation, GetCard
 
 __all__ = ["RpcDoor"]
 
@@ -62,7 +61,42 @@ class RpcDoor:
     async def serve(self, talk: Talk) -> None:
         """Answer one request."""
         try:
-            await self._serve(talk)
+            dispatcher = self._dispatcher
+            body = await dispatcher.read_body(talk)
+            if talk.heard.content_type not in _CONTENT_TYPES:
+                found = talk.heard.content_type[:100]
+                raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
+            envelope = self._read_envelope(talk, body)
+            talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
+            if (refusal := talk.scope.pop(_REFUSED, None)) is not None:
+                raise refusal
+            principal = dispatcher.who(talk.scope)
+            if OWNERS.get(envelope.method, "") is None and not talk.heard.version:
+                talk.generation = await self._recall_generation(talk, envelope, principal)
+            dispatcher.check_offered(envelope.method)
+            codec = CODECS[talk.generation]
+            request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
+            self._remember_generation(principal, talk.generation)
+            if is_streaming(request):
+                items = dispatcher.stream(talk, principal, request)
+                frames = (
+                    jsonrpc.sse(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(n))
+                    async for n, item in items
+                )
+                await stream(
+                    talk.receive,
+                    talk.send,
+                    frames,
+                    lambda error: jsonrpc.sse(self._write_error(talk, error)),
+                    more=dispatcher.extension_headers(talk),
+                    beat=dispatcher.beat,
+                    # 1.0 says that an error is a response of its own; before that clients expect a stream in any case.
+                    always=talk.generation != "1.0",
+                )
+                return
+            value = await dispatcher.answer(talk, principal, request)
+            result = jsonrpc.result_raw(talk.id, codec.write_result(request, value))
+            await answer(talk.send, 200, result, more=dispatcher.extension_headers(talk))
         except ConnectionResetError:
             return
         except Agent3Error as error:
@@ -70,39 +104,6 @@ class RpcDoor:
         except Exception:
             log.exception("a request failed")
             await self._refuse(talk, Agent3Error(INTERNAL))
-
-    async def _serve(self, talk: Talk) -> None:
-        dispatcher = self._dispatcher
-        body = await dispatcher.read_body(talk)
-        if talk.heard.content_type not in _CONTENT_TYPES:
-            found = talk.heard.content_type[:100]
-            raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
-        envelope = self._read_envelope(talk, body)
-        talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
-        if (error := talk.scope.pop(_REFUSED, None)) is not None:
-            raise error
-        principal = dispatcher.who(talk.scope)
-        if OWNERS.get(envelope.method, "") is None and not talk.heard.version:
-            talk.generation = await self._recall_generation(talk, envelope, principal)
-        dispatcher.check_offered(envelope.method)
-        codec = CODECS[talk.generation]
-        request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
-        self._remember_generation(principal, talk.generation)
-        if is_streaming(request):
-            await stream(
-                talk.receive,
-                talk.send,
-                self._frames(talk, principal, request, codec),
-                lambda error: jsonrpc.sse(self._write_error(talk, error)),
-                more=dispatcher.extension_headers(talk),
-                beat=dispatcher.beat,
-                # 1.0 says that an error is a response of its own; before that clients expect a stream in any case.
-                always=talk.generation != "1.0",
-            )
-            return
-        value = await dispatcher.answer(talk, principal, request)
-        result = jsonrpc.result_raw(talk.id, codec.write_result(request, value))
-        await answer(talk.send, 200, result, more=dispatcher.extension_headers(talk))
 
     async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
         """The answer to an ordinary request of this caller, without ASGI; None for one that needs ``serve``.
@@ -167,12 +168,6 @@ class RpcDoor:
         self._spoken[principal.id] = generation
         if len(self._spoken) > _MOST_CALLERS:
             self._spoken.popitem(last=False)
-
-    async def _frames(
-        self, talk: Talk, principal: Principal, request: Request, codec: Codec
-    ) -> AsyncGenerator[bytes, None]:
-        async for number, item in self._dispatcher.stream(talk, principal, request):
-            yield jsonrpc.sse(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(number))
 
     async def _refuse(self, talk: Talk, error: Agent3Error) -> None:
         if isinstance(error, RequestError) and talk.id is None:

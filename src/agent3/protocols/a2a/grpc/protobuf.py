@@ -128,7 +128,7 @@ def _read_text(source: Source, bounds: Bounds, depth: int = 0) -> str:
         raise RequestError("The message is not valid protobuf: a text is not UTF-8.") from None
 
 
-def _signed(content: Any) -> int:
+def _to_signed(content: Any) -> int:
     if not isinstance(content, int):
         raise RequestError("The message is not valid protobuf: a time without seconds.")
     return content - (1 << 64) if content >> 63 else content
@@ -136,7 +136,7 @@ def _signed(content: Any) -> int:
 
 def _read_time(source: Source, bounds: Bounds, depth: int) -> str:
     found = {number: content for number, _, content in source.fields(bounds)}
-    seconds, nanos = _signed(found.get(1, 0)), _signed(found.get(2, 0))
+    seconds, nanos = _to_signed(found.get(1, 0)), _to_signed(found.get(2, 0))
     try:
         time = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
     except OverflowError:
@@ -220,7 +220,7 @@ _KINDS: Final[dict[str, _Kind]] = {
         lambda value: value if isinstance(value, bytes) else binascii.a2b_base64(value),
     ),
     "bool": _Kind(_VARINT, lambda source, content, depth: bool(content), lambda value: b"\x01" if value else b"\x00"),
-    "int": _Kind(_VARINT, lambda source, content, depth: _signed(content), lambda value: _varint(int(value))),
+    "int": _Kind(_VARINT, lambda source, content, depth: _to_signed(content), lambda value: _varint(int(value))),
     "time": _Kind(_BYTES, _read_time, _write_time),
     "object": _Kind(_BYTES, _read_object, _write_object),
     "any": _Kind(_BYTES, _read_value, _write_value),

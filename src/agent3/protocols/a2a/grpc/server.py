@@ -8,13 +8,13 @@ on loopback or behind a proxy that terminates TLS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import grpc
 import grpc.aio
-from starlette.types import Message, Scope
+from starlette.types import Scope
 
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
 from agent3.model import Principal
@@ -103,7 +103,7 @@ class GrpcDoor:
         try:
             dispatcher = (await self._endpoint()).dispatcher
             principal, request = await self._accept(talk, dispatcher, codec, rpc, data)
-            work: Coroutine[Any, Any, Any]
+            work: Awaitable[Any]
             if isinstance(request, GetCard) and talk.generation == "0.3":
                 work = dispatcher.best_card(talk, principal)
             else:
@@ -122,7 +122,7 @@ class GrpcDoor:
             principal, request = await self._accept(talk, dispatcher, codec, rpc, data)
             items = dispatcher.stream(talk, principal, request)
             # The first item comes in a task of its own: a client that leaves at once has sent its message all the same.
-            opening: asyncio.Task[tuple[int, Item] | None] = self._keep(_read_first(items))
+            opening: asyncio.Task[tuple[int, Item] | None] = self._keep(anext(items, None))
             try:
                 first = await asyncio.shield(opening)
                 await _send_extensions(talk, dispatcher, context)
@@ -151,7 +151,7 @@ class GrpcDoor:
             "client": _parse_peer(context.peer()),
             BINDING: "grpc",
         }
-        talk = Talk(scope, _receive, _send, self._address.path, None)
+        talk = Talk(scope, _no_asgi, _no_asgi, self._address.path, None)
         talk.generation = codec.generation
         return talk
 
@@ -185,7 +185,7 @@ class GrpcDoor:
         await context.abort(getattr(grpc.StatusCode, code), text, trailers)
         raise AssertionError("abort raises")
 
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _keep(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Run something to its end, whatever becomes of the call."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._running.add(task)
@@ -203,10 +203,6 @@ async def _send_extensions(talk: Talk, dispatcher: Dispatcher, context: Context)
     await context.send_initial_metadata(tuple((name.decode(), value.decode()) for name, value in headers))
 
 
-async def _read_first(items: Items) -> tuple[int, Item] | None:
-    return await anext(items, None)
-
-
 async def _close(items: Items, opening: asyncio.Task[Any]) -> None:
     await asyncio.wait((opening,))  # a generator cannot be closed while it runs
     await items.aclose()
@@ -219,12 +215,5 @@ def _parse_peer(peer: str) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
 
 
-# A Talk has two ends of ASGI; gRPC reads and answers by itself.
-
-
-async def _receive() -> Message:
-    return {"type": "http.disconnect"}
-
-
-async def _send(message: Message) -> None:
-    log.debug("gRPC answers by itself, not by %s", message["type"])
+async def _no_asgi(*_: Any) -> Any:
+    raise RuntimeError("gRPC reads and answers by itself, not by ASGI")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from agent3.errors import Agent3Error, MethodNotFound, ParseError, ValidationError
 from agent3.protocols.a2a.wire import errors
-from agent3.protocols.a2a.wire.decoding import fault, invalid, malformed
+from agent3.protocols.a2a.wire.decoding import as_malformed, fault, invalid
 from agent3.protocols.a2a.wire.errors import Profile
 from agent3.protocols.a2a.wire.operations import METHODS, Match, Operation, Route, Routes
 from agent3.protocols.a2a.wire.types import Generation, Item, Message, Push, PushPage, Reply, Request, Task, TaskPage
@@ -33,14 +33,14 @@ class _Answers(ABC):
         try:
             return self._read(request, result)
         except (ValidationError, ParseError) as error:
-            raise malformed(error) from None
+            raise as_malformed(error) from None
 
     def read_item(self, result: Any) -> Item:
         """One item of a stream. MalformedResponse."""
         try:
             return self._read_item(result)
         except (ValidationError, ParseError) as error:
-            raise malformed(error) from None
+            raise as_malformed(error) from None
 
     @abstractmethod
     def _read(self, request: Request, result: Any) -> Value: ...

@@ -22,6 +22,7 @@ from agent3.protocols.a2a.wire.types import Artifact, Item, Message, Part, Push,
 
 __all__ = [
     "Reader",
+    "as_malformed",
     "camel_case",
     "camel_keys",
     "check_count",
@@ -32,7 +33,6 @@ __all__ = [
     "check_push",
     "fault",
     "invalid",
-    "malformed",
     "to_utc",
 ]
 
@@ -151,7 +151,7 @@ def invalid(faults: Iterable[schema.Fault]) -> ValidationError:
     return ValidationError(text + more, errors=[entry.to_dict() for entry in found])
 
 
-def malformed(error: ValidationError | ParseError) -> MalformedResponse:
+def as_malformed(error: ValidationError | ParseError) -> MalformedResponse:
     """The same error when it was an agent's answer that could not be read."""
     return MalformedResponse(f"The agent's answer breaks the protocol: {error.message}", data=error.data)
 

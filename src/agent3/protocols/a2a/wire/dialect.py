@@ -19,8 +19,17 @@ from msgspec import NODEFAULT, UNSET, Struct
 
 from agent3 import schema
 from agent3.protocols.a2a.wire import tables, types
-from agent3.protocols.a2a.wire.decoding import Reader, check_count, check_id, check_message, fault, invalid, to_utc
-from agent3.protocols.a2a.wire.types import Authentication, Part, Push, Role, State
+from agent3.protocols.a2a.wire.decoding import (
+    Reader,
+    check_count,
+    check_id,
+    check_message,
+    check_push,
+    fault,
+    invalid,
+    to_utc,
+)
+from agent3.protocols.a2a.wire.types import Authentication, Part, Push, Role, Send, Sending, State
 
 __all__ = ["ROLE_WORDS", "STATE_WORDS", "Dialect", "read_push", "write_push"]
 
@@ -90,7 +99,8 @@ _Writing: TypeAlias = tuple[str, Any, Callable[[Any], Any] | None]
 class Dialect:
     """The messages of one generation. ``kinds`` are the tags of its messages, by their names.
 
-    ``tag`` is the member by which its parts tell what they are, ``raw`` and ``url`` are those of a file's content.
+    ``tag`` is the member by which its parts tell what they are, which the JSON of protobuf does not have. ``raw`` and
+    ``url`` are the members of a file's content.
     """
 
     def __init__(
@@ -105,6 +115,7 @@ class Dialect:
         url: str = "uri",
     ):
         self._tag, self._raw, self._url = tag, raw, url
+        self._is_proto = tag is None
         self._roles, self._states = dict(roles), dict(states)
         self._role_words = {role: word for word, role in reversed(self._roles.items())}
         self._state_words = {state: word for word, state in reversed(self._states.items())}
@@ -112,8 +123,56 @@ class Dialect:
         self._types: dict[str, Any] = {}
         self._readers: dict[tuple[str, str], Reader[dict[str, Any]]] = {}
         self._fields = tables.parse(table)
-        self._readings = {name: self._plan_reading(name) for name in self._fields if name in _MODELS}
-        self._writings = {_MODELS[name]: self._plan_writing(name) for name in self._readings}
+        self._readings: dict[str, dict[str, _Reading]] = {}
+        self._writings: dict[type[Struct], tuple[str | None, Callable[[Any], tuple[Any, ...]], list[_Writing]]] = {}
+        for name in self._fields:
+            if name in _MODELS:
+                self._plan(name)
+
+    def _plan(self, name: str) -> None:
+        """Find out once how a message is read and written."""
+        model = _MODELS[name]
+        defaults = {field.name: field.default for field in msgspec.structs.fields(model)}
+        readings: dict[str, _Reading] = {}
+        writings: list[_Writing] = []
+        names: list[str] = []
+        for field in self._fields[name]:
+            if field.attribute not in defaults:
+                continue
+            default = defaults[field.attribute]
+            read, write = self._converters(field)
+            # Some writers of protobuf's JSON give an empty text for a field that is missing.
+            readings[field.name] = field.attribute, "" if default is None else None, read
+            if field.mark != "-":
+                # A required field is always written, as is one that is marked so: nothing equals NODEFAULT.
+                writings.append((field.name, NODEFAULT if field.mark in ("!", "+") else default, write))
+                names.append(field.attribute)
+        self._readings[name] = readings
+        # attrgetter gives a bare value for a single name.
+        attributes = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+        self._writings[model] = self._kinds.get(name), attributes, writings
+
+    def _converters(self, field: tables.Field) -> tuple[Callable[[Any, str], Any] | None, Callable[[Any], Any] | None]:
+        """How a value of a field is read, at its path, and written; None where it stays as it is."""
+        kind = field.type
+        if kind == "Part":
+            return self._read_parts, lambda parts: [self._write_part(part) for part in parts]
+        if kind == "Role":
+            return lambda word, path: self._roles[word], self._role_words.__getitem__
+        if kind == "TaskState":
+            return lambda word, path: self._states[word], self._state_words.__getitem__
+        if kind == "time":
+            return to_utc, None
+        if kind == "index":
+            return lambda number, path: str(number), int
+        if kind in _MODELS and not field.form:
+            return lambda value, path: self.read(kind, value, path), self.write
+        if kind in _MODELS:
+            return (
+                lambda values, path: tuple([self.read(kind, value, f"{path}[{n}]") for n, value in enumerate(values)]),
+                lambda values: [self.write(value) for value in values],
+            )
+        return (lambda values, path: tuple(values)) if field.form else None, None
 
     # Validating
 
@@ -175,34 +234,23 @@ class Dialect:
                 check_count(given.get(field.name), field.name)
         return self.read(name, given)
 
-    def _plan_reading(self, name: str) -> dict[str, _Reading]:
-        defaults = {field.name: field.default for field in msgspec.structs.fields(_MODELS[name])}
-        return {
-            # Some writers of protobuf's JSON give an empty text for a field that is missing.
-            field.name: (field.attribute, "" if defaults[field.attribute] is None else None, self._reader_of(field))
-            for field in self._fields[name]
-            if field.attribute in defaults
-        }
-
-    def _reader_of(self, field: tables.Field) -> Callable[[Any, str], Any] | None:
-        kind = field.type
-        if kind == "Part":
-            return self._read_parts
-        if kind == "Role":
-            return lambda word, path: self._roles[word]
-        if kind == "TaskState":
-            return lambda word, path: self._states[word]
-        if kind == "time":
-            return to_utc
-        if kind == "index":
-            return lambda number, path: str(number)
-        if kind in _MODELS and field.form:
-            return lambda values, path: tuple(
-                [self.read(kind, value, f"{path}[{number}]") for number, value in enumerate(values)]
+    def read_send(self, params: Any, what: str, *, push: str, stream: bool) -> Send:
+        """A message to send; ``push`` is what its configuration calls the push configuration."""
+        sent = self.decode("SendMessageRequest", params, what)
+        message = self.read("Message", sent["message"], "message")
+        configuration = Sending()
+        if (given := sent.get("configuration")) is not None:
+            length, blocking = given.get("historyLength"), given.get("blocking")
+            check_count(length, "configuration.historyLength")
+            configuration = Sending(
+                accepted_output_modes=tuple(given.get("acceptedOutputModes") or ()),
+                # Protobuf does not write false and 0, so there a missing "blocking" is false and 0 is no length.
+                return_immediately=not blocking if self._is_proto else blocking is False,
+                history_length=(length or None) if self._is_proto else length,
+                push=None if given.get(push) is None else read_push(given[push]),
             )
-        if kind in _MODELS:
-            return lambda value, path: self.read(kind, value, path)
-        return (lambda values, path: tuple(values)) if field.form else None
+            check_push(configuration.push, f"configuration.{push}")
+        return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
 
     def _read_parts(self, given: Sequence[Mapping[str, Any]], path: str) -> tuple[Part, ...]:
         faults = [found for n, part in enumerate(given) if (found := self._find_fault(part, path, n)) is not None]
@@ -212,7 +260,8 @@ class Dialect:
 
     def _find_fault(self, part: Mapping[str, Any], path: str, number: int) -> schema.Fault | None:
         # A null is a value of data, unless that is wrapped in a message of its own.
-        held = [name for name in _CONTENTS if part.get(name) is not None or (name == "data" in part and self._tag)]
+        null = "data" in part and not self._is_proto
+        held = [name for name in _CONTENTS if part.get(name) is not None or (name == "data" and null)]
         tag = part.get("kind") or part.get("type")
         if tag is not None and tag not in _CONTENTS:
             tag = tag.lower().removesuffix("part")
@@ -240,7 +289,7 @@ class Dialect:
                 media_type=file.get("mimeType") or None,
                 metadata=metadata,
             )
-        data = part["data"] if self._tag else part["data"].get("data", {})
+        data = part["data"].get("data", {}) if self._is_proto else part["data"]
         if metadata and metadata.get(_WRAPPED) is True and isinstance(data, dict) and "value" in data:
             data = data["value"]
             metadata = {name: value for name, value in metadata.items() if name != _WRAPPED} or None
@@ -257,33 +306,6 @@ class Dialect:
                 written[member] = entry if convert is None else convert(entry)
         return written
 
-    def _plan_writing(self, name: str) -> tuple[str | None, Callable[[Any], tuple[Any, ...]], list[_Writing]]:
-        defaults = {field.name: field.default for field in msgspec.structs.fields(_MODELS[name])}
-        fields = [field for field in self._fields[name] if field.attribute in defaults and field.mark != "-"]
-        writings: list[_Writing] = [
-            # A required field is always written, as is one that is marked so: nothing equals NODEFAULT.
-            (field.name, NODEFAULT if field.mark in ("!", "+") else defaults[field.attribute], self._writer_of(field))
-            for field in fields
-        ]
-        names = [field.attribute for field in fields]
-        # attrgetter gives a bare value for one name.
-        attributes = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
-        return self._kinds.get(name), attributes, writings
-
-    def _writer_of(self, field: tables.Field) -> Callable[[Any], Any] | None:
-        kind = field.type
-        if kind == "Part":
-            return lambda parts: [self._write_part(part) for part in parts]
-        if kind == "Role":
-            return self._role_words.__getitem__
-        if kind == "TaskState":
-            return self._state_words.__getitem__
-        if kind == "index":
-            return int
-        if kind in _MODELS:
-            return (lambda values: [self.write(value) for value in values]) if field.form else self.write
-        return None
-
     def _write_part(self, part: Part) -> dict[str, Any]:
         """A part; before 1.0 there was no place for the media type of a text or of data."""
         metadata = part.metadata
@@ -297,7 +319,7 @@ class Dialect:
             kind, content = "data", part.data
             if not isinstance(content, dict):
                 content, metadata = {"value": content}, {**(metadata or {}), _WRAPPED: True}
-            if self._tag is None:
+            if self._is_proto:
                 content = {"data": content}
         written = {kind: content} if self._tag is None else {self._tag: kind, kind: content}
         if metadata is not None:

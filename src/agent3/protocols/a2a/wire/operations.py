@@ -13,7 +13,7 @@ from agent3.errors import MethodNotAllowed, MethodNotFound
 from agent3.protocols.a2a.wire import types
 from agent3.protocols.a2a.wire.types import Generation, Request
 
-__all__ = ["METHODS", "OWNERS", "Match", "Operation", "Route", "Routes", "method_of"]
+__all__ = ["METHODS", "NAMES", "OWNERS", "Match", "Operation", "Route", "Routes", "method_of"]
 
 
 class Operation(NamedTuple):
@@ -72,14 +72,15 @@ OWNERS: Final[dict[str, Generation | None]] = {}
 for _generation, _methods in METHODS.items():
     for _method in _methods:
         OWNERS[_method] = None if _method in OWNERS else _generation
-_NAMES: Final[dict[Generation, dict[tuple[type[Any], bool], str]]] = {
+NAMES: Final[dict[Generation, dict[tuple[type[Any], bool], str]]] = {
     generation: {operation: name for name, operation in methods.items()} for generation, methods in METHODS.items()
 }
+"""The name of each operation in each generation."""
 
 
 def method_of(request: Request, generation: Generation) -> str | None:
     """The name of a request's method in a generation; None where that generation has none."""
-    return _NAMES[generation].get((type(request), getattr(request, "stream", False)))
+    return NAMES[generation].get((type(request), getattr(request, "stream", False)))
 
 
 class Route(NamedTuple):
@@ -112,7 +113,7 @@ class Routes:
                 http,
                 ("/v1" + path.replace("extendedAgentCard", "card")) if old else path,
                 operation,
-                _NAMES[generation][operation],
+                NAMES[generation][operation],
             )
             for operation, (http, path) in _rows(_ROUTES)
         )

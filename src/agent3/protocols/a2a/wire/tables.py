@@ -10,8 +10,8 @@ but the name may be missing:
 * the attribute is that of ``wire.types``, where it is not just the name in snake case.
 
 ``wire.dialect`` turns tables into JSON codecs and ``grpc.protobuf`` into binary ones. The JSON of 1.0 needs no table,
-because the structs of ``wire.types`` are its messages. Tests hold the numbers, and the marks of 1.0, against the official
-descriptors.
+because the structs of ``wire.types`` are its messages. Tests compare the numbers, and the marks of 1.0, with the
+official descriptors.
 """
 
 from __future__ import annotations

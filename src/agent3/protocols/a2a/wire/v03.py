@@ -14,7 +14,7 @@ import msgspec
 
 from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import Codec, Value, check_reply
-from agent3.protocols.a2a.wire.decoding import Reader, check_count, check_id, check_push, fault, invalid
+from agent3.protocols.a2a.wire.decoding import Reader, check_id, check_push, fault, invalid
 from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, method_of
 from agent3.protocols.a2a.wire.types import (
@@ -33,7 +33,6 @@ from agent3.protocols.a2a.wire.types import (
     Request,
     Search,
     Send,
-    Sending,
     Task,
 )
 from agent3.protocols.a2a.wire.v10 import read_list, read_search
@@ -66,29 +65,15 @@ class V03(Codec):
 
     def _reader_of(self, operation: Operation) -> Callable[[Any], Request]:
         readers: dict[type[Any], Callable[[Any], Request]] = {
-            Send: partial(self._read_send, stream=operation.streaming),
+            Send: lambda params: _dialect.read_send(
+                params, "value of params", push="pushNotificationConfig", stream=operation.streaming
+            ),
             CreatePush: self._read_create_push,
             ListTasks: self._read_list,
             GetCard: self._read_card,
             Search: read_search,
         }
         return readers.get(operation.request) or partial(_dialect.read_request, operation.request)
-
-    def _read_send(self, params: Any, stream: bool) -> Send:
-        sent = _dialect.decode("SendMessageRequest", params)
-        message = _dialect.read("Message", sent["message"], "message")
-        configuration = Sending()
-        if (given := sent.get("configuration")) is not None:
-            check_count(given.get("historyLength"), "configuration.historyLength")
-            push = given.get("pushNotificationConfig")
-            configuration = Sending(
-                accepted_output_modes=tuple(given.get("acceptedOutputModes") or ()),
-                return_immediately=given.get("blocking") is False,
-                history_length=given.get("historyLength"),
-                push=None if push is None else read_push(push),
-            )
-            check_push(configuration.push, "configuration.pushNotificationConfig")
-        return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
 
     def _read_create_push(self, params: Any) -> CreatePush:
         asked = _dialect.decode("TaskPushNotificationConfig", params)

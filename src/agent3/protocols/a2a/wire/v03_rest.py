@@ -18,7 +18,6 @@ from agent3.protocols.a2a.wire.decoding import (
     Reader,
     camel_case,
     camel_keys,
-    check_count,
     check_id,
     check_push,
     fault,
@@ -44,7 +43,6 @@ from agent3.protocols.a2a.wire.types import (
     Request,
     Role,
     Send,
-    Sending,
     State,
     StatusUpdate,
     Subscribe,
@@ -105,7 +103,7 @@ class Rest03(RestCodec):
         """The request of an operation, with the ids of its path and with the names of JSON in query and body."""
         kind = operation.request
         if kind is Send:
-            return self._read_send(body, operation.streaming)
+            return _dialect.read_send(body, "body", push="pushNotification", stream=operation.streaming)
         if kind is CreatePush:
             return self._read_create_push(values["taskId"], body)
         if kind is GetTask:
@@ -124,22 +122,6 @@ class Rest03(RestCodec):
         if kind is DeletePush:
             return DeletePush(task_id=values["taskId"], id=values["id"])
         return GetCard()
-
-    def _read_send(self, body: dict[str, Any], stream: bool) -> Send:
-        sent = _dialect.decode("SendMessageRequest", body, "body")
-        message = _dialect.read("Message", sent["message"], "message")
-        configuration = Sending()
-        if (given := sent.get("configuration")) is not None:
-            check_count(given.get("historyLength"), "configuration.historyLength")
-            push = given.get("pushNotification")
-            configuration = Sending(
-                accepted_output_modes=tuple(given.get("acceptedOutputModes") or ()),
-                return_immediately=not given.get("blocking"),  # protobuf does not write false
-                history_length=given.get("historyLength") or None,
-                push=None if push is None else read_push(push),
-            )
-            check_push(configuration.push, "configuration.pushNotification")
-        return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
 
     def _read_create_push(self, task: str, body: dict[str, Any]) -> CreatePush:
         """The body is the whole request, its ``config``, or the configuration itself: all three are in use."""

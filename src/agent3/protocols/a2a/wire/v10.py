@@ -27,7 +27,7 @@ from agent3.protocols.a2a.wire.decoding import (
     invalid,
     to_utc,
 )
-from agent3.protocols.a2a.wire.operations import Operation, Route, method_of
+from agent3.protocols.a2a.wire.operations import NAMES, Operation, Route
 from agent3.protocols.a2a.wire.types import (
     ArtifactUpdate,
     CancelTask,
@@ -57,6 +57,7 @@ from agent3.protocols.a2a.wire.types import (
 __all__ = ["V10", "Rest10", "read_list", "read_search"]
 
 _MOST_TASKS: Final = 100
+_NAMES: Final = NAMES["1.0"]
 _DEFAULTS: Final = Sending()
 
 
@@ -298,7 +299,7 @@ class V10(Codec):
         return _write_item(item)
 
     def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
-        return method_of(request, "1.0") or "", _params(request)
+        return _NAMES[type(request), getattr(request, "stream", False)], _params(request)
 
     def _read(self, request: Request, result: Any) -> Value:
         return _read_result(request, result)
