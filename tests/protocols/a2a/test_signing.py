@@ -65,14 +65,14 @@ def test_what_we_sign_the_official_sdk_and_we_ourselves_verify(algorithm: Any, c
     for document in (signed.to_wire("1.0"), cards.document(signed)):
         sent = json.loads(json.dumps(document))
         verifier(key)(ParseDict(sent, pb.AgentCard(), ignore_unknown_fields=True))
-        assert {one.reading for one in verify(sent, read_jwks(key.jwks()))} <= {"required", "compact"}
+        assert {found.reading for found in verify(sent, read_jwks(key.jwks()))} <= {"required", "compact"}
     assert wanted(signed.to_wire("1.0"))[0] == (key.key_id, "https://a.example/jwks.json")
 
 
 def test_a_card_is_signed_twice_only_where_the_readings_differ() -> None:
     key = CardKey.generate()
     assert len(key.sign(FULL).signatures) == 1
-    assert [one.reading for one in verify(key.sign(SPARE).to_wire("1.0"), [key.jwk()])] == ["required", "compact"]
+    assert [found.reading for found in verify(key.sign(SPARE).to_wire("1.0"), [key.jwk()])] == ["required", "compact"]
     assert len(key.sign(key.sign(SPARE)).signatures) == 2
     other = CardKey.generate()
     assert len(other.sign(key.sign(FULL)).signatures) == 2
@@ -112,7 +112,7 @@ def test_a_document_that_was_signed_as_it_came_is_told_as_such() -> None:
     key = CardKey.generate()
     document: dict[str, Any] = {"name": "a", "unknown": [1, ""], "description": ""}
     signature = key._sign(payload(document, "raw"))
-    assert [one.reading for one in verify(document | {"signatures": [signature]}, [key.jwk()])] == ["raw"]
+    assert [found.reading for found in verify(document | {"signatures": [signature]}, [key.jwk()])] == ["raw"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_one_good_signature_among_bad_ones_is_enough() -> None:
     key = CardKey.generate()
     good = key.sign(FULL).signatures
     document = FULL.to_wire("1.0") | {"signatures": [{"protected": "e30", "signature": "x"}, *good]}
-    assert [one.key_id for one in verify(document, [key.jwk()])] == [key.key_id]
+    assert [found.key_id for found in verify(document, [key.jwk()])] == [key.key_id]
 
 
 def test_a_key_survives_its_pem_and_one_of_another_kind_is_refused() -> None:

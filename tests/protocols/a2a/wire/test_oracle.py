@@ -127,7 +127,7 @@ def test_items_of_0_3_rest_go_through_its_protobuf_unchanged(item: Item) -> None
     written = RESTS["0.3"].write_item(item, SEND)
     expected = replace(item, reference_task_ids=()) if isinstance(item, Message) else item
     if isinstance(item, Task):
-        expected = replace(item, history=tuple(replace(one, reference_task_ids=()) for one in item.history))
+        expected = replace(item, history=tuple(replace(message, reference_task_ids=()) for message in item.history))
     assert RESTS["0.3"].read_item(read(written, pb03.StreamResponse())) == expected
 
 
@@ -226,20 +226,20 @@ def test_events_of_0_1_name_the_task_as_the_client_did_and_number_artifacts_in_o
         replace(update, task_id="srv", artifact=second),
         StatusUpdate(task_id="srv", context_id="c1", status=Status(state=State.COMPLETED), final=True),
     ]
-    written = [msgspec.json.decode(V01.write_item(one, stream)) for one in items]
-    assert {one["id"] for one in written} == {"mine"}
-    assert [one["artifact"]["index"] for one in written if "artifact" in one] == [0, 1, 0]
-    assert [one.get("final") for one in written] == [False, None, None, None, True]
+    written = [msgspec.json.decode(V01.write_item(item, stream)) for item in items]
+    assert {event["id"] for event in written} == {"mine"}
+    assert [event["artifact"]["index"] for event in written if "artifact" in event] == [0, 1, 0]
+    assert [event.get("final") for event in written] == [False, None, None, None, True]
     assert (written[3]["artifact"]["append"], written[3]["artifact"]["lastChunk"]) == (True, True)
-    for one in written:
-        check_artifact(one["artifact"]) if "artifact" in one else check_status(one["status"])
+    for event in written:
+        check_artifact(event["artifact"]) if "artifact" in event else check_status(event["status"])
 
 
 def test_a_resumed_stream_of_0_1_goes_on_numbering_where_the_task_stands() -> None:
     stream = V01.read_request("tasks/resubscribe", {"id": "mine"})
     task = replace(TASK, id="srv2", status=Status(state=State.WORKING))
     more = replace(making.ARTIFACT_UPDATE, task_id="srv2", artifact=replace(making.ARTIFACT, artifact_id="new"))
-    assert [one["index"] for one in msgspec.json.decode(V01.write_item(task, stream))["artifacts"]] == [0]
+    assert [artifact["index"] for artifact in msgspec.json.decode(V01.write_item(task, stream))["artifacts"]] == [0]
     assert msgspec.json.decode(V01.write_item(more, stream))["artifact"]["index"] == 1
 
 

@@ -51,18 +51,18 @@ def _said(item: Any, generation: Generation, rest: bool = False) -> Any:
         case Part():
             return _older(item)
         case Message():
-            parts = tuple(_said(one, generation) for one in item.parts)
+            parts = tuple(_said(part, generation) for part in item.parts)
             return replace(item, parts=parts, reference_task_ids=() if rest else item.reference_task_ids)
         case Artifact():
-            return replace(item, parts=tuple(_said(one, generation) for one in item.parts))
+            return replace(item, parts=tuple(_said(part, generation) for part in item.parts))
         case Status():
             return replace(item, message=None if item.message is None else _said(item.message, generation, rest))
         case Task():
             return replace(
                 item,
                 status=_said(item.status, generation, rest),
-                artifacts=tuple(_said(one, generation) for one in item.artifacts),
-                history=tuple(_said(one, generation, rest) for one in item.history),
+                artifacts=tuple(_said(artifact, generation) for artifact in item.artifacts),
+                history=tuple(_said(message, generation, rest) for message in item.history),
             )
         case StatusUpdate():
             return replace(item, status=_said(item.status, generation, rest))
@@ -104,7 +104,7 @@ def test_0_1_says_what_a_task_is_and_made(task: Task) -> None:
     assert isinstance(back, Task)
     assert (back.id, back.context_id, back.metadata) == (task.id, task.context_id, task.metadata)
     assert (back.status.state, back.status.timestamp) == (task.status.state, task.status.timestamp)
-    assert [one.artifact_id for one in back.artifacts] == [str(n) for n in range(len(task.artifacts))]
+    assert [artifact.artifact_id for artifact in back.artifacts] == [str(n) for n in range(len(task.artifacts))]
     for mine, theirs in zip(task.artifacts, back.artifacts, strict=True):
         assert theirs.parts == tuple(map(_older, mine.parts))
         assert (theirs.name, theirs.description, theirs.metadata) == (mine.name, mine.description, mine.metadata)

@@ -45,7 +45,7 @@ def sent(generation: Any, method: str, params: Any) -> Send:
 
 
 def paths(wrong: ValidationError) -> list[str]:
-    return [one["path"] for one in wrong.errors]
+    return [entry["path"] for entry in wrong.errors]
 
 
 # What is printed in the documents

@@ -30,7 +30,7 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.protocols.a2a.wire import CODECS, RESTS, rest_codecs
-from agent3.protocols.a2a.wire import errors as faults
+from agent3.protocols.a2a.wire import errors as wire_errors
 from agent3.protocols.a2a.wire.errors import (
     ContentTypeNotSupported,
     ExtendedCardNotConfigured,
@@ -79,8 +79,8 @@ def test_each_error_has_its_numbers(row: tuple[Any, ...]) -> None:
         error = CODECS[generation].write_error(wrong)  # type: ignore[index]
         assert (error["code"], error["message"]) == (code, "It went wrong.")
         assert isinstance(error["data"], list if generation == "1.0" else dict)
-    assert (faults.http_status(wrong), faults.grpc_status(wrong)) == (http, grpc)
-    assert (faults.http_status(wrong, "1.0.0"), faults.grpc_status(wrong, "1.0.0")) == (old_http, old_grpc)
+    assert (wire_errors.http_status(wrong), wire_errors.grpc_status(wrong)) == (http, grpc)
+    assert (wire_errors.http_status(wrong, "1.0.0"), wire_errors.grpc_status(wrong, "1.0.0")) == (old_http, old_grpc)
     status, body = RESTS["1.0"].write_error(wrong)
     assert (status, body["error"]["code"], body["error"]["status"]) == (http, http, grpc)
     assert rest_codecs("1.0.0")["1.0"].write_error(wrong)[0] == old_http
@@ -88,7 +88,7 @@ def test_each_error_has_its_numbers(row: tuple[Any, ...]) -> None:
 
 def test_every_error_of_ours_has_a_row() -> None:
     for kind in errors.family():
-        assert faults.row_of(kind).code < 0
+        assert wire_errors.row_of(kind).code < 0
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0].__name__)
@@ -100,7 +100,7 @@ def test_the_official_sdk_reads_the_same_error_from_1_0(row: tuple[Any, ...]) ->
     error = CODECS["1.0"].write_error(kind("no"))
     JSONRPC20Response(error=error, _id=1)
     read = _parse_rest_error(RESTS["1.0"].write_error(kind("no"))[1], "")
-    if not faults.row_of(kind).ours and code != -32700:
+    if not wire_errors.row_of(kind).ours and code != -32700:
         assert type(read) is theirs[code]
 
 
@@ -138,8 +138,8 @@ def test_wrong_fields_are_listed_as_violations_and_read_again() -> None:
     error = CODECS["1.0"].write_error(caught.value)
     info, bad = error["data"]
     assert info["reason"] == "INVALID_PARAMS"
-    assert all(isinstance(one, str) for one in info["metadata"].values())
-    assert [one["field"] for one in bad["fieldViolations"]] == ["message.parts"]
+    assert all(isinstance(value, str) for value in info["metadata"].values())
+    assert [entry["field"] for entry in bad["fieldViolations"]] == ["message.parts"]
     back = CODECS["1.0"].read_error(error)
     assert isinstance(back, ValidationError)
     assert back.errors[0]["path"] == "message.parts"
