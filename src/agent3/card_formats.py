@@ -512,16 +512,16 @@ class _Reading:
         flat = {str(name): flatten_scheme(scheme) for name, scheme in schemes.items() if isinstance(scheme, Mapping)}
         named = [entry["type"] for entry in security if isinstance(entry.get("type"), str) and not flat]
         flat |= {name: {"type": name, "flows": {}} if name == "oauth2" else {"type": name} for name in named}
+        # Examples of 0.1 also write the bare name of a scheme, or "public". Credentials are not kept.
+        given, authentication = document.get("authentication"), None
+        if isinstance(given, str):
+            authentication = {"schemes": [] if given.lower() in ("", "public", "none") else [given]}
+        elif isinstance(given, Mapping):
+            authentication = {"schemes": self.texts(given, "schemes", "authentication.")}
+        elif given is not None:
+            self.expect("authentication", "an object with schemes", given)
         return {
             "security_schemes": flat,
             "security": [_requirement(entry) for entry in security],
-            "authentication": self._authentication(document.get("authentication")),
+            "authentication": authentication,
         }
-
-    def _authentication(self, given: Any) -> dict[str, Any] | None:
-        """That of 0.1. Examples also write the bare name of a scheme, or ``public``. Credentials are not kept."""
-        if isinstance(given, str):
-            return {"schemes": [] if given.lower() in ("", "public", "none") else [given]}
-        if given is not None and not isinstance(given, Mapping):
-            self.expect("authentication", "an object with schemes", given)
-        return {"schemes": self.texts(given, "schemes", "authentication.")} if isinstance(given, Mapping) else None

@@ -19,11 +19,11 @@ from agent3.protocols.a2a.door.pagination import cursor, size_of, token_of, want
 from agent3.protocols.a2a.door.projection import (
     Growing,
     Projection,
+    latest_messages,
     number,
     parts_in,
     parts_out,
     seq_of,
-    shortened,
     stamp,
     stored_in,
 )
@@ -237,8 +237,8 @@ def test_a_row_without_lines_tells_the_same_as_its_log() -> None:
 
 def test_history_is_as_long_as_is_wanted() -> None:
     history = [Message(message_id=str(n), role=Role.USER, parts=()) for n in range(3)]
-    assert [len(shortened(history, n)) for n in (None, 0, 1, 2, 3, 9)] == [3, 0, 1, 2, 3, 3]
-    assert shortened(history, 1)[0].message_id == "2"
+    assert [len(latest_messages(history, n)) for n in (None, 0, 1, 2, 3, 9)] == [3, 0, 1, 2, 3, 3]
+    assert latest_messages(history, 1)[0].message_id == "2"
 
 
 # Answers

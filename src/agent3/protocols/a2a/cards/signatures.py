@@ -234,17 +234,18 @@ def read_jwks(document: Any) -> dict[str, dict[str, Any]]:
     keys = document.get("keys") if isinstance(document, Mapping) else None
     if not isinstance(keys, list):
         raise ValidationError("A key set must be an object with a list of keys (RFC 7517).")
-    return {str(jwk["kid"]): jwk for jwk in keys if isinstance(jwk, dict) and jwk.get("kid") and _can_verify(jwk)}
-
-
-def _can_verify(jwk: dict[str, Any]) -> bool:
-    if jwk.get("kty") not in ("EC", "OKP", "RSA") or jwk.get("use", "sig") != "sig" or "d" in jwk:
-        return False
-    try:
-        PyJWK(jwk)
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-        return False
-    return True
+    found: dict[str, dict[str, Any]] = {}
+    for jwk in keys:
+        if not isinstance(jwk, dict) or not jwk.get("kid"):
+            continue
+        if jwk.get("kty") not in ("EC", "OKP", "RSA") or jwk.get("use", "sig") != "sig" or "d" in jwk:
+            continue
+        try:
+            PyJWK(jwk)
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+            continue
+        found[str(jwk["kid"])] = jwk
+    return found
 
 
 # Verifying

@@ -104,7 +104,12 @@ class Dispatcher:
         self, talk: Talk, principal: Principal, request: Request
     ) -> AsyncGenerator[tuple[int, Item], None]:
         """The items of a stream with their numbers, from after the event that the client received last."""
-        caller, after = self._caller(talk, principal, request), _parse_event_id(talk.heard.last_event_id)
+        caller = self._caller(talk, principal, request)
+        after, last = None, talk.heard.last_event_id
+        if last is not None:
+            if not (last.isascii() and last.isdigit() and len(last) <= 17):
+                raise ValidationError(f"Last-Event-ID must be the id of an event of this stream, got {last[:40]!r}.")
+            after = int(last)
         engine = self.engine(request.tenant)
         if isinstance(request, Subscribe):
             source = engine.subscribe(caller, replace(request, after=after))
@@ -123,34 +128,23 @@ class Dispatcher:
 
     def _caller(self, talk: Talk, principal: Principal, request: Request) -> Caller:
         trace = self._extensions.traceparent(request, talk.extensions, talk.heard.traceparent)
-        deadline = self._extensions.deadline(request, talk.heard.deadline)
+        until: float | None = None
+        if (deadline := self._extensions.deadline(request, talk.heard.deadline)) is not None:
+            try:
+                time = datetime.fromisoformat(deadline[:40])
+            except ValueError:
+                expected = "A deadline must be a time such as 2026-01-31T12:00:00Z"
+                raise ValidationError(f"{expected}, got {deadline[:40]!r}.") from None
+            until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
         return Caller(
             principal=principal,
             generation=talk.generation,
             traceparent=trace,
             extensions=talk.extensions,
-            until=None if deadline is None else _parse_deadline(deadline),
+            until=until,
         )
 
 
 def is_streaming(request: Request) -> bool:
     """Whether a request is answered by a stream."""
     return isinstance(request, Subscribe) or (isinstance(request, Send) and request.stream)
-
-
-def _parse_deadline(text: str) -> float:
-    """The time of a deadline, in seconds since the epoch. ValidationError."""
-    try:
-        time = datetime.fromisoformat(text[:40])
-    except ValueError:
-        raise ValidationError(f"A deadline must be a time such as 2026-01-31T12:00:00Z, got {text[:40]!r}.") from None
-    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
-
-
-def _parse_event_id(text: str | None) -> int | None:
-    """The number of the event that a client received last. ValidationError."""
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 17):
-        raise ValidationError(f"Last-Event-ID must be the id of an event of this stream, got {text[:40]!r}.")
-    return int(text)

@@ -40,18 +40,18 @@ __all__ = [
     "Growing",
     "Link",
     "Projection",
+    "agent_message",
     "answer_kind",
     "finished",
     "first_message",
     "is_message",
+    "latest_messages",
     "message_of",
     "number",
     "parts_in",
     "parts_out",
     "says_all",
     "seq_of",
-    "shortened",
-    "spoken",
     "stamp",
     "state_of",
     "stored_in",
@@ -136,7 +136,7 @@ def _format_second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19]
 
 
-def spoken(job: str, context: str | None, seq: int, parts: tuple[Part, ...], **more: Any) -> Message:
+def agent_message(job: str, context: str | None, seq: int, parts: tuple[Part, ...], **more: Any) -> Message:
     """A message of the agent. Its id is its position in the log, so that it is the same for every reader."""
     return Message(message_id=f"{job}-{seq}", role=Role.AGENT, parts=parts, context_id=context, task_id=job, **more)
 
@@ -382,7 +382,7 @@ class Projection:
             context_id=self.context,
             status=self.status,
             artifacts=tuple(artifact.whole() for artifact in self._artifacts.values()) if artifacts else (),
-            history=shortened(self.history, history_length),
+            history=latest_messages(self.history, history_length),
         )
 
     def answer(self, outcome: Done, seq: int) -> Message:
@@ -411,7 +411,7 @@ class Projection:
         self.status = Status(state=state, message=message, timestamp=stamp(at))
 
     def _apply_progress(self, event: Event, at: float) -> Item:
-        message = spoken(self.id, self.context, event.seq, (Part(text=event.text),)) if event.text else None
+        message = agent_message(self.id, self.context, event.seq, (Part(text=event.text),)) if event.text else None
         self._become(State.WORKING, message, at)
         metadata: dict[str, Any] | None = None
         if event.kind == "progress":
@@ -452,7 +452,7 @@ class Projection:
                     whole = replace(whole, artifact=last, append=True)
                 items.append(whole)
         parts, metadata = _status_message(outcome, is_plain, self._link)
-        message = spoken(self.id, self.context, seq, parts, metadata=metadata) if parts else None
+        message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
         self._become(state_of(outcome), message, at)
         return [*items, self._update()]
 
@@ -472,7 +472,7 @@ def _artifact(made: Made, link: Link | None) -> Artifact:
     )
 
 
-def shortened(history: Iterable[Message], length: int | None) -> tuple[Message, ...]:
+def latest_messages(history: Iterable[Message], length: int | None) -> tuple[Message, ...]:
     """The latest messages, as many as are wanted; by default all."""
     whole = tuple(history)
     if length is None or length >= len(whole):

@@ -191,15 +191,7 @@ class Grpc10(GrpcCodec):
 # 0.3
 
 _RESOURCE: Final = re.compile(r"tasks?/(?P<task>.+?)(?:/pushNotificationConfigs(?:/(?P<id>.*))?)?")
-
-
-def _parse_resource(name: str, path: str = "name") -> tuple[str, str | None]:
-    """The ids of task and push configuration in the name of a resource. ValidationError."""
-    found = _RESOURCE.fullmatch(name)
-    if found is None:
-        expected = "tasks/ID or tasks/ID/pushNotificationConfigs/ID"
-        raise invalid([fault(path, f"must be {expected}, got {name[:100]!r}", expected, repr(name[:40]))])
-    return found["task"], found["id"] or None
+"""The name of a task or of a push configuration."""
 
 
 class Grpc03(GrpcCodec):
@@ -217,7 +209,11 @@ class Grpc03(GrpcCodec):
         if kind is Send or kind is GetCard:
             return self._json.read_call(rpc.operation, {}, {}, given)
         path = "parent" if "parent" in given else "name"
-        task, config = _parse_resource(given[path], path)
+        named = _RESOURCE.fullmatch(given[path])
+        if named is None:
+            expected, name = "tasks/ID or tasks/ID/pushNotificationConfigs/ID", given[path][:100]
+            raise invalid([fault(path, f"must be {expected}, got {name!r}", expected, repr(name[:40]))])
+        task, config = named["task"], named["id"] or None
         if kind is CreatePush:
             return self._json.read_call(rpc.operation, {"taskId": task}, {}, given)
         if kind is GetPush:
@@ -336,7 +332,19 @@ def write_status(error: Agent3Error, generation: Generation, profile: Profile) -
 
 def read_status(code: str, text: str, details: bytes | None, limits: jsonrpc.Limits = jsonrpc.LIMITS) -> Agent3Error:
     """The error that an agent answered with: by its details, by its name in the text as in 0.3, or by its code."""
-    info, violations = _read_details(details, limits)
+    info: Mapping[str, Any] = {}
+    violations: list[dict[str, Any]] = []
+    bounds = {"depth": limits.depth, "nodes": limits.nodes}
+    try:
+        for detail in ERROR_DETAILS.decode("Status", details or b"", **bounds).get("details", ()):
+            kind, value = detail.get("typeUrl", "").removeprefix(_TYPES), base64.b64decode(detail.get("value", ""))
+            if kind == "ErrorInfo":
+                info = ERROR_DETAILS.decode(kind, value, **bounds)
+            elif kind == "BadRequest":
+                fields = ERROR_DETAILS.decode(kind, value, **bounds).get("fieldViolations", ())
+                violations += [{"path": f.get("field", ""), "message": f.get("description", "")} for f in fields]
+    except (RequestError, TooLarge):
+        info, violations = {}, []  # details that cannot be read are as good as none
     name, _, rest = text.partition(": ")
     reason = info.get("reason") or (errors.reason_of(name) if name.endswith("Error") else "")
     if reason:
@@ -345,26 +353,5 @@ def read_status(code: str, text: str, details: bytes | None, limits: jsonrpc.Lim
             made.errors.extend(violations)
         if type(made) is not TargetError:
             return made
-    kind = _BY_CODE.get(code, TargetError)
-    return kind(text or f"The agent answered with {code}", data={"grpc_status": code})
-
-
-def _read_details(data: bytes | None, limits: jsonrpc.Limits) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-    """The ErrorInfo and the invalid fields of a status; nothing where it cannot be read."""
-
-    def decode(message: str, content: bytes) -> dict[str, Any]:
-        return ERROR_DETAILS.decode(message, content, depth=limits.depth, nodes=limits.nodes)
-
-    info: Mapping[str, Any] = {}
-    violations: list[dict[str, Any]] = []
-    try:
-        for detail in decode("Status", data or b"").get("details", ()):
-            kind, value = detail.get("typeUrl", "").removeprefix(_TYPES), base64.b64decode(detail.get("value", ""))
-            if kind == "ErrorInfo":
-                info = decode(kind, value)
-            elif kind == "BadRequest":
-                fields = decode(kind, value).get("fieldViolations", ())
-                violations += [{"path": f.get("field", ""), "message": f.get("description", "")} for f in fields]
-    except (RequestError, TooLarge):
-        return {}, []
-    return info, violations
+    by_code = _BY_CODE.get(code, TargetError)
+    return by_code(text or f"The agent answered with {code}", data={"grpc_status": code})

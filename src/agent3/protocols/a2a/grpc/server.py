@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -63,7 +64,12 @@ class GrpcDoor:
         options = [("grpc.max_receive_message_length", endpoint.dispatcher.limits.body), ("grpc.so_reuseport", 0)]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         for codec in GRPCS.values():
-            handlers = {name: self._handler(codec, rpc) for name, rpc in codec.rpcs.items()}
+            handlers: dict[str, Any] = {
+                name: grpc.unary_stream_rpc_method_handler(partial(self._stream, codec, rpc))
+                if rpc.streams
+                else grpc.unary_unary_rpc_method_handler(partial(self._answer, codec, rpc))
+                for name, rpc in codec.rpcs.items()
+            }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.service, handlers),))
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -82,20 +88,6 @@ class GrpcDoor:
             await server.stop(_GRACE)
         if self._running:
             await asyncio.wait(self._running, timeout=_GRACE)
-
-    def _handler(self, codec: GrpcCodec, rpc: Rpc) -> Any:
-        if rpc.streams:
-
-            async def many(data: bytes, context: Context) -> AsyncIterator[bytes]:
-                async for message in self._stream(codec, rpc, data, context):
-                    yield message
-
-            return grpc.unary_stream_rpc_method_handler(many)
-
-        async def one(data: bytes, context: Context) -> bytes:
-            return await self._answer(codec, rpc, data, context)
-
-        return grpc.unary_unary_rpc_method_handler(one)
 
     async def _answer(self, codec: GrpcCodec, rpc: Rpc, data: bytes, context: Context) -> bytes:
         """Answer a call that does not stream. A client that hangs up only stops waiting."""

@@ -159,7 +159,13 @@ def as_malformed(error: ValidationError | ParseError) -> MalformedResponse:
 def check_message(message: Message, path: str = "message") -> Message:
     """Require an id, and parts of exactly one content each; an empty text for an optional id is no id."""
     if not message.message_id or not message.parts or any(_contents(part) != 1 for part in message.parts):
-        raise invalid(_message_faults(message, path))
+        faults = list(_part_faults(message.parts, f"{path}.parts"))
+        if not message.parts:
+            faults.append(fault(f"{path}.parts", "must hold at least one part", "one or more parts", "[]"))
+        if not message.message_id:
+            problem = "must not be empty; give each message an id of its own"
+            faults.insert(0, fault(f"{path}.messageId", problem, "a text", "''"))
+        raise invalid(faults)
     if message.context_id == "" or message.task_id == "":
         return msgspec.structs.replace(message, context_id=message.context_id or None, task_id=message.task_id or None)
     return message
@@ -167,14 +173,6 @@ def check_message(message: Message, path: str = "message") -> Message:
 
 def _contents(part: Part) -> int:
     return (part.text is not None) + (part.raw is not None) + (part.url is not None) + (part.data is not UNSET)
-
-
-def _message_faults(message: Message, path: str) -> Iterator[schema.Fault]:
-    if not message.message_id:
-        yield fault(f"{path}.messageId", "must not be empty; give each message an id of its own", "a text", "''")
-    if not message.parts:
-        yield fault(f"{path}.parts", "must hold at least one part", "one or more parts", "[]")
-    yield from _part_faults(message.parts, f"{path}.parts")
 
 
 def _part_faults(parts: tuple[Part, ...], path: str) -> Iterator[schema.Fault]:

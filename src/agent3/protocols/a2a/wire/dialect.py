@@ -29,7 +29,7 @@ from agent3.protocols.a2a.wire.decoding import (
     invalid,
     to_utc,
 )
-from agent3.protocols.a2a.wire.types import Authentication, Part, Push, Role, Send, Sending, State
+from agent3.protocols.a2a.wire.types import Authentication, CreatePush, Part, Push, Role, Send, Sending, State
 
 __all__ = ["ROLE_WORDS", "STATE_WORDS", "Dialect", "read_push", "write_push"]
 
@@ -62,6 +62,7 @@ _MODELS: Final[dict[str, type[Struct]]] = {
             types.GetTask,
             types.CancelTask,
             types.Subscribe,
+            types.GetCard,
             types.GetPush,
             types.ListPush,
             types.DeletePush,
@@ -125,13 +126,12 @@ class Dialect:
         self._fields = tables.parse(table)
         self._readings: dict[str, dict[str, _Reading]] = {}
         self._writings: dict[type[Struct], tuple[str | None, Callable[[Any], tuple[Any, ...]], list[_Writing]]] = {}
-        for name in self._fields:
-            if name in _MODELS:
-                self._plan(name)
+        for name, model in _MODELS.items():
+            if name in self._fields:
+                self._plan(name, model)
 
-    def _plan(self, name: str) -> None:
+    def _plan(self, name: str, model: type[Struct]) -> None:
         """Find out once how a message is read and written."""
-        model = _MODELS[name]
         defaults = {field.name: field.default for field in msgspec.structs.fields(model)}
         readings: dict[str, _Reading] = {}
         writings: list[_Writing] = []
@@ -148,8 +148,8 @@ class Dialect:
                 writings.append((field.name, NODEFAULT if field.mark in ("!", "+") else default, write))
                 names.append(field.attribute)
         self._readings[name] = readings
-        # attrgetter gives a bare value for a single name.
-        attributes = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+        # attrgetter is one call for all of them, but gives a bare value for a single one.
+        attributes = attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
         self._writings[model] = self._kinds.get(name), attributes, writings
 
     def _converters(self, field: tables.Field) -> tuple[Callable[[Any, str], Any] | None, Callable[[Any], Any] | None]:
@@ -224,7 +224,7 @@ class Dialect:
         return _MODELS[name](**values)
 
     def read_request(self, request: type[Any], params: Any) -> Any:
-        """A request that has a message of its own in the table. Its ids must say something, its numbers count."""
+        """A request that has a message of its own in the table. Its ids must not be empty, nor its numbers negative."""
         name = request.__name__
         given = self.decode(name, params)
         for field in self._fields[name]:
@@ -251,6 +251,15 @@ class Dialect:
             )
             check_push(configuration.push, f"configuration.{push}")
         return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
+
+    def read_create_push(self, params: Any, *members: str) -> CreatePush:
+        """A push configuration to add; ``members`` are those that may name its task."""
+        given = self.decode("TaskPushNotificationConfig", params)
+        task = next((given[member] for member in members if given.get(member)), "")
+        check_id(task, members[0])
+        push = read_push(given["pushNotificationConfig"], task)
+        check_push(push, "pushNotificationConfig")
+        return CreatePush(task_id=task, config=push)
 
     def _read_parts(self, given: Sequence[Mapping[str, Any]], path: str) -> tuple[Part, ...]:
         faults = [found for n, part in enumerate(given) if (found := self._find_fault(part, path, n)) is not None]

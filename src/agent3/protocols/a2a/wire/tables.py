@@ -93,6 +93,7 @@ TaskPushNotificationConfig pushNotificationConfig!:PushNotificationConfig taskId
 SendMessageConfiguration acceptedOutputModes:*text blocking:bool historyLength:int \
 pushNotificationConfig:PushNotificationConfig
 SendMessageRequest message!:Message configuration:SendMessageConfiguration metadata:object
+GetCard
 GetPush id!>task_id pushNotificationConfigId>id
 ListPush id!>task_id
 DeletePush id!>task_id pushNotificationConfigId!>id

@@ -143,7 +143,7 @@ class V01(Codec):
         readers: dict[type[Any], Callable[[Any], Request]] = {
             Send: partial(self._read_send, stream=operation.streaming),
             GetTask: self._read_get,
-            CreatePush: self._read_create_push,
+            CreatePush: lambda params: _dialect.read_create_push(params, "id"),
             Search: read_search,
         }
         return readers.get(operation.request) or partial(_dialect.read_request, operation.request)
@@ -172,13 +172,6 @@ class V01(Codec):
         """No history unless it is asked for: that was the default of 0.1."""
         asked: GetTask = _dialect.read_request(GetTask, params)
         return replace(asked, history_length=asked.history_length or 0)
-
-    def _read_create_push(self, params: Any) -> CreatePush:
-        asked = _dialect.decode("TaskPushNotificationConfig", params)
-        check_id(asked["id"])
-        push = read_push(asked["pushNotificationConfig"], asked["id"])
-        check_push(push, "pushNotificationConfig")
-        return CreatePush(task_id=asked["id"], config=push)
 
     def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request. UnsupportedOperation for what 0.1 cannot ask."""

@@ -14,7 +14,7 @@ import msgspec
 
 from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import Codec, Value, check_reply
-from agent3.protocols.a2a.wire.decoding import Reader, check_id, check_push, fault, invalid
+from agent3.protocols.a2a.wire.decoding import Reader, fault, invalid
 from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, method_of
 from agent3.protocols.a2a.wire.types import (
@@ -68,20 +68,12 @@ class V03(Codec):
             Send: lambda params: _dialect.read_send(
                 params, "value of params", push="pushNotificationConfig", stream=operation.streaming
             ),
-            CreatePush: self._read_create_push,
+            # The earliest 0.2 calls the task id.
+            CreatePush: lambda params: _dialect.read_create_push(params, "taskId", "id"),
             ListTasks: self._read_list,
-            GetCard: self._read_card,
             Search: read_search,
         }
         return readers.get(operation.request) or partial(_dialect.read_request, operation.request)
-
-    def _read_create_push(self, params: Any) -> CreatePush:
-        asked = _dialect.decode("TaskPushNotificationConfig", params)
-        task = asked.get("taskId") or asked.get("id") or ""  # the earliest 0.2 calls it id
-        check_id(task, "taskId")
-        push = read_push(asked["pushNotificationConfig"], task)
-        check_push(push, "pushNotificationConfig")
-        return CreatePush(task_id=task, config=push)
 
     def _read_list(self, params: Any) -> ListTasks:
         """0.3 has no such method on JSON-RPC; ours takes the members of 1.0 with the states of 0.3."""
@@ -89,10 +81,6 @@ class V03(Codec):
         word = given.get("status")
         state = STATE_WORDS.get(word) if isinstance(word, str) else None
         return read_list(given | {"status": state.value} if state is not None else given)
-
-    def _read_card(self, params: Any) -> GetCard:
-        _params(params)
-        return GetCard()
 
     def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
         params: Any
