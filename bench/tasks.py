@@ -74,7 +74,7 @@ def _our_writer() -> Callable[[int], object]:
     status = shapes.Status(state=shapes.State.COMPLETED, timestamp="2026-01-01T00:00:00.000Z")
     task = shapes.Task(id="t", context_id="c", status=status, history=said)
     asked = shapes.Send(message=said[0])
-    return lambda _: CODECS["1.0"].result(asked, task)
+    return lambda _: CODECS["1.0"].write_result(asked, task)
 
 
 def _sdk_writer() -> Callable[[int], object]:

@@ -42,7 +42,7 @@ class OneAgent:
         function = self.agent.functions.get(name)
         if function is None:
             raise unknown(self.agent.id, name)
-        data = next((one.data for one in message.parts if isinstance(one.data, dict)), None)
+        data = next((part.data for part in message.parts if isinstance(part.data, dict)), None)
         return Aim(self.agent.agent, function.capability, data, parts_in(message.parts))
 
     async def card(
@@ -113,7 +113,7 @@ def say(text: str, message_id: str | None = None, **more: Any) -> Send:
     return Send(message=message, configuration=Sending(**how), **outer)
 
 
-async def heard(items: Any, seconds: float = 20.0) -> list[tuple[int, Item]]:
+async def heard(items: Any, seconds: float = 60.0) -> list[tuple[int, Item]]:
     """Everything that a stream tells."""
     async with asyncio.timeout(seconds):
-        return [one async for one in items]
+        return [item async for item in items]

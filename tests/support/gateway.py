@@ -36,7 +36,7 @@ __all__ = ["AGENT3", "Door", "Hosted", "Process", "Reply", "environment", "gatew
 
 AGENT3 = str(Path(sys.executable).parent / "agent3")
 ROOT = Path(__file__).parents[2]
-START = 20.0
+START = 60.0
 """Seconds that a process has to come up; a busy machine needs a few."""
 
 
@@ -70,7 +70,7 @@ class Door:
     url: str
     headers: dict[str, str] = field(default_factory=dict, kw_only=True)
 
-    def connect(self, timeout: float = 20.0) -> http.client.HTTPConnection:
+    def connect(self, timeout: float = 60.0) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         assert parts.hostname is not None
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)

@@ -91,7 +91,7 @@ def test_a_card_of_0_3_is_valid_by_the_official_types_and_comes_back() -> None:
         AgentCard.from_wire(model.model_dump(mode="json", by_alias=True, exclude_none=True)).to_wire("0.3") == written
     )
     assert (model.url, model.preferred_transport) == ("https://travel.example/old", "JSONRPC")
-    assert [one.transport for one in model.additional_interfaces or []] == ["HTTP+JSON"]
+    assert [interface.transport for interface in model.additional_interfaces or []] == ["HTTP+JSON"]
 
 
 @pytest.mark.requirement("SP-02")
@@ -101,7 +101,7 @@ def test_a_card_of_0_1_has_what_its_schema_requires_and_no_word_of_later_ones() 
     assert written["authentication"] == {"schemes": ["ApiKey", "Bearer", "OAuth2", "OpenIdConnect", "MutualTLS"]}
     assert not {"securitySchemes", "supportedInterfaces", "protocolVersion"} & set(written)
     assert set(written["capabilities"]) == {"streaming", "pushNotifications", "stateTransitionHistory"}
-    assert all({"id", "name"} <= set(one) for one in written["skills"])
+    assert all({"id", "name"} <= set(skill) for skill in written["skills"])
     assert "security" not in written["skills"][0]
 
 
@@ -124,7 +124,7 @@ def test_the_card_of_the_slides_is_understood_as_it_stands() -> None:
     assert card.features.extensions[0].uri == "https://example.com/ext/traceability/v1"
     assert card.security == [{"oauth2": ["travel.read", "travel.write"]}]
     assert card.security_schemes["oauth2"]["type"] == "oauth2"
-    assert [(one.id, one.input_modes) for one in card.capabilities] == [("plan-trip", ["application/json"])]
+    assert [(skill.id, skill.input_modes) for skill in card.capabilities] == [("plan-trip", ["application/json"])]
     ParseDict(card.to_wire("1.0"), pb.AgentCard())
     types03.AgentCard.model_validate(card.to_wire("0.3"))
 
@@ -146,7 +146,7 @@ def test_the_authentication_of_the_study_plan_becomes_schemes_and_no_credential_
     }
     card = AgentCard.from_wire(given)
     assert card.authentication == AgentAuthentication(schemes=["Bearer", "ApiKey"])
-    assert [one.protocol_version for one in card.interfaces] == ["0.1"]
+    assert [interface.protocol_version for interface in card.interfaces] == ["0.1"]
     written = json.dumps([card.to_wire("0.1"), card.to_wire("1.0")])
     assert "s3cret" not in written
     assert set(card.to_wire("0.3")["securitySchemes"]) == {"bearer", "apiKey"}
@@ -159,7 +159,7 @@ def test_the_card_of_rf_013_is_understood_too() -> None:
     card = AgentCard.from_wire(
         {"agent_id": "f", "name": "Flights", "capabilities": [{"name": "search", "cost": 2}, "book"]}
     )
-    assert (card.agent_id, [one.name for one in card.capabilities]) == ("f", ["search", "book"])
+    assert (card.agent_id, [skill.name for skill in card.capabilities]) == ("f", ["search", "book"])
     assert card.capabilities[0].cost == 2
 
 
@@ -207,7 +207,7 @@ def test_a_card_that_cannot_be_understood_is_refused_with_the_member(document: A
         return
     with pytest.raises(ValidationError, match="cannot be understood") as caught:
         AgentCard.from_wire(document)
-    assert path in [one["path"] for one in caught.value.errors]
+    assert path in [entry["path"] for entry in caught.value.errors]
 
 
 _WORDS = sorted({*CARD.to_wire("1.0"), *CARD.to_wire("0.3"), "type", "schemes", "list", "uri", "scopes"})
@@ -231,9 +231,9 @@ def test_no_document_breaks_the_reader_and_what_it_reads_can_be_written(document
 
 
 def test_addresses_come_newest_first_and_in_the_wanted_bindings() -> None:
-    found = [(one.protocol_binding, spoken) for one, spoken in cards.interfaces(CARD)]
+    found = [(interface.protocol_binding, spoken) for interface, spoken in cards.interfaces(CARD)]
     assert found == [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")]
-    assert [one.url for one, _ in cards.interfaces(CARD, ("HTTP+JSON",))] == [
+    assert [interface.url for interface, _ in cards.interfaces(CARD, ("HTTP+JSON",))] == [
         "https://travel.example/rest", "https://travel.example/old"
     ]  # fmt: skip
     plain = AgentCard.from_wire({"name": "a", "url": "https://a.example", "protocolVersion": "0.2.6"})

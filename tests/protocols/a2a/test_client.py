@@ -214,7 +214,7 @@ ODD: list[tuple[Response, type[Exception], str]] = [
     (Response("<html>", media_type="text/html"), MalformedResponse, "not JSON-RPC"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1}), MalformedResponse, "neither a result nor an error"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1, "result": {"sum": 5}}), MalformedResponse, "answer"),
-    (JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}), MalformedResponse, "no JSON-RPC error"),
+    (JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}), MalformedResponse, "not a JSON-RPC error"),
     (Response("[" * 10_000), MalformedResponse, "not JSON-RPC"),
     (JSONResponse({}, 500), TargetError, "answered"),
     (Response(status_code=502), Unavailable, "answered"),

@@ -38,7 +38,7 @@ from agent3.protocols.functions.functions import Context, LocalAgent, SyncContex
 from tests.support.a2a_engine import ALICE, BOB, a_bench, heard, say
 from tests.support.postgres import new_database_url
 
-SOON = 20.0
+SOON = 60.0
 
 
 def an_agent() -> LocalAgent:
@@ -86,7 +86,7 @@ def an_agent() -> LocalAgent:
     @agent.capability
     async def slow(ctx: Context, message: str) -> str:
         ctx.status("thinking")
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "never"
 
     agent.add(_talk, name="talk", meta={"a2a": {"answer": "message"}})
@@ -152,9 +152,9 @@ def test_a_message_becomes_a_task_that_can_be_read_again(url: str) -> None:
         async with a_bench(an_agent(), url) as bench:
             task = as_task(await bench.engine.send(ALICE, say("hello", "m1")))
             assert task.status.state is State.COMPLETED
-            assert [one.artifact_id for one in task.artifacts] == ["result"]
+            assert [artifact.artifact_id for artifact in task.artifacts] == ["result"]
             assert task.artifacts[0].parts == (Part(text="hello"),)
-            assert [(one.message_id, one.role) for one in task.history] == [("m1", Role.USER)]
+            assert [(message.message_id, message.role) for message in task.history] == [("m1", Role.USER)]
             assert task.context_id
             assert await bench.engine.get(ALICE, GetTask(id=task.id)) == task
             assert await bench.engine.get(ALICE, GetTask(id=task.id, history_length=0)) != task
@@ -179,7 +179,7 @@ def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_conflict
             both = await asyncio.gather(*(bench.engine.send(ALICE, say("x", "m1")) for _ in range(3)))
             again = await bench.engine.send(ALICE, say("x", "m1"))
             streamed = await heard(bench.engine.stream(ALICE, say("x", "m1")))
-            assert {as_task(one).id for one in (*both, again, streamed[0][1])} == {as_task(again).id}
+            assert {as_task(entry).id for entry in (*both, again, streamed[0][1])} == {as_task(again).id}
             assert ran == ["x"]
             with pytest.raises(Conflict):
                 await bench.engine.send(ALICE, say("y", "m1"))
@@ -191,10 +191,10 @@ def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_conflict
 def test_without_idempotence_every_message_is_a_new_one(url: str) -> None:
     async def main() -> None:
         async with a_bench(an_agent(), url, idempotent=False) as bench:
-            one = as_task(await bench.engine.send(ALICE, say("x", "m1")))
-            two = as_task(await bench.engine.send(ALICE, say("x", "m1")))
+            first = as_task(await bench.engine.send(ALICE, say("x", "m1")))
+            second = as_task(await bench.engine.send(ALICE, say("x", "m1")))
             other = as_task(await bench.engine.send(ALICE, say("y", "m1")))
-            assert len({one.id, two.id, other.id}) == 3
+            assert len({first.id, second.id, other.id}) == 3
             asked = as_task(await bench.engine.send(ALICE, say("x", "m1", **skill("order"))))
             assert asked.status.state is State.INPUT_REQUIRED
             done = as_task(await bench.engine.send(ALICE, say("large", "m1", task_id=asked.id)))
@@ -353,7 +353,7 @@ def test_a_question_is_answered_by_the_next_message(every_url: str) -> None:
             assert done.status.state is State.COMPLETED
             assert done.context_id == task.context_id
             assert done.artifacts[0].parts == (Part(text="large pizza"),)
-            said = [(one.role, one.parts[0].text) for one in done.history]
+            said = [(message.role, message.parts[0].text) for message in done.history]
             assert said[:3] == [(Role.USER, "pizza"), (Role.AGENT, "Welcome."), (Role.AGENT, "Which size?")]
             assert (said[3], said[5]) == ((Role.USER, "huge"), (Role.USER, "large"))
             assert as_task(await bench.engine.send(ALICE, say("large", "m3", task_id=task.id))) == done
@@ -375,7 +375,7 @@ def test_a_context_of_another_task_is_refused_and_ones_own_is_inferred(url: str)
             other = as_task(await bench.engine.send(ALICE, say("x", context_id="mine", reference_task_ids=(task.id,))))
             assert other.history[0].reference_task_ids == (task.id,)
             page = await bench.engine.list(ALICE, ListTasks(context_id="mine"))
-            assert {one.id for one in page.tasks} == {task.id, other.id}
+            assert {found.id for found in page.tasks} == {task.id, other.id}
 
     asyncio.run(main())
 
@@ -389,7 +389,7 @@ def test_an_authorization_that_is_needed_is_a_state_of_its_own(url: str) -> None
             assert task.status.message is not None
             assert task.status.message.parts[1].data == {"id": "q1", "url": "https://login.example"}
             listed = await bench.engine.list(ALICE, ListTasks(status=State.AUTH_REQUIRED))
-            assert [one.id for one in listed.tasks] == [task.id]
+            assert [found.id for found in listed.tasks] == [task.id]
             assert (await bench.engine.list(ALICE, ListTasks(status=State.INPUT_REQUIRED))).tasks == ()
             done = as_task(await bench.engine.send(ALICE, say("I have", task_id=task.id)))
             assert done.status.state is State.COMPLETED
@@ -404,7 +404,7 @@ def test_a_plain_function_makes_its_artifact_once_however_often_it_is_run(url: s
             for text in ("12A", "soup"):
                 task = as_task(await bench.engine.send(ALICE, say(text, task_id=task.id)))
             assert task.status.state is State.COMPLETED
-            assert [one.artifact_id for one in task.artifacts] == ["ticket", "result"]
+            assert [artifact.artifact_id for artifact in task.artifacts] == ["ticket", "result"]
             assert task.artifacts[0].parts == (Part(text="ticket"),)
             assert task.artifacts[1].parts == (Part(text="flight 12A soup"),)
             told = states(await heard(bench.engine.subscribe(ALICE, Subscribe(id=task.id, after=0))))
@@ -481,7 +481,7 @@ def test_a_stream_begins_with_the_task_and_ends_with_its_end(url: str) -> None:
             ]
             numbers = [number for number, _ in items]
             assert numbers == sorted(set(numbers))
-            text = "".join(one.artifact.parts[0].text or "" for _, one in items if isinstance(one, ArtifactUpdate))
+            text = "".join(item.artifact.parts[0].text or "" for _, item in items if isinstance(item, ArtifactUpdate))
             assert text == "once upon a time"
             items = await heard(bench.engine.stream(ALICE, say("x", **skill("report"))))
             assert states(items)[2:] == ["r", "r+", "r+.", "status completed"]
@@ -516,9 +516,9 @@ def test_subscribers_follow_a_task_through_its_questions_to_its_end(url: str) ->
             assert states(await heard(bench.engine.subscribe(older, Subscribe(id=task.id)))) == ["task input_required"]
             turn = await heard(bench.engine.stream(ALICE, say("large", task_id=task.id)))
             assert states(turn) == ["task input_required", "status working", "result.", "status completed"]
-            for one in await asyncio.gather(*subscribers):
-                assert states(one) == states(turn)
-                assert one[1:] == turn[1:]
+            for reply in await asyncio.gather(*subscribers):
+                assert states(reply) == states(turn)
+                assert reply[1:] == turn[1:]
 
     asyncio.run(main())
 
@@ -551,16 +551,16 @@ def test_tasks_are_listed_in_pages_the_latest_first(every_url: str) -> None:
                 found.extend(page.tasks)
                 if not (token := page.next_page_token):
                     break
-            assert [one.id for one in found] == [one.id for one in reversed(tasks)]
-            assert all(not one.artifacts for one in found)
+            assert [entry.id for entry in found] == [task.id for task in reversed(tasks)]
+            assert all(not entry.artifacts for entry in found)
             done = await bench.engine.list(ALICE, ListTasks(status=State.COMPLETED, include_artifacts=True))
             assert list(done.tasks) == list(reversed(tasks[:3]))
             assert (await bench.engine.list(ALICE, ListTasks(status=State.SUBMITTED))).tasks == ()
             since = tasks[1].status.timestamp
             later = await bench.engine.list(ALICE, ListTasks(status_timestamp_after=since))
-            assert {one.id for one in later.tasks} >= {one.id for one in tasks[1:]}
+            assert {task.id for task in later.tasks} >= {task.id for task in tasks[1:]}
             found_by_word = await bench.engine.search(ALICE, Search(query="N1"))
-            assert [one.id for one in found_by_word.tasks] == [tasks[1].id]
+            assert [task.id for task in found_by_word.tasks] == [tasks[1].id]
 
     asyncio.run(main())
 
@@ -572,7 +572,7 @@ def test_failures_and_rejections_are_told_apart_in_lists(url: str) -> None:
             refused = as_task(await bench.engine.send(ALICE, say("x", **skill("reject"))))
             for state, task in ((State.FAILED, failed), (State.REJECTED, refused)):
                 page = await bench.engine.list(ALICE, ListTasks(status=state))
-                assert [one.id for one in page.tasks] == [task.id]
+                assert [found.id for found in page.tasks] == [task.id]
 
     asyncio.run(main())
 
@@ -633,7 +633,7 @@ def test_a_task_outlives_kill_9_its_stream_resumes_and_its_result_comes_once(tmp
             assert told[-1] == "status completed"
             assert all(number > int(seen) for number, _ in items[1:])
             done = await bench.engine.get(ALICE, GetTask(id=task))
-            assert [one.artifact_id for one in done.artifacts] == ["result"]
+            assert [artifact.artifact_id for artifact in done.artifacts] == ["result"]
             assert done.artifacts[0].parts == (Part(text="0 1 2 "),)
             assert as_task(await bench.engine.send(ALICE, say("go", "m1"))) == done
 

@@ -64,7 +64,7 @@ def test_the_gateway_has_a_card_whose_skills_can_be_called(gateway: Hosted) -> N
     card = gateway.get("/.well-known/agent-card.json").json
     assert card == gateway.get("/.well-known/agent.json").json == gateway.get("/a2a/.well-known/agent-card.json").json
     assert card["url"] == f"{gateway.url}/a2a"
-    assert {"ask", "pizza/order", "toy/echo"} <= {one["id"] for one in card["skills"]}
+    assert {"ask", "pizza/order", "toy/echo"} <= {skill["id"] for skill in card["skills"]}
     task = unary(rpc(gateway, "SendMessage", {"message": message("hi", "toy/echo")}, "/a2a"))["task"]
     assert task["artifacts"][0]["parts"] == [{"text": "echo: hi"}]
 
@@ -83,7 +83,7 @@ def test_a_skill_or_an_agent_may_be_named_alone(gateway: Hosted) -> None:
     path = gateway.post(
         "/a2a/pizza/message:send", {"message": message("4", None)}, content_type="application/json", **V1
     )
-    told = [one["artifacts"][0]["parts"][0]["text"] for one in (by_skill, by_tenant, by_agent, path.json["task"])]
+    told = [entry["artifacts"][0]["parts"][0]["text"] for entry in (by_skill, by_tenant, by_agent, path.json["task"])]
     assert told == ["ordered: one", "ordered: two", "ordered: three", "ordered: 4"]
 
 
@@ -125,7 +125,7 @@ def test_pages_of_other_sites_may_not_call(gateway: Hosted) -> None:
 @pytest.mark.requirement("SP-11")
 def test_without_a_key_nothing_but_the_public_card_is_told(guarded: Hosted) -> None:
     card = guarded.get("/.well-known/agent-card.json").json
-    assert [one["id"] for one in card["skills"]] == ["ask"]
+    assert [skill["id"] for skill in card["skills"]] == ["ask"]
     assert set(card["securitySchemes"]) == {"bearer", "apiKey"}
     for path in ("/a2a", "/agents/pizza/a2a"):
         reply = rpc(guarded, "SendMessage", {"message": message("x")}, path)
@@ -142,10 +142,10 @@ def test_without_a_key_nothing_but_the_public_card_is_told(guarded: Hosted) -> N
 @pytest.mark.requirement("SL-07")
 def test_a_caller_sees_and_calls_what_it_may(guarded: Hosted) -> None:
     ada, bob = (guarded.as_(KEYS[name]) for name in ("ada", "bob"))
-    seen = {one["id"] for one in bob.get("/a2a/extendedAgentCard", **V1).json["skills"]}
+    seen = {skill["id"] for skill in bob.get("/a2a/extendedAgentCard", **V1).json["skills"]}
     assert seen == {"ask", "pizza/order"}
     own = bob.get("/.well-known/agent-card.json")
-    assert {one["id"] for one in own.json["skills"]} == seen
+    assert {skill["id"] for skill in own.json["skills"]} == seen
     assert "private" in own.headers["cache-control"]
     assert bob.get("/agents/toy/a2a/.well-known/agent-card.json").status == 404
     refused = rpc(bob, "SendMessage", {"message": message("x")}, "/agents/toy/a2a")
@@ -164,7 +164,7 @@ def test_push_configurations_are_kept_without_their_secrets(guarded: Hosted) -> 
     assert made["id"] == "c1"
     path = f"/agents/toy/a2a/tasks/{task}/pushNotificationConfigs"
     listed = ada.get(path, **V1)
-    assert [one["id"] for one in listed.json["configs"]] == ["c1"]
+    assert [config["id"] for config in listed.json["configs"]] == ["c1"]
     assert b"very-secret" not in listed.raw
     assert ada.ask("DELETE", f"{path}/c1", **V1).status == 200
     assert ada.get(path, **V1).json["configs"] == []
@@ -206,7 +206,7 @@ def test_the_command_line_serves_functions_classes_and_executors(tmp_path: Path)
     (tmp_path / "house.py").write_text(AGENTS)
     with gateway_process(tmp_path, "house:everything") as served:
         card = served.get("/.well-known/agent-card.json").json
-        assert {"desk/find", "shout/shout", "hotel/rooms"} <= {one["id"] for one in card["skills"]}
+        assert {"desk/find", "shout/shout", "hotel/rooms"} <= {skill["id"] for skill in card["skills"]}
         asked = {"data": {"skill": "rooms", "input": {"city": "Rome"}}}
         told = rpc(served, "SendMessage", {"message": message("", None, parts=[asked])}, "/agents/hotel/a2a")
         assert unary(told)["task"]["artifacts"][0]["parts"] == [{"data": ["Rome"]}]

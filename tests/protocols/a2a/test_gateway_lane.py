@@ -91,8 +91,8 @@ def _told(answer: tuple[int, Any]) -> Any:
 def _without_moments(value: Any) -> Any:
     if isinstance(value, dict):
         gone = ("timestamp", "messageId", "contextId", "signatures")
-        return {name: _without_moments(one) for name, one in value.items() if name not in gone}
-    return [_without_moments(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_moments(item) for name, item in value.items() if name not in gone}
+    return [_without_moments(entry) for entry in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(("method", "params"), ASKED)

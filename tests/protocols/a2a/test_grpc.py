@@ -24,6 +24,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import a2a_pb2 as wire
 from a2a.types import a2a_pb2_grpc as wire_grpc
 from a2a.utils.errors import TaskNotFoundError
+from google.api import field_behavior_pb2  # type: ignore[import-untyped]
 from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
@@ -47,8 +48,9 @@ from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
 from agent3.protocols.a2a.grpc.channel import GrpcChannel
 from agent3.protocols.a2a.grpc.codecs import read_status, write_status
-from agent3.protocols.a2a.grpc.messages import V03, V10
+from agent3.protocols.a2a.grpc.protobuf import V03, V10
 from agent3.protocols.a2a.peer.client import A2AClient
+from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.errors import PushNotSupported, VersionNotSupported
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
@@ -74,7 +76,7 @@ from tests.support.a2a_toy import toy
 from tests.support.gateway import Door, gateway
 from tests.support.tls import certificate
 
-WAIT = 20.0
+WAIT = 60.0
 Story = Callable[[GrpcChannel], Awaitable[None]]
 both = pytest.mark.parametrize("generation", ["1.0", "0.3"])
 
@@ -90,6 +92,7 @@ ALIKE = {
     "CodeFlow": "AuthorizationCodeOAuthFlow",
     "TokenFlow": "ClientCredentialsOAuthFlow",
     "ImplicitFlow": "ImplicitOAuthFlow",
+    "PasswordFlow": "PasswordOAuthFlow",
     "DeviceFlow": "DeviceCodeOAuthFlow",
     "Named": "CancelTaskRequest",
 }
@@ -99,14 +102,27 @@ LATER = {"deviceCode", "pkceRequired"}
 
 @pytest.mark.parametrize(("schema", "official"), [(V10, wire), (V03, third)])
 def test_every_field_of_the_tables_has_the_number_of_the_official_descriptors(schema: Any, official: Any) -> None:
-    for name, message in schema._messages.items():
+    for name, message in schema.messages.items():
         found = getattr(official, ALIKE.get(name, name), None)
         if found is None:
             assert name in ("Empty", "DeviceFlow")
             continue
-        ours = {field.name: number for number, field in message._by_number.items() if field.name not in LATER}
+        ours = {field: number for field, number in message.numbers.items() if field not in LATER}
         theirs = {field.json_name: field.number for field in found.DESCRIPTOR.fields}
         assert ours == {name: number for name, number in theirs.items() if name not in LATER}, name
+
+
+def test_every_field_of_1_0_is_marked_as_in_the_official_descriptors() -> None:
+    for name, fields in tables.parse(tables.V10_PROTO).items():
+        official = getattr(wire, ALIKE.get(name, name), None)
+        theirs = {field.json_name: field for field in official.DESCRIPTOR.fields} if official is not None else {}
+        for field in fields:
+            behavior = theirs[field.name].GetOptions().Extensions[field_behavior_pb2.field_behavior]
+            required = field_behavior_pb2.REQUIRED in behavior
+            oneof = theirs[field.name].containing_oneof
+            # "optional" of proto3 is an invisible oneof of one field.
+            optional = oneof is not None and len(oneof.fields) == 1
+            assert field.mark == ("!" if required else "?" if optional else ""), f"{name}.{field.name}"
 
 
 RICH: dict[str, Any] = {
@@ -158,7 +174,7 @@ def test_unknown_fields_are_read_over() -> None:
         (b"\x12", "does not end"),
         (b"\xff" * 11, "does not end"),
         (b"\x12\x01\xff", "UTF-8"),
-        (b"\x13\x00", "unknown kind"),
+        (b"\x13\x00", "unknown wire type"),
     ],
 )
 def test_what_is_no_protobuf_is_refused(data: bytes, words: str) -> None:
@@ -236,7 +252,9 @@ def door() -> Iterator[tuple[str, str]]:
     features = AgentFeatures(streaming=True, extendedAgentCard=True)
     with listening(toy(), grpc_port=0, core=core, principal=known, features=features) as url:
         card = Door(url).get("/.well-known/agent-card.json").json
-        places = {one["url"] for one in card["supportedInterfaces"] if one["protocolBinding"] == "GRPC"}
+        places = {
+            interface["url"] for interface in card["supportedInterfaces"] if interface["protocolBinding"] == "GRPC"
+        }
         assert len(places) == 1
         yield url, places.pop()
     core.close()
@@ -273,7 +291,7 @@ def say(text: str, skill: str = "echo", *, stream: bool = False, **more: Any) ->
 
 def result(task: Any) -> str:
     assert isinstance(task, Task), task
-    return "".join(part.text or "" for one in task.artifacts for part in one.parts)
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
 
 
 @both
@@ -293,7 +311,7 @@ def test_a_message_becomes_a_task_that_can_be_read(door: tuple[str, str], genera
 @both
 def test_a_stream_tells_the_task_its_pieces_and_its_end(door: tuple[str, str], generation: Generation) -> None:
     async def story(channel: GrpcChannel) -> None:
-        told = [one async for one in channel.stream(say("time", "story", stream=True))]
+        told = [item async for item in channel.stream(say("time", "story", stream=True))]
         assert isinstance(told[0], Task)
         assert isinstance(told[-1], StatusUpdate)
         assert told[-1].status.state is State.COMPLETED
@@ -325,7 +343,7 @@ def test_whoever_leaves_a_stream_leaves_the_task_at_work(door: tuple[str, str], 
         canceled = await channel.ask(CancelTask(id=task.id))
         assert isinstance(canceled, Task)
         assert canceled.status.state is State.CANCELED
-        rest = [one async for one in followed]
+        rest = [item async for item in followed]
         assert isinstance(rest[-1], StatusUpdate)
         assert rest[-1].status.state is State.CANCELED
 
@@ -349,10 +367,10 @@ def test_the_card_comes_over_grpc_with_every_address(door: tuple[str, str], gene
         card = await channel.ask(GetCard())
         assert isinstance(card, dict)
         assert card["name"] == "toy"
-        assert {"echo", "story"} <= {one["id"] for one in card["skills"]}
+        assert {"echo", "story"} <= {skill["id"] for skill in card["skills"]}
         listed = card["supportedInterfaces"] if generation == "1.0" else card["additionalInterfaces"]
-        assert door[1] in {one["url"] for one in listed}
-        assert door[0] in {card.get("url"), *(one["url"] for one in listed)}
+        assert door[1] in {interface["url"] for interface in listed}
+        assert door[0] in {card.get("url"), *(interface["url"] for interface in listed)}
 
     tell(door[1], generation, story)
 
@@ -361,12 +379,12 @@ def test_tasks_are_listed_in_1_0_alone(door: tuple[str, str]) -> None:
     async def story(channel: GrpcChannel) -> None:
         task = await channel.ask(say("listed"))
         page = await channel.ask(ListTasks(context_id=task.context_id))  # type: ignore[union-attr]
-        assert [one.id for one in page.tasks] == [task.id]  # type: ignore[union-attr]
+        assert [found.id for found in page.tasks] == [task.id]  # type: ignore[union-attr]
 
     tell(door[1], "1.0", story)
 
     async def before(channel: GrpcChannel) -> None:
-        with pytest.raises(RequestError, match=r"not in the gRPC binding of 0\.3"):
+        with pytest.raises(RequestError, match=r"not in the gRPC binding of A2A 0\.3"):
             await channel.ask(ListTasks())
 
     tell(door[1], "0.3", before)
@@ -435,7 +453,7 @@ def test_a_channel_goes_where_the_gate_lets_it_and_nowhere_else(door: tuple[str,
 def test_an_agent_that_is_not_there_is_unavailable_and_nothing_was_sent() -> None:
     async def story(channel: GrpcChannel) -> None:
         with pytest.raises(Unavailable) as caught:
-            await channel.ask(say("x"), timeout=5)
+            await channel.ask(say("x"), timeout=WAIT)
         assert caught.value.sent is False
 
     tell("127.0.0.1:1", "1.0", story)
@@ -471,7 +489,7 @@ def asked(text: str, skill: str) -> wire.SendMessageRequest:
 def test_the_sdks_client_is_at_home_here(door: tuple[str, str], generation: str, streaming: bool) -> None:
     async def told() -> None:
         async with asyncio.timeout(WAIT), official(door[1], generation, streaming) as made:
-            replies = [one async for one in made.send_message(asked("time", "story"))]
+            replies = [reply async for reply in made.send_message(asked("time", "story"))]
             assert replies[0].HasField("task")
             task = replies[0].task
             read = await made.get_task(wire.GetTaskRequest(id=task.id))
@@ -532,7 +550,7 @@ async def spoken_to(address: str, **options: Any) -> None:
     channel = await connect(way_out, address, **options)
     try:
         assert result(await channel.ask(say("hello"))) == "echo: hello"
-        told = [one async for one in channel.stream(say("again", stream=True))]
+        told = [item async for item in channel.stream(say("again", stream=True))]
         assert isinstance(told[0], Task)
         with pytest.raises(JobNotFound):
             await channel.ask(GetTask(id="no-such"))
@@ -607,7 +625,7 @@ def test_a_gateway_speaks_grpc_beside_http(tmp_path: Path) -> None:
     with gateway(tmp_path / "gateway", "--grpc", "0", "--demo", config=KEYED, ANA=key) as served:
         http = Door(served.url, headers={"Authorization": f"Bearer {key}"})
         card = http.get("/agents/pizza/a2a/.well-known/agent-card.json").json
-        (place,) = [one for one in card["supportedInterfaces"] if one["protocolBinding"] == "GRPC"]
+        (place,) = [interface for interface in card["supportedInterfaces"] if interface["protocolBinding"] == "GRPC"]
         assert place["tenant"] == "pizza"
         assert f"gRPC at port {place['url'].rpartition(':')[2]}" in "\n".join(served.lines)
 
@@ -641,14 +659,14 @@ require_signature = true
 def test_who_must_sign_is_told_that_grpc_carries_no_signatures(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"ANA": "a-key-of-sixteen-or-more", "ANA_SECRET": "a-secret-of-thirty-two-characters"}
     with gateway(tmp_path / "gateway", "--grpc", "0", config=SIGNING, **keys) as served:
-        line = next(one for one in served.lines if "gRPC at port" in one)
+        line = next(line for line in served.lines if "gRPC at port" in line)
 
         async def story(channel: GrpcChannel) -> None:
             shown = {"authorization": f"Bearer {keys['ANA']}"}
             with pytest.raises(TargetRefused, match="gRPC carries no signatures"):
                 await channel.ask(ListTasks(), metadata=shown)
             signed = {**shown, "signature-input": 'sig1=("@method");created=1', "signature": "sig1=:AAAA:"}
-            with pytest.raises(TargetRefused, match="Signed requests are taken over HTTP alone"):
+            with pytest.raises(TargetRefused, match="Signed requests are accepted over HTTP only"):
                 await channel.ask(ListTasks(), metadata=signed)
 
         tell(f"127.0.0.1:{line.rpartition(' ')[2]}", "1.0", story)

@@ -21,7 +21,7 @@ from tests.support.a2a_toy import toy
 from tests.support.gateway import Hosted, hosted
 
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")]
-WAIT = 20.0
+WAIT = 60.0
 Story = Callable[[Client], Awaitable[None]]
 
 everything = pytest.mark.parametrize(("binding", "version"), SPOKEN)
@@ -42,9 +42,9 @@ async def client(url: str, binding: str, version: str, streaming: bool) -> Async
     async with httpx.AsyncClient(timeout=WAIT) as http:
         card = await A2ACardResolver(http, f"{url}/agents/toy/a2a").get_agent_card()
         chosen = [
-            one
-            for one in card.supported_interfaces
-            if (one.protocol_binding, one.protocol_version) == (binding, version)
+            interface
+            for interface in card.supported_interfaces
+            if (interface.protocol_binding, interface.protocol_version) == (binding, version)
         ]
         assert len(chosen) == 1
         del card.supported_interfaces[:]
@@ -69,11 +69,11 @@ def asked(text: str, skill: str, **more: Any) -> wire.SendMessageRequest:
 
 
 async def sent(made: Client, text: str, skill: str, **more: Any) -> list[wire.StreamResponse]:
-    return [one async for one in made.send_message(asked(text, skill, **more))]
+    return [reply async for reply in made.send_message(asked(text, skill, **more))]
 
 
 def result(task: wire.Task) -> str:
-    return "".join(part.text for one in task.artifacts for part in one.parts)
+    return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
 
 
 @everything
@@ -88,7 +88,7 @@ def test_the_sdk_sends_reads_and_lists(gateway: Hosted, binding: str, version: s
             await made.get_task(wire.GetTaskRequest(id="no-such"))
         if version == "1.0":
             page = await made.list_tasks(wire.ListTasksRequest(context_id=reply.task.context_id))
-            assert [one.id for one in page.tasks] == [reply.task.id]
+            assert [task.id for task in page.tasks] == [reply.task.id]
 
     tell(gateway, binding, version, story)
 
@@ -98,8 +98,8 @@ def test_the_sdk_streams(gateway: Hosted, binding: str, version: str) -> None:
     async def story(made: Client) -> None:
         told = await sent(made, "time", "story")
         assert told[0].HasField("task")
-        pieces = [one.artifact_update for one in told if one.HasField("artifact_update")]
-        assert "".join(part.text for one in pieces for part in one.artifact.parts) == "Once upon time"
+        pieces = [item.artifact_update for item in told if item.HasField("artifact_update")]
+        assert "".join(part.text for piece in pieces for part in piece.artifact.parts) == "Once upon time"
         assert told[-1].status_update.status.state == wire.TASK_STATE_COMPLETED
 
     tell(gateway, binding, version, story, streaming=True)
@@ -126,8 +126,8 @@ def test_the_sdk_subscribes_and_cancels(gateway: Hosted, binding: str, version: 
         first = asyncio.Event()
 
         async def follow() -> None:
-            async for one in made.subscribe(wire.SubscribeToTaskRequest(id=task)):
-                heard.append(one)
+            async for item in made.subscribe(wire.SubscribeToTaskRequest(id=task)):
+                heard.append(item)
                 first.set()
 
         following = asyncio.create_task(follow())
@@ -168,6 +168,6 @@ def test_the_sdk_reads_the_extended_card(gateway: Hosted, binding: str, version:
     async def story(made: Client) -> None:
         card = await made.get_extended_agent_card(wire.GetExtendedAgentCardRequest())
         assert card.name == "toy"
-        assert {"echo", "story"} <= {one.id for one in card.skills}
+        assert {"echo", "story"} <= {skill.id for skill in card.skills}
 
     tell(gateway, binding, version, story)

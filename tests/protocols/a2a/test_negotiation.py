@@ -74,7 +74,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     features = AgentFeatures(extensions=[AgentExtension(uri=USAGE, required=True)])
     agreement = negotiate(card(features=features), Wants(versions=("9",), skills=("fly",), streaming=True))
     assert len(agreement.missing) == 4
-    assert f"the agent requires extension {USAGE}, which the caller does not speak" in agreement.missing
+    assert f"the agent requires extension {USAGE}, which the caller does not support" in agreement.missing
 
 
 def test_wildcards_and_parameters_of_media_types_meet() -> None:

@@ -45,11 +45,11 @@ OPEN: dict[str, Any] = {
     "secret": "env:A2A_HOOK",
     "schemes": ("https", "http"),
     "allow_loopback": True,
-    "timeout": 5.0,
+    "timeout": 60.0,
     "first_delay": 0.01,
     "longest_delay": 0.05,
 }
-SOON = 20.0
+SOON = 60.0
 SECRETS = ("t0p-token", "s3cret-credentials")
 
 
@@ -60,8 +60,8 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as one:
-        yield one
+    with receiving() as receiver:
+        yield receiver
 
 
 def settings(**callbacks: Any) -> Settings:
@@ -88,8 +88,8 @@ def a_push(url: str, **more: Any) -> Push:
 def kinds(came: list[Webhook]) -> list[str]:
     """What was told, in short."""
     told = []
-    for one in came:
-        item = verify(one.headers, one.body, secret=SECRET).item
+    for webhook in came:
+        item = verify(webhook.headers, webhook.body, secret=SECRET).item
         if isinstance(item, ArtifactUpdate):
             told.append(item.artifact.artifact_id)
         elif isinstance(item, (Task, StatusUpdate)):
@@ -104,7 +104,7 @@ async def waited(receiver: Receiver, count: int) -> list[Webhook]:
 async def delivered(bench: Bench, task: str, count: int) -> list[Any]:
     async with asyncio.timeout(SOON):
         while True:
-            receipts = [one for one in await bench.pushes.receipts(task) if one.status == "delivered"]
+            receipts = [receipt for receipt in await bench.pushes.receipts(task) if receipt.status == "delivered"]
             if len(receipts) >= count:
                 return receipts
             await asyncio.sleep(0.01)
@@ -129,15 +129,15 @@ def test_a_task_is_told_from_its_beginning_to_its_end_in_order(receiver: Receive
                 "result",
                 "StatusUpdate COMPLETED",
             ]
-            for one in came:
-                assert one.headers[TOKEN.lower()] == SECRETS[0]
-                assert one.headers["authorization"] == f"Bearer {SECRETS[1]}"
-                assert one.headers["content-type"] == "application/a2a+json"
+            for webhook in came:
+                assert webhook.headers[TOKEN.lower()] == SECRETS[0]
+                assert webhook.headers["authorization"] == f"Bearer {SECRETS[1]}"
+                assert webhook.headers["content-type"] == "application/a2a+json"
             assert came[-1].json["statusUpdate"]["taskId"] == task.id
             assert "final" not in came[-1].json["statusUpdate"]
-            assert len({one.id for one in came}) == 6
+            assert len({webhook.id for webhook in came}) == 6
             receipts = await delivered(bench, task.id, 6)
-            assert [one.event for one in receipts][:2] == ["task", "artifact"]
+            assert [receipt.event for receipt in receipts][:2] == ["task", "artifact"]
 
     asyncio.run(main())
 
@@ -149,12 +149,12 @@ def test_clients_before_1_0_are_told_the_task(receiver: Receiver) -> None:
             task = await bench.engine.send(older, say("pizza", push=a_push(receiver.url)))
             assert isinstance(task, Task)
             came = await waited(receiver, 3)
-            assert [one.json["kind"] for one in came] == ["task"] * 3
+            assert [webhook.json["kind"] for webhook in came] == ["task"] * 3
             last = verify(came[-1].headers, came[-1].body, token=SECRETS[0])
             assert last.generation == "0.3"
             assert isinstance(last.item, Task)
             assert last.item.status.state is State.INPUT_REQUIRED
-            assert [one.artifact_id for one in last.item.artifacts] == ["menu"]
+            assert [artifact.artifact_id for artifact in last.item.artifacts] == ["menu"]
 
     asyncio.run(main())
 
@@ -174,7 +174,7 @@ def test_clients_before_1_0_are_not_told_the_whole_task_with_every_piece(receive
             assert isinstance(task, Task)
             receipts = await delivered(bench, task.id, 2)
             assert len(await bench.pushes.receipts(task.id)) == len(receipts) == 2  # its beginning and its end
-            last = receiver.wait(2)[-1].json
+            last = receiver.wait(2, SOON)[-1].json
             assert last["status"]["state"] == "completed"
             assert last["artifacts"][0]["parts"][0]["text"] == "piece " * 50
 
@@ -232,7 +232,7 @@ def test_several_configurations_are_kept_listed_in_pages_and_deleted(receiver: R
             rest = await bench.engine.list_push(
                 ALICE, ListPush(task_id=task.id, page_size=2, page_token=first.next_page_token)
             )
-            assert [one.id for one in (*first.configs, *rest.configs)] == ["a", "b", "c"]
+            assert [entry.id for entry in (*first.configs, *rest.configs)] == ["a", "b", "c"]
             assert first.configs[1].url.endswith("/new")
             assert rest.next_page_token == ""
             for _ in range(2):
@@ -292,7 +292,7 @@ def test_a_receiver_that_fails_is_told_again_and_its_receipt_says_so() -> None:
                 assert isinstance(task, Task)
                 await bench.engine.create_push(ALICE, CreatePush(task_id=task.id, config=a_push(receiver.url)))
                 came = await waited(receiver, 3)
-                assert len({one.id for one in came}) == 1
+                assert len({webhook.id for webhook in came}) == 1
                 receipts = await delivered(bench, task.id, 1)
                 assert receipts[0].attempts == 3
 
@@ -370,9 +370,9 @@ def test_only_what_is_genuine_is_believed() -> None:
     given = {"x-a2a-notification-token": "abc", "Authorization": "Bearer xyz"}
     assert verify(given, BODY, token="abc", authorization="Bearer xyz").generation == "1.0"
     wrong: list[dict[str, Any]] = [{"token": "abd"}, {"authorization": "Bearer abc"}, {"secret": SECRET}]
-    for one in wrong:
+    for entry in wrong:
         with pytest.raises(Unauthenticated):
-            verify(given, BODY, **one)
+            verify(given, BODY, **entry)
     with pytest.raises(SetupError):
         verify(given, BODY)
     with pytest.raises(ParseError):

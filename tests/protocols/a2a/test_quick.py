@@ -19,7 +19,7 @@ from agent3.protocols.functions.functions import LocalAgent
 from agent3.storage import Database
 from tests.support.a2a_engine import ALICE, Bench, a_bench, say
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Desk(LocalAgent):
@@ -107,9 +107,9 @@ def test_the_same_message_has_the_same_task_also_in_another_process(tmp_path: Pa
             assert await sent(bench, to("look", "hello", "m1")) == task
             assert desk.asked == ["hello"], "this process knows the message"
             assert await sent(other, to("look", "hello", "m1")) == task
-            for one in (bench, other):
+            for process in (bench, other):
                 with pytest.raises(Conflict):
-                    await sent(one, to("look", "something else", "m1"))
+                    await sent(process, to("look", "something else", "m1"))
             assert (await bench.engine.list(ALICE, ListTasks())).total_size == 1
 
     asyncio.run(main())
@@ -125,7 +125,7 @@ def test_of_two_at_once_one_is_asked(tmp_path: Path) -> None:
             desk.go.set()
             tasks = await both
             assert desk.asked == ["hello"]
-            assert all(one == tasks[0] for one in tasks)
+            assert all(task == tasks[0] for task in tasks)
 
     asyncio.run(main())
 

@@ -63,8 +63,8 @@ def test_an_answer_that_comes_thrice_at_once_is_one_answer() -> None:
         async with a_bench(an_agent()) as bench:
             task = as_task(await bench.engine.send(ALICE, say("pizza")))
             answers = (bench.engine.send(ALICE, say("large", "m-2", task_id=task.id)) for _ in range(3))
-            told = [as_task(one) for one in await asyncio.gather(*answers)]
-            assert [one.artifacts[0].parts[0].text for one in told] == ["large pizza"] * 3
+            told = [as_task(reply) for reply in await asyncio.gather(*answers)]
+            assert [item.artifacts[0].parts[0].text for item in told] == ["large pizza"] * 3
 
     asyncio.run(main())
 
@@ -75,7 +75,7 @@ def test_of_two_answers_at_once_one_is_taken_and_the_other_is_told_so() -> None:
             task = as_task(await bench.engine.send(ALICE, say("pizza")))
             answers = (bench.engine.send(ALICE, say(size, task_id=task.id)) for size in ("small", "large"))
             told = await asyncio.gather(*answers, return_exceptions=True)
-            assert {type(one) for one in told} == {Task, TurnTaken}
+            assert {type(item) for item in told} == {Task, TurnTaken}
 
     asyncio.run(main())
 
@@ -141,9 +141,9 @@ def test_the_logs_of_many_tasks_are_read_a_few_at_a_time(tmp_path: Path, monkeyp
 
             monkeypatch.setattr(bench.core.jobs, "lines_of", counted)
             page = await bench.engine.list(ALICE, ListTasks())
-            assert [one.history[0].parts[0].text for one in page.tasks] == ["tale 2", "tale 1", "tale 0"]
+            assert [task.history[0].parts[0].text for task in page.tasks] == ["tale 2", "tale 1", "tale 0"]
             found = await bench.engine.search(ALICE, Search(query="TALE word 1"))
-            assert [one.id for one in found.tasks] == [one.id for one in page.tasks]
+            assert [task.id for task in found.tasks] == [task.id for task in page.tasks]
             assert read == [2, 1, 2, 1]
             with pytest.raises(ValidationError, match="query"):
                 await bench.engine.search(ALICE, Search(query="a " * 501))

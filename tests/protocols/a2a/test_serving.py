@@ -410,7 +410,7 @@ def test_a_stream_that_has_nothing_to_tell_yet_shows_that_it_is_there(fails: boo
 
 def test_what_is_refused_at_once_is_no_stream_for_all_its_heartbeat() -> None:
     core = Standalone()
-    with listening(toy(), core=core, beat=5.0) as url:
+    with listening(toy(), core=core, beat=600.0) as url:
         refused = rpc(Door(url), "SendStreamingMessage", {"message": message("hi", "nothing")})
         assert refused.headers["content-type"] == "application/json"
     core.close()

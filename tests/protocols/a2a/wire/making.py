@@ -85,7 +85,7 @@ _json: st.SearchStrategy[Any] = st.recursive(
 )
 _metadata = st.none() | st.dictionaries(_name, _json, min_size=1, max_size=2)
 _names = st.lists(_name, max_size=2).map(tuple)
-_time = st.none() | st.datetimes().map(lambda one: f"{one.isoformat(timespec='milliseconds')}Z")
+_time = st.none() | st.datetimes().map(lambda time: f"{time.isoformat(timespec='milliseconds')}Z")
 
 parts = st.one_of(
     st.builds(Part, text=_text, metadata=_metadata),

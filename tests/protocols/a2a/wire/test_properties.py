@@ -51,18 +51,18 @@ def _said(item: Any, generation: Generation, rest: bool = False) -> Any:
         case Part():
             return _older(item)
         case Message():
-            parts = tuple(_said(one, generation) for one in item.parts)
+            parts = tuple(_said(part, generation) for part in item.parts)
             return replace(item, parts=parts, reference_task_ids=() if rest else item.reference_task_ids)
         case Artifact():
-            return replace(item, parts=tuple(_said(one, generation) for one in item.parts))
+            return replace(item, parts=tuple(_said(part, generation) for part in item.parts))
         case Status():
             return replace(item, message=None if item.message is None else _said(item.message, generation, rest))
         case Task():
             return replace(
                 item,
                 status=_said(item.status, generation, rest),
-                artifacts=tuple(_said(one, generation) for one in item.artifacts),
-                history=tuple(_said(one, generation, rest) for one in item.history),
+                artifacts=tuple(_said(artifact, generation) for artifact in item.artifacts),
+                history=tuple(_said(message, generation, rest) for message in item.history),
             )
         case StatusUpdate():
             return replace(item, status=_said(item.status, generation, rest))
@@ -77,34 +77,34 @@ def _said(item: Any, generation: Generation, rest: bool = False) -> Any:
 def test_1_0_says_everything(item: Item) -> None:
     codec = CODECS["1.0"]
     expected = replace(item, final=False) if isinstance(item, StatusUpdate) else item
-    assert codec.read_item(codec.item(item, _SENT)) == expected
-    assert codec.read_item(msgspec.json.decode(codec.item(item, _SENT))) == expected
-    assert RESTS["1.0"].read_item(RESTS["1.0"].item(item, _SENT)) == expected
+    assert codec.read_item(codec.write_item(item, _SENT)) == expected
+    assert codec.read_item(msgspec.json.decode(codec.write_item(item, _SENT))) == expected
+    assert RESTS["1.0"].read_item(RESTS["1.0"].write_item(item, _SENT)) == expected
 
 
 @FEW
 @given(making.items)
 def test_0_3_says_everything_but_media_types_of_texts(item: Item) -> None:
     codec = CODECS["0.3"]
-    assert codec.read_item(codec.item(item, _SENT)) == _said(item, "0.3")
+    assert codec.read_item(codec.write_item(item, _SENT)) == _said(item, "0.3")
 
 
 @FEW
 @given(making.items)
 def test_0_3_rest_says_everything_but_references(item: Item) -> None:
     codec = RESTS["0.3"]
-    assert codec.read_item(codec.item(item, _SENT)) == _said(item, "0.3", rest=True)
+    assert codec.read_item(codec.write_item(item, _SENT)) == _said(item, "0.3", rest=True)
 
 
 @FEW
 @given(making.tasks)
 def test_0_1_says_what_a_task_is_and_made(task: Task) -> None:
     codec = CODECS["0.1"]
-    back = codec.read(GetTask(id=task.id), codec.result(GetTask(id=task.id), task))
+    back = codec.read(GetTask(id=task.id), codec.write_result(GetTask(id=task.id), task))
     assert isinstance(back, Task)
     assert (back.id, back.context_id, back.metadata) == (task.id, task.context_id, task.metadata)
     assert (back.status.state, back.status.timestamp) == (task.status.state, task.status.timestamp)
-    assert [one.artifact_id for one in back.artifacts] == [str(n) for n in range(len(task.artifacts))]
+    assert [artifact.artifact_id for artifact in back.artifacts] == [str(n) for n in range(len(task.artifacts))]
     for mine, theirs in zip(task.artifacts, back.artifacts, strict=True):
         assert theirs.parts == tuple(map(_older, mine.parts))
         assert (theirs.name, theirs.description, theirs.metadata) == (mine.name, mine.description, mine.metadata)
@@ -118,15 +118,15 @@ def test_a_message_is_asked_and_understood_in_each_generation(send: Send) -> Non
     for generation in ("1.0", "0.3"):
         codec = CODECS[generation]
         expected = send if generation == "1.0" else replace(send, message=_said(send.message, "0.3"))
-        assert codec.request(*codec.ask(send)) == expected
-    first = CODECS["0.1"].request(*CODECS["0.1"].ask(replace(send, task_alias="mine")))
+        assert codec.read_request(*codec.ask(send)) == expected
+    first = CODECS["0.1"].read_request(*CODECS["0.1"].ask(replace(send, task_alias="mine")))
     assert isinstance(first, Send)
     assert (first.task_alias, first.stream, first.metadata) == ("mine", send.stream, send.metadata)
     assert first.message.parts == tuple(map(_older, send.message.parts))
     for rest in (RESTS["1.0"], RESTS["0.3"]):
         http, path, query, body = rest.ask(send)
         route, values = rest.match(http, path)
-        back = rest.request(route, values, query, body or b"")
+        back = rest.read_request(route, values, query, body or b"")
         assert isinstance(back, Send)
         assert (back.stream, back.metadata, back.message.message_id) == (
             send.stream,
@@ -144,12 +144,12 @@ def test_a_push_configuration_survives_every_wire(push: Push) -> None:
     asked = CreatePush(task_id="t1", config=named)
     for codec in CODECS.values():
         expected = replace(named, id=None) if codec.generation == "0.1" else named
-        assert codec.request(*codec.ask(asked)) == replace(asked, config=expected)
-        assert codec.read(asked, codec.result(asked, named)) == expected
+        assert codec.read_request(*codec.ask(asked)) == replace(asked, config=expected)
+        assert codec.read(asked, codec.write_result(asked, named)) == expected
     for rest in RESTS.values():
-        assert rest.read(asked, rest.result(asked, named)) == named
+        assert rest.read(asked, rest.write_result(asked, named)) == named
         http, path, query, body = rest.ask(asked)
-        assert rest.request(*rest.match(http, path), query, body or b"") == asked
+        assert rest.read_request(*rest.match(http, path), query, body or b"") == asked
 
 
 REQUESTS: tuple[Request, ...] = (
@@ -164,10 +164,10 @@ REQUESTS: tuple[Request, ...] = (
 def test_what_is_asked_is_understood(request_: Request) -> None:
     for codec in CODECS.values():
         expected = GetPush(task_id="t1") if codec.generation == "0.1" and isinstance(request_, GetPush) else request_
-        assert codec.request(*codec.ask(request_)) == expected
+        assert codec.read_request(*codec.ask(request_)) == expected
     for rest in RESTS.values():
         http, path, query, body = rest.ask(request_)
-        assert rest.request(*rest.match(http, path), query, body or b"") == request_
+        assert rest.read_request(*rest.match(http, path), query, body or b"") == request_
 
 
 _WORDS = """message parts role messageId id status state kind text file data task url artifact content timestamp raw
@@ -194,14 +194,16 @@ def test_no_nonsense_ends_in_anything_but_an_error_of_ours(value: Any) -> None:
     body = msgspec.json.encode(value)
     for codec in CODECS.values():
         for method in _METHODS:
-            assert (_refusal(codec.request, method, value) is None) == (_refusal(codec.request, method, body) is None)
+            assert (_refusal(codec.read_request, method, value) is None) == (
+                _refusal(codec.read_request, method, body) is None
+            )
         for wrong in (_refusal(codec.read_item, value), _refusal(codec.read, _SENT, value)):
             assert wrong is None or wrong.code == "malformed_response"
         assert isinstance(codec.read_error(value), Agent3Error)
     for rest in RESTS.values():
         for route in rest.routes:
-            wrong = _refusal(rest.request, route, {"id": "1", "taskId": "1"}, {"pageSize": str(value)[:20]}, body)
-            assert wrong is None or rest.error(wrong)[0] == 400
+            wrong = _refusal(rest.read_request, route, {"id": "1", "taskId": "1"}, {"pageSize": str(value)[:20]}, body)
+            assert wrong is None or rest.write_error(wrong)[0] == 400
         assert isinstance(rest.read_error(500, value), Agent3Error)
 
 
@@ -209,7 +211,7 @@ def test_states_that_0_1_has_no_word_for_come_back_between_two_of_us() -> None:
     codec = CODECS["0.1"]
     for state, word in ((State.REJECTED, "failed"), (State.AUTH_REQUIRED, "input-required")):
         task = Task(id="t", context_id="c", status=Status(state=state))
-        written = codec.result(GetTask(id="t"), task)
+        written = codec.write_result(GetTask(id="t"), task)
         assert msgspec.json.decode(written)["status"]["state"] == word
         back = codec.read(GetTask(id="t"), written)
         assert isinstance(back, Task)

@@ -1,31 +1,26 @@
-"""Cards of agents as A2A shows and reads them: one document for every generation, or the one of a generation.
+"""Agent cards as documents, and the addresses in them that we can talk to, in the order to try them.
 
-The words of each generation are in ``agent3.card_formats``. This is its door for the rest of the package, and says which
-addresses of a card a client should try, and in which order.
+What each generation calls the fields is in ``agent3.card_formats``.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from agent3 import card_formats as cardwire
+from agent3 import card_formats
 from agent3.definitions import AgentCard, AgentInterface
 from agent3.protocols.a2a.wire.types import Generation
 
-__all__ = ["document", "from_wire", "generation_of", "interfaces", "to_wire"]
+__all__ = ["document", "from_wire", "interfaces"]
 
 _GENERATIONS: Final[dict[str, Generation]] = {"1.0": "1.0", "0.3": "0.3", "0.2": "0.3", "0.1": "0.1"}
+"""The generation of each version, newest first."""
 _BINDINGS: Final = ("JSONRPC", "HTTP+JSON", "GRPC")
 
 
 def document(card: AgentCard) -> dict[str, Any]:
-    """The card for readers of every generation at once; a signature in it is that of its 1.0 projection."""
-    return cardwire.union(card.model_dump())
-
-
-def to_wire(card: AgentCard, generation: Generation) -> dict[str, Any]:
-    """The card as one generation writes it."""
-    return card.to_wire(generation)
+    """The card for readers of every generation at once; a signature in it covers the fields of 1.0."""
+    return card_formats.union(card.model_dump())
 
 
 def from_wire(document: Any) -> AgentCard:
@@ -33,13 +28,8 @@ def from_wire(document: Any) -> AgentCard:
     return AgentCard.from_wire(document)
 
 
-def generation_of(interface: AgentInterface) -> Generation | None:
-    """The generation that is spoken at an address; None for one that we do not speak."""
-    return _GENERATIONS.get(cardwire.minor(interface.protocol_version))
-
-
 def interfaces(card: AgentCard, bindings: tuple[str, ...] = _BINDINGS) -> list[tuple[AgentInterface, Generation]]:
-    """The addresses that we can speak at, newest generation first and bindings in the order given.
+    """The addresses that we can talk to, newest generation first and bindings in the order given.
 
     Within one generation and binding the order of the card stands, which is its agent's preference.
     """
@@ -47,7 +37,12 @@ def interfaces(card: AgentCard, bindings: tuple[str, ...] = _BINDINGS) -> list[t
     if not offered and card.url:
         binding, version = card.preferred_transport or "JSONRPC", card.protocol_version or "1.0"
         offered = [AgentInterface(url=card.url, protocolBinding=binding, protocolVersion=version)]
-    known = [(one, spoken) for one in offered if (spoken := generation_of(one)) is not None]
-    ours = [(one, spoken) for one, spoken in known if one.protocol_binding.upper() in bindings]
     order = list(dict.fromkeys(_GENERATIONS.values()))
-    return sorted(ours, key=lambda one: (order.index(one[1]), bindings.index(one[0].protocol_binding.upper())))
+    known: list[tuple[int, int, AgentInterface, Generation]] = []
+    for interface in offered:
+        generation = _GENERATIONS.get(card_formats.minor_version(interface.protocol_version))
+        binding = interface.protocol_binding.upper()
+        if generation is not None and binding in bindings:
+            known.append((order.index(generation), bindings.index(binding), interface, generation))
+    known.sort(key=lambda entry: entry[:2])
+    return [(interface, generation) for *_, interface, generation in known]

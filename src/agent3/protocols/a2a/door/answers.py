@@ -1,15 +1,15 @@
-"""What a message answers, where a task had asked something.
+"""The answers in a message to the questions that a task asked.
 
-A2A has no word for questions and their types, so a task tells each as a text for people and as data for programs,
-``{"id": …, "schema": …}``. An answer comes back in any of these ways: data by the questions' ids, ``{"q1": "large"}``;
-data with an action of its own, ``{"id": "q1", "action": "decline"}``; a single datum; or words, which are taken for
-what the schema asks for where that can be done without guessing.
+A2A has no form for questions and their types, so a task sends each as a text for people and as data for programs,
+``{"id": …, "schema": …}``. An answer may be data by the ids of questions, ``{"q1": "large"}``; data with an action,
+``{"id": "q1", "action": "decline"}``; any other data; or text, which is converted to what the schema asks for where
+that needs no guessing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UnsetType
 
@@ -23,33 +23,26 @@ _ACTIONS: Final = ("accept", "decline", "cancel")
 
 
 def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
-    """The answers in a message, by question. What is left unanswered is asked again."""
+    """The answers in a message, by question. Questions without an answer are asked again."""
+    ids = {question.id for question in questions}
     data = [part.data for part in message.parts if not isinstance(part.data, UnsetType)]
     found: dict[str, Answer] = {}
-    for one in data:
-        found |= _by_id(questions, one)
-    open_now = [one for one in questions if one.id not in found]
-    if not found and open_now:
-        text = "\n".join(part.text for part in message.parts if part.text)
-        found[open_now[0].id] = _plain(open_now[0], data, text)
-    return found
-
-
-def _by_id(questions: Sequence[Question], data: Any) -> dict[str, Answer]:
-    """Answers that name what they answer."""
-    if not isinstance(data, Mapping):
-        return {}
-    names = {one.id for one in questions}
-    if isinstance(named := data.get("id"), str) and named in names:
-        action = data.get("action", "accept")
-        value = next((data[key] for key in ("answer", "data", "value") if key in data), None)
-        return {named: Answer(action if action in _ACTIONS else "accept", value)}
-    return {name: Answer(data=value) for name, value in data.items() if name in names}
-
-
-def _plain(question: Question, data: Sequence[Any], text: str) -> Answer:
+    for entry in data:
+        if not isinstance(entry, Mapping):
+            continue
+        if isinstance(named := entry.get("id"), str) and named in ids:
+            action = entry.get("action", "accept")
+            value = next((entry[key] for key in ("answer", "data", "value") if key in entry), None)
+            found[named] = Answer(action if action in _ACTIONS else "accept", value)
+        else:
+            found |= {name: Answer(data=value) for name, value in entry.items() if name in ids}
+    if found or not questions:
+        return found
+    # Nothing names a question, so the message as a whole answers the first one.
+    question = questions[0]
     if question.url is not None:
-        return Answer()
+        return {question.id: Answer()}
     if data:
-        return Answer(data=data[0])
-    return Answer(data=from_words(question.schema or {}, text))
+        return {question.id: Answer(data=data[0])}
+    text = "\n".join(part.text for part in message.parts if part.text)
+    return {question.id: Answer(data=from_words(question.schema or {}, text))}

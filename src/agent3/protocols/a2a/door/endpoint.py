@@ -1,8 +1,8 @@
 """``A2AEndpoint``: an A2A agent over HTTP, in every generation of the protocol at one address.
 
-JSON-RPC at the address itself, REST and the card below it. A request is told apart by its method or path and the
-``A2A-Version`` that it names, is read by the codec of its generation, and answered in that generation's own words,
-errors too. Who calls is told by the ``principal`` that the endpoint was given; what is asked goes to the engine.
+JSON-RPC at the address itself, REST and the card below it. The method or path and ``A2A-Version`` tell the generation
+of a request, whose codec reads it and writes the answer, errors too. The ``principal`` that the endpoint was given
+tells who calls; the engine does the work.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from agent3.definitions import AgentFeatures
 from agent3.errors import Agent3Error
 from agent3.model import Principal
 from agent3.protocols.a2a.cards.extensions import Extensions
-from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH, CardDesk, Keys
-from agent3.protocols.a2a.door.dispatch import Desk, Engines, Who
+from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH, CardPages, Keys
+from agent3.protocols.a2a.door.dispatch import Dispatcher, Engines, Who
 from agent3.protocols.a2a.door.http import BEAT, Talk
 from agent3.protocols.a2a.door.rest import RestDoor
 from agent3.protocols.a2a.door.rpc import RpcDoor
@@ -26,25 +26,25 @@ from agent3.protocols.a2a.door.tasks import Engine, Host
 from agent3.protocols.a2a.wire.errors import Profile
 from agent3.protocols.a2a.wire.types import Generation
 
-__all__ = ["FEATURES", "A2AEndpoint", "Who", "mounted_at"]
+__all__ = ["FEATURES", "A2AEndpoint", "Who"]
 
 FEATURES = AgentFeatures(streaming=True, pushNotifications=True, extendedAgentCard=True)
 """What every endpoint of ours can do."""
-_EARLIER = {"/agent/authenticatedExtendedCard": "/v1/card"}
+_MOVED = {"/agent/authenticatedExtendedCard": "/v1/card"}
 """Where 0.2.1 to 0.2.6 looked for the extended card, and where it is now."""
 
 
 class A2AEndpoint:
-    """The ASGI app of an agent, or by tenants of several. It has no lifespan: it lives as long as its engine.
+    """The ASGI app of an agent, or by tenants of several. It has no lifespan of its own: its engine has.
 
-    Mounted below a path, it finds its own part of the path by ``root_path``; ``serve`` is for whoever routes by hand. A
-    client that hangs up has stopped listening, and nothing else: its task goes on.
+    Mounted below a path, it finds its own part of the path by ``root_path``; ``serve`` is for routing by hand. A client
+    that hangs up only stops listening: its task goes on.
 
-    ``engine`` may be a function that gives the engine of a tenant. ``public`` says whether strangers may read the card.
-    ``card_format`` shows the card of one generation where a client asks for none in particular, instead of one for all.
-    ``lenient`` takes the words of 1.0 also from clients that do not say ``A2A-Version: 1.0``, which the specification
-    reads as 0.3. ``keys`` sign its cards, and are shown at ``keys_at``. ``profile`` is the table of statuses: 1.0.1
-    changed some of 1.0.0. ``desk`` is for the door of gRPC, which stands beside this one.
+    ``engine`` may be a function that gives the engine of a tenant. ``public`` lets strangers read the card.
+    ``card_format`` is the generation of the card for clients that name none, instead of one document for all.
+    ``lenient`` accepts methods of 1.0 also without ``A2A-Version: 1.0``, which the specification reads as 0.3. ``keys``
+    sign its cards, and are shown at ``keys_at``. ``profile`` is the table of statuses: 1.0.1 changed some of 1.0.0.
+    ``dispatcher`` is for the gRPC door, which stands beside this one.
     """
 
     def __init__(
@@ -66,36 +66,38 @@ class A2AEndpoint:
         body_seconds: float = 30.0,
         beat: float = BEAT,
     ):
-        spoken = extensions or Extensions()
-        self._cards = CardDesk(
+        known = extensions or Extensions()
+        self.profile = profile
+        self._cards = CardPages(
             host,
             principal,
             features,
-            spoken,
+            known,
             public=public,
             address=address,
             written=card_format,
             keys=keys,
             keys_at=keys_at,
         )
-        self.profile = profile
-        self.desk = desk = Desk(
+        self.dispatcher = Dispatcher(
             (lambda _: engine) if isinstance(engine, Engine) else engine,
             principal,
             self._cards,
-            spoken,
+            known,
             features=features,
             limits=limits,
             body_seconds=body_seconds,
             beat=beat,
         )
-        self._rpc = RpcDoor(desk, lenient=lenient)
-        self._rest = RestDoor(desk, profile=profile, lenient=lenient)
+        self._rpc = RpcDoor(self.dispatcher, lenient=lenient)
+        self._rest = RestDoor(self.dispatcher, profile=profile, lenient=lenient)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            base = mounted_at(scope)
-            # An app around routes only what has the slash; without it a POST would be answered by a redirect.
+            # A mounted app still sees the whole path, but as a route of its own it does not.
+            root: str = scope.get("root_path", "")
+            base = root if root and scope["path"].startswith(root) else ""
+            # Starlette routes only paths with the slash to a mount; without it a POST would get a redirect.
             await self.serve(scope, receive, send, base, address=f"{base}/" if base else "")
 
     async def serve(
@@ -107,7 +109,7 @@ class A2AEndpoint:
         tenant: str | None = None,
         address: str | None = None,
     ) -> None:
-        """One request to the agent at the path ``base``, which cards call ``address`` where that is another."""
+        """Answer a request to the agent at the path ``base``, which cards call ``address`` where that differs."""
         talk = Talk(scope, receive, send, base if address is None else address, tenant)
         path = scope["path"][len(base) :]
         if path in ("", "/") and scope["method"] == "POST":
@@ -116,44 +118,36 @@ class A2AEndpoint:
             await self.card(talk)
         elif path == KEYS_PATH and scope["method"] in ("GET", "HEAD"):
             await self.show_keys(talk)
+        elif path in _MOVED:
+            await self._rest.serve(talk, _MOVED[path])
         else:
-            below = _EARLIER.get(path) or _below(scope, base)
-            await self._rest.serve(talk, below)
+            # The raw path, because an id in it may hold a slash that is written %2F.
+            raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+            below = raw.partition(b"?")[0].decode("latin-1").split("/", base.count("/") + 1)[-1]
+            await self._rest.serve(talk, f"/{below}")
 
     def reply(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
-        """The answer to a POST at the address itself without ASGI, of a caller that is known; None where that must be.
+        """The answer to a POST at the address itself without ASGI, of a known caller; None where that cannot be.
 
-        Who does not want it by that way gets the same by ``serve``, with the scope as this left it.
+        Then ``serve`` answers it, with the scope as this left it.
         """
         return self._rpc.reply(talk, principal, body)
 
     def grpc_at(self, port: int) -> None:
-        """Say in the cards that gRPC is spoken at this port of the same host."""
+        """Say in the cards that gRPC is at this port of the same host."""
         self._cards.grpc_port = port
 
     async def card(self, talk: Talk) -> None:
-        """The card, for whoever asks at this address or at a well-known path of the house."""
-        await self._shown(talk, self._cards.serve)
+        """Answer with the card, here or at a well-known path of the host."""
+        await self._serve_page(talk, self._cards.serve)
 
     async def show_keys(self, talk: Talk) -> None:
-        """The public keys of what is signed here."""
-        await self._shown(talk, self._cards.show_keys)
+        """Answer with the public keys of what is signed here."""
+        await self._serve_page(talk, self._cards.serve_keys)
 
-    async def _shown(self, talk: Talk, show: Callable[[Talk], Awaitable[None]]) -> None:
+    async def _serve_page(self, talk: Talk, serve: Callable[[Talk], Awaitable[None]]) -> None:
         try:
-            await show(talk)
-        except Agent3Error as wrong:
-            talk.words = "1.0"
-            await self._rest.refuse(talk, wrong)
-
-
-def mounted_at(scope: Scope) -> str:
-    """Where an app is mounted. The path still begins with that; as a route of its own, it does not."""
-    root: str = scope.get("root_path", "")
-    return root if root and scope["path"].startswith(root) else ""
-
-
-def _below(scope: Scope, base: str) -> str:
-    """The path below the agent's address as it came: an id in it may hold a slash that is written %2F."""
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    return "/" + raw.partition(b"?")[0].decode("latin-1").split("/", base.count("/") + 1)[-1]
+            await serve(talk)
+        except Agent3Error as error:
+            talk.generation = "1.0"
+            await self._rest.refuse(talk, error)

@@ -1,13 +1,13 @@
-"""One HTTP exchange of an A2A door: what the headers say, an answer in one piece, or a stream of events.
+"""One HTTP exchange of an A2A door: the headers of the request, an answer in one piece, or a stream of events.
 
-Raw ASGI, without objects of a framework: this is on the way of every message. It knows no method and no codec.
+Raw ASGI, without objects of a framework, because every message comes through here. It knows no method and no codec.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -21,6 +21,7 @@ __all__ = [
     "A2A_JSON",
     "BEAT",
     "BINDING",
+    "INTERNAL",
     "JSON",
     "Headers",
     "Heard",
@@ -41,9 +42,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 JSON = b"application/json"
 A2A_JSON = b"application/a2a+json"
 BINDING = "agent3.binding"
-"""Where a scope says that its request did not come by HTTP, but in the form of it: ``grpc``."""
+"""The key of a scope that was not made from an HTTP request; its value is ``grpc``."""
+INTERNAL: Final = "Internal error. The log says more."
 BEAT = 15.0
-"""Seconds of silence after which a stream says that it is still there."""
+"""Seconds of silence after which a stream sends a sign of life."""
 _BEAT = b": still here\n\n"
 _MOST_FIELDS = 100
 _STREAM: Headers = (
@@ -54,24 +56,26 @@ _STREAM: Headers = (
 
 
 class Heard(NamedTuple):
-    """The headers that matter, and the version that the query may name instead."""
+    """The headers that matter, with the version that the query may have instead."""
 
     version: str | None
     extensions: frozenset[str]
-    kind: str
+    content_type: str
     accept: str
-    last_event: str | None
+    last_event_id: str | None
     traceparent: str | None
     deadline: str | None = None
 
 
 class Talk:
-    """One request on its way: what is known of it so far, and in whose words it is answered.
+    """One request and its answer: what is known of it so far.
 
-    ``base`` is the path of the agent's address as cards write it. ``tenant`` is set where the address itself names it.
+    ``base`` is the path of the agent's address as cards write it, ``tenant`` is set where the address itself names it.
+    ``generation`` is the one that it is answered in, ``id`` that of its JSON-RPC message, ``extensions`` are those that
+    are active.
     """
 
-    __slots__ = ("active", "base", "heard", "key", "receive", "scope", "send", "tenant", "words")
+    __slots__ = ("base", "extensions", "generation", "heard", "id", "receive", "scope", "send", "tenant")
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, base: str, tenant: str | None, heard: Heard | None = None
@@ -82,14 +86,14 @@ class Talk:
         self.base = base
         self.tenant = tenant
         self.heard = hear(scope) if heard is None else heard
-        self.key: jsonrpc.Id = None
-        self.active: frozenset[str] = _NOTHING
-        # Where nothing else is known, as the specification says: no version is 0.3.
-        self.words: Generation = "0.3" if not self.heard.version or self.heard.version.startswith("0.") else "1.0"
+        self.id: jsonrpc.Id = None
+        self.extensions: frozenset[str] = _NONE
+        # Until more is known, as the specification says: no version is 0.3.
+        self.generation: Generation = "0.3" if not self.heard.version or self.heard.version.startswith("0.") else "1.0"
 
 
-_NOTHING: frozenset[str] = frozenset()
-_HEARD = frozenset(
+_NONE: frozenset[str] = frozenset()
+_HEADERS = frozenset(
     {
         b"a2a-version",
         b"a2a-extensions",
@@ -104,20 +108,25 @@ _HEARD = frozenset(
 
 
 def hear(scope: Scope) -> Heard:
-    """Read the headers once."""
+    """Read the headers of a request, once."""
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
-        if name in _HEARD:
+        if name in _HEADERS:
             text = value.decode("latin-1")
             found[name] = f"{found[name]},{text}" if name in found else text
     get = found.get
     version = get(b"a2a-version")
     if version is None and b"-" in scope["query_string"]:
-        version = _in_query(scope["query_string"])
+        # For clients that cannot set a header, the specification allows the version in the query.
+        try:
+            pairs = query_of(scope["query_string"])
+        except RequestError:  # reported by the door that reads the query itself
+            pairs = []
+        version = next((value for name, value in pairs if name.lower() == "a2a-version"), None)
     asked = get(b"a2a-extensions") or get(b"x-a2a-extensions")
     return Heard(
         version.strip() if version is not None else None,
-        frozenset(one.strip() for one in asked.split(",") if one.strip()) if asked else _NOTHING,
+        frozenset(uri.strip() for uri in asked.split(",") if uri.strip()) if asked else _NONE,
         get(b"content-type", "").partition(";")[0].strip().lower(),
         get(b"accept", ""),
         get(b"last-event-id"),
@@ -126,17 +135,8 @@ def hear(scope: Scope) -> Heard:
     )
 
 
-def _in_query(query: bytes) -> str | None:
-    """The version where a client can set no header, as the specification allows."""
-    try:
-        pairs = query_of(query)
-    except RequestError:  # told by who reads the query for itself
-        return None
-    return next((value for name, value in pairs if name.lower() == "a2a-version"), None)
-
-
 def query_of(query: bytes) -> list[tuple[str, str]]:
-    """The fields of a query; RequestError where there are too many."""
+    """The fields of a query; RequestError if there are too many."""
     try:
         return parse_qsl(query.decode("latin-1"), max_num_fields=_MOST_FIELDS)
     except ValueError:
@@ -144,7 +144,7 @@ def query_of(query: bytes) -> list[tuple[str, str]]:
 
 
 def address_of(scope: Scope, path: str) -> str:
-    """The address that a client wrote, up to the path that is given."""
+    """The URL of a path at the host that the client named."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     if not host:
         name, port = scope.get("server") or ("localhost", None)
@@ -153,7 +153,7 @@ def address_of(scope: Scope, path: str) -> str:
 
 
 async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, more: Headers = ()) -> None:
-    """The whole answer."""
+    """Send an answer in one piece."""
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -169,41 +169,51 @@ async def stream(
     beat: float = BEAT,
     always: bool = False,
 ) -> None:
-    """Tell what comes, until it ends or the client leaves.
+    """Send frames until they end or the client leaves, with a sign of life whenever there are none for a while.
 
-    What fails before the first frame is raised, so that it can be told with a status of its own, unless that takes
-    longer than a beat: then the stream begins with a sign of life. What fails later, and with ``always`` whatever
-    fails, is told as a frame that ``failed`` makes. A client that leaves only stops listening.
+    An error before the first frame is raised, so that it gets a status of its own, unless the frame takes longer than a
+    beat: then the stream begins with a sign of life. A later error, and with ``always`` any error, is sent as the frame
+    that ``failed`` makes of it. A client that leaves only stops listening.
     """
-    opening = asyncio.get_running_loop().create_task(_first(frames, failed if always else None))
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(_read_first(frames, failed if always else None))
     try:
         await asyncio.wait((opening,), timeout=beat)
         silent = not opening.done()
-        first = None if silent else opening.result()
+        empty = not silent and opening.result() is None
         await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *more]})
+        if empty:
+            await send({"type": "http.response.body", "body": b""})
+            return
         if silent:
             await send({"type": "http.response.body", "body": _BEAT, "more_body": True})
-        if silent or first is not None:
-            await _Streaming(send, frames, failed, beat).run(opening, receive)
-        else:
-            await send({"type": "http.response.body", "body": b""})
+        sender = _Sender(send, frames, failed, beat)
+        pump = loop.create_task(sender.pump(opening))
+        gone = loop.create_task(jsonrpc.hung_up(receive))
+        heart = loop.create_task(sender.keep_alive())
+        try:
+            await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _stop(pump, gone, heart)
     finally:
-        await _stopped(opening)
+        await _stop(opening)
         await frames.aclose()
 
 
-async def _first(frames: AsyncGenerator[bytes, None], failed: Callable[[Agent3Error], bytes] | None) -> bytes | None:
-    """The first frame, if there is any; with ``failed``, also where there is only an error."""
+async def _read_first(
+    frames: AsyncGenerator[bytes, None], failed: Callable[[Agent3Error], bytes] | None
+) -> bytes | None:
+    """The first frame, if there is one; with ``failed``, also that of an error."""
     try:
         return await anext(frames, None)
-    except Agent3Error as wrong:
+    except Agent3Error as error:
         if failed is None:
             raise
-        return failed(wrong)
+        return failed(error)
 
 
-class _Streaming:
-    """The frames, with a sign of life where there are none for a while."""
+class _Sender:
+    """Sends frames, and beats between them."""
 
     def __init__(
         self,
@@ -215,61 +225,51 @@ class _Streaming:
         self._send = send
         self._frames = frames
         self._failed = failed
-        self._every = beat
+        self._beat = beat
         self._sent = 0
 
-    async def run(self, first: asyncio.Task[bytes | None], receive: Receive) -> None:
-        """Tell them all, from the first on, which may be still to come."""
-        loop = asyncio.get_running_loop()
-        pump = loop.create_task(self._pump(first))
-        gone = loop.create_task(jsonrpc.hung_up(receive))
-        beat = loop.create_task(self._beat())
-        try:
-            await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _stopped(pump, gone, beat)
-
-    async def _pump(self, first: asyncio.Task[bytes | None]) -> None:
+    async def pump(self, first: asyncio.Task[bytes | None]) -> None:
+        """Send all frames, from the first one on, which may still be to come."""
         try:
             if (opening := await first) is not None:
-                await self._tell(opening)
+                await self._send_frame(opening)
             async for frame in self._frames:
-                await self._tell(frame)
-        except Agent3Error as wrong:
-            await self._tell(self._failed(wrong))
+                await self._send_frame(frame)
+        except Agent3Error as error:
+            await self._send_frame(self._failed(error))
         except Exception:
             log.exception("a stream failed")
-            await self._tell(self._failed(Agent3Error("Internal error. The log says more.")))
+            await self._send_frame(self._failed(Agent3Error(INTERNAL)))
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _tell(self, frame: bytes) -> None:
+    async def _send_frame(self, frame: bytes) -> None:
         self._sent += 1
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})
 
-    async def _beat(self) -> None:
+    async def keep_alive(self) -> None:
         while True:
             before = self._sent
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._beat)
             if self._sent == before:
                 await self._send({"type": "http.response.body", "body": _BEAT, "more_body": True})
 
 
-async def _stopped(*tasks: asyncio.Task[Any]) -> None:
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     for task in tasks:
-        if not task.cancelled() and (wrong := task.exception()) is not None:
-            log.debug("a stream ended: %s", wrong)  # a connection that fails to listen is gone
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a stream ended: %s", error)  # a client that is gone makes sending fail
 
 
 def one_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
-    """The first header of a name."""
+    """The first header with a name."""
     return next((value.decode("latin-1") for key, value in headers if key == name), None)
 
 
-def refusal_headers(wrong: Agent3Error) -> Headers:
-    """When to come back and how to show who one is, where the error is of that kind."""
-    if isinstance(wrong, Unauthenticated):
+def refusal_headers(error: Agent3Error) -> Headers:
+    """The headers of an error: how to authenticate, or when to come back."""
+    if isinstance(error, Unauthenticated):
         return ((b"www-authenticate", b"Bearer"),)
-    return () if wrong.retry_after is None else ((b"retry-after", b"%d" % max(1, round(wrong.retry_after))),)
+    return () if error.retry_after is None else ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)

@@ -1,7 +1,7 @@
-"""Lists in pages: what a request asks for, and opaque tokens by which the next page is found.
+"""Lists in pages: which tasks a request asks for, and opaque tokens for the next page.
 
-A token is where the last page ended, so a list goes on in its place however many tasks have come meanwhile. It is no
-secret: it opens nothing that its bearer could not list.
+A token is the position at which a page ended, so a list goes on in its place however many tasks have come meanwhile. It
+is no secret: it gives access to nothing that its bearer could not list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["TASK", "cursor", "size_of", "token_of", "wanted"]
 
 TASK: Final = "task"
 """The kind of jobs that are tasks."""
-_USUAL: Final = 50
+_DEFAULT_SIZE: Final = 50
 _MOST: Final = 100
 _REJECTED: Final = ("rejected", "declined")
 _STATES: Final[dict[State, tuple[Status, tuple[str, ...], bool]]] = {
@@ -33,11 +33,11 @@ _STATES: Final[dict[State, tuple[Status, tuple[str, ...], bool]]] = {
     State.INPUT_REQUIRED: ("needs", ("authorization",), True),
     State.AUTH_REQUIRED: ("needs", ("authorization",), False),
 }
-"""What each state is in the table of jobs: its status, and the details that it has, or with True has not."""
+"""What each state is in the table of jobs: its status, and the details that it has, or with True does not have."""
 
 
 def wanted(request: ListTasks, agent: str | None) -> Wanted | None:
-    """What a list is to show; None where no task can be in that state."""
+    """The jobs that a request lists; None where no task can be in the state that it asks for."""
     status: Status | None = None
     details: tuple[str, ...] = ("message",)
     other = True
@@ -45,6 +45,14 @@ def wanted(request: ListTasks, agent: str | None) -> Wanted | None:
         if request.status not in _STATES:
             return None
         status, details, other = _STATES[request.status]
+    since: float | None = None
+    if text := request.status_timestamp_after:
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            expected = f"must be a time such as 2026-01-31T10:00:00Z, got {text[:40]!r}"
+            raise _invalid("statusTimestampAfter", expected) from None
+        since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
     return Wanted(
         kind=TASK,
         agent=agent,
@@ -52,17 +60,17 @@ def wanted(request: ListTasks, agent: str | None) -> Wanted | None:
         status=status,
         details=details,
         other=other,
-        since=_moment(request.status_timestamp_after) if request.status_timestamp_after else None,
+        since=since,
         before=cursor(request.page_token) if request.page_token else None,
     )
 
 
 def size_of(asked: int | None) -> int:
-    """How many fit on a page; ValidationError beyond what is allowed."""
+    """The size of a page; ValidationError beyond what is allowed."""
     if asked is None:
-        return _USUAL
+        return _DEFAULT_SIZE
     if not 1 <= asked <= _MOST:
-        raise _wrong("pageSize", f"must be 1 to {_MOST}, got {asked}")
+        raise _invalid("pageSize", f"must be 1 to {_MOST}, got {asked}")
     return asked
 
 
@@ -72,23 +80,13 @@ def token_of(updated: float, task: str) -> str:
 
 
 def cursor(token: str) -> tuple[float, str]:
-    """Where the page before ended; ValidationError for what is no token of ours."""
+    """The position at which the page before ended. ValidationError for a token that is not ours."""
     try:
         raw = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
         return msgspec.json.decode(raw, type=tuple[float, str])
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise _wrong("pageToken", "is not one that was given out here; begin without it") from None
+        raise _invalid("pageToken", "is not a token of this list; begin without one") from None
 
 
-def _moment(text: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise _wrong(
-            "statusTimestampAfter", f"must be a time such as 2026-01-31T10:00:00Z, got {text[:40]!r}"
-        ) from None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _wrong(field: str, text: str) -> ValidationError:
+def _invalid(field: str, text: str) -> ValidationError:
     return ValidationError(f"{field} {text}.", errors=[{"path": field, "message": text}])

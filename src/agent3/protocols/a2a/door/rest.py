@@ -1,108 +1,93 @@
-"""A2A as REST: 1.0 below the address of the agent, 0.3 below ``/v1`` of it, with the statuses that each of them has."""
+"""A2A as REST: 1.0 below the address of the agent, 0.3 below ``/v1`` of it, each with its own statuses."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
 
 from agent3 import jsonrpc
 from agent3.errors import Agent3Error, MethodNotAllowed
-from agent3.model import Principal
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.door.dispatch import Desk, streams
-from agent3.protocols.a2a.door.http import A2A_JSON, JSON, Talk, answer, query_of, refusal_headers, stream
+from agent3.protocols.a2a.door.dispatch import Dispatcher, is_streaming
+from agent3.protocols.a2a.door.http import A2A_JSON, INTERNAL, JSON, Talk, answer, query_of, refusal_headers, stream
 from agent3.protocols.a2a.wire import RestCodec, rest_codecs, version_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, Profile, VersionNotSupported
-from agent3.protocols.a2a.wire.types import Generation, Request
+from agent3.protocols.a2a.wire.types import Generation
 
 __all__ = ["RestDoor"]
 
 log = logger("a2a.door")
 
-_KINDS: Final = frozenset({"application/json", "application/a2a+json"})
-_THIRD: Final = "/v1/"
-_INTERNAL = "Internal error. The log says more."
+_CONTENT_TYPES: Final = frozenset({"application/json", "application/a2a+json"})
 
 
 class RestDoor:
-    """Answers what is asked below the address of an agent."""
+    """Answers requests below the address of an agent."""
 
-    def __init__(self, desk: Desk, *, profile: Profile = "1.0.1", lenient: bool = False):
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher, *, profile: Profile = "1.0.1", lenient: bool = False):
+        self._dispatcher = dispatcher
         self._lenient = lenient
         self._codecs: dict[Generation, RestCodec] = rest_codecs(profile)
 
     async def serve(self, talk: Talk, path: str) -> None:
-        """One request. ``path`` is what stands below the agent's address, as it came."""
-        talk.words = "0.3" if _is_third(talk, path) else "1.0"
+        """Answer one request. ``path`` is what comes below the agent's address, still percent-encoded."""
+        # A tenant of 1.0 may be called v1, but then the request says that it is 1.0.
+        old = path.startswith("/v1/") and not (talk.heard.version or "").startswith("1")
+        talk.generation = "0.3" if old else "1.0"
         try:
-            await self._serve(talk, path)
+            dispatcher, codec = self._dispatcher, self._codecs[talk.generation]
+            route, values = codec.match(talk.scope["method"], path)
+
+            version = version_of(talk.heard.version)
+            if version is None and talk.generation == "1.0" and not self._lenient:
+                # By the specification a request without a version is 0.3, which has no such path.
+                raise VersionNotSupported("This is a path of A2A 1.0. Send the header A2A-Version: 1.0.")
+            if version not in (None, talk.generation):
+                raise VersionNotSupported(f"This is a path of A2A {talk.generation}, but A2A-Version is {version}.")
+
+            principal = dispatcher.who(talk.scope)
+            dispatcher.check_offered(route.method)
+            body = await dispatcher.read_body(talk)
+            if body and talk.heard.content_type not in _CONTENT_TYPES:
+                found = talk.heard.content_type[:100]
+                raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
+            pairs = query_of(talk.scope["query_string"])
+            query = {name: value for name, value in pairs if name.lower() != "a2a-version"}
+            request = dispatcher.accept(talk, codec.read_request(route, values, query, body))
+
+            if is_streaming(request):
+                items = dispatcher.stream(talk, principal, request)
+                frames = (jsonrpc.sse(codec.write_item(item, request), id=str(n)) async for n, item in items)
+                await stream(
+                    talk.receive,
+                    talk.send,
+                    frames,
+                    lambda error: jsonrpc.sse(msgspec.json.encode(codec.write_error(error)[1]), event="error"),
+                    more=dispatcher.extension_headers(talk),
+                    beat=dispatcher.beat,
+                )
+                return
+            value = await dispatcher.answer(talk, principal, request)
+            result = codec.write_result(request, value)
+            await answer(talk.send, 200, result, _content_type(talk), dispatcher.extension_headers(talk))
         except ConnectionResetError:
             return
-        except Agent3Error as wrong:
-            await self.refuse(talk, wrong)
+        except Agent3Error as error:
+            await self.refuse(talk, error)
         except Exception:
             log.exception("a request failed")
-            await self.refuse(talk, Agent3Error(_INTERNAL))
+            await self.refuse(talk, Agent3Error(INTERNAL))
 
-    async def refuse(self, talk: Talk, wrong: Agent3Error) -> None:
-        """Tell what went wrong, in the words of the generation that was spoken."""
-        status, body = self._codecs[talk.words].error(wrong)
-        more = (*refusal_headers(wrong), *self._desk.echo(talk))
-        if isinstance(wrong, MethodNotAllowed) and "allow" in wrong.data:
-            more = (*more, (b"allow", str(wrong.data["allow"]).encode("latin-1")))
-        await answer(talk.send, status, msgspec.json.encode(body), _kind(talk), more)
-
-    async def _serve(self, talk: Talk, path: str) -> None:
-        codec = self._codecs[talk.words]
-        route, values = codec.match(talk.scope["method"], path)
-        self._check_version(talk)
-        principal = self._desk.who(talk.scope)
-        self._desk.offer(route.operation)
-        body = await self._desk.body(talk)
-        if body and talk.heard.kind not in _KINDS:
-            raise ContentTypeNotSupported(f"{talk.heard.kind[:100]!r} is not taken here. Send application/json.")
-        request = self._desk.taken(talk, codec.request(route, values, _query(talk), body))
-        if streams(request):
-            frames = self._frames(talk, principal, request, codec)
-            await stream(
-                talk.receive,
-                talk.send,
-                frames,
-                lambda wrong: jsonrpc.sse(msgspec.json.encode(codec.error(wrong)[1]), event="error"),
-                more=self._desk.echo(talk),
-                beat=self._desk.beat,
-            )
-            return
-        value = await self._desk.answered(talk, principal, request)
-        await answer(talk.send, 200, codec.result(request, value), _kind(talk), self._desk.echo(talk))
-
-    def _check_version(self, talk: Talk) -> None:
-        """A path of 1.0 without a version is one of 0.3 by the specification, which has no such path."""
-        asked = version_of(talk.heard.version)
-        if asked is None and talk.words == "1.0" and not self._lenient:
-            raise VersionNotSupported("This is a path of A2A 1.0; say so with the header A2A-Version: 1.0")
-        if asked not in (None, talk.words):
-            raise VersionNotSupported(f"This is a path of A2A {talk.words}, and A2A-Version says {asked}")
-
-    async def _frames(
-        self, talk: Talk, principal: Principal, request: Request, codec: RestCodec
-    ) -> AsyncGenerator[bytes, None]:
-        async for number, item in self._desk.items(talk, principal, request):
-            yield jsonrpc.sse(codec.item(item, request), id=str(number))
+    async def refuse(self, talk: Talk, error: Agent3Error) -> None:
+        """Answer with an error, in the form of the generation that was spoken."""
+        status, body = self._codecs[talk.generation].write_error(error)
+        headers = [*refusal_headers(error), *self._dispatcher.extension_headers(talk)]
+        if isinstance(error, MethodNotAllowed) and "allow" in error.data:
+            headers.append((b"allow", str(error.data["allow"]).encode("latin-1")))
+        await answer(talk.send, status, msgspec.json.encode(body), _content_type(talk), headers)
 
 
-def _is_third(talk: Talk, path: str) -> bool:
-    """Whether a path is one of 0.3: a tenant of 1.0 may be called v1, but then the request says that it is 1.0."""
-    return path.startswith(_THIRD) and not (talk.heard.version or "").startswith("1")
-
-
-def _kind(talk: Talk) -> bytes:
-    """Plain JSON, unless the client names the media type of A2A: clients of 1.0.0 and the test kit know only that."""
-    return A2A_JSON if talk.words == "1.0" and "application/a2a+json" in talk.heard.accept.lower() else JSON
-
-
-def _query(talk: Talk) -> dict[str, str]:
-    return {name: value for name, value in query_of(talk.scope["query_string"]) if name.lower() != "a2a-version"}
+def _content_type(talk: Talk) -> bytes:
+    """Plain JSON, unless the client accepts the media type of A2A: 1.0.0 and the test kit know only that."""
+    return A2A_JSON if talk.generation == "1.0" and "application/a2a+json" in talk.heard.accept.lower() else JSON

@@ -1,14 +1,13 @@
 """A2A as JSON-RPC, every generation at one address.
 
-The method names the generation, and where two share a name the version that the request states, the task that it asks
-for, or what the caller spoke last. An error is answered in the words of the generation too, with status 200 but for
-those that clients of HTTP look for: who are you, you may not, too much, too slow.
+The method tells the generation, and where two generations share a method, the version of the request, the task that it
+is about, or what the caller spoke last. Errors are written in the form of that generation too, with status 200 except
+for those that HTTP clients look for: not authenticated, not allowed, too large, too slow.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -18,22 +17,22 @@ from agent3 import jsonrpc
 from agent3.errors import AccessError, Agent3Error, RateLimited, RequestError, TooLarge, TooSlow
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.door.dispatch import Desk, streams
-from agent3.protocols.a2a.door.http import Talk, answer, refusal_headers, stream
-from agent3.protocols.a2a.wire import CODECS, METHODS, Codec, generation_of
+from agent3.protocols.a2a.door.dispatch import Dispatcher, is_streaming
+from agent3.protocols.a2a.door.http import INTERNAL, Talk, answer, refusal_headers, stream
+from agent3.protocols.a2a.wire import CODECS, generation_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, VersionNotSupported
-from agent3.protocols.a2a.wire.types import Generation, GetCard, Request
+from agent3.protocols.a2a.wire.operations import OWNERS
+from agent3.protocols.a2a.wire.types import Generation, GetCard
 
 __all__ = ["RpcDoor"]
 
 log = logger("a2a.door")
 
-_KINDS: Final = frozenset({"application/json", "application/a2a+json", "application/json-rpc", ""})
-_REMEMBERED = 10_000
+_CONTENT_TYPES: Final = frozenset({"application/json", "application/a2a+json", "application/json-rpc", ""})
+_MOST_CALLERS = 10_000
 """Callers of whom it is remembered which generation they spoke last."""
-_INTERNAL = "Internal error. The log says more."
 _REFUSED: Final = "agent3.a2a.refused"
-"""Where the scope holds what came of a request that was begun without ASGI."""
+"""The key of a scope for the error of a request that was begun without ASGI."""
 
 
 class _Envelope(Struct):
@@ -54,145 +53,131 @@ _ids = msgspec.json.Decoder(_Id)
 class RpcDoor:
     """Answers POSTs at the address of an agent."""
 
-    def __init__(self, desk: Desk, *, lenient: bool = False):
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher, *, lenient: bool = False):
+        self._dispatcher = dispatcher
         self._lenient = lenient
         self._spoken: OrderedDict[str, Generation] = OrderedDict()
 
     async def serve(self, talk: Talk) -> None:
-        """One request, from its body to its answer."""
+        """Answer one request."""
         try:
-            await self._serve(talk)
+            dispatcher = self._dispatcher
+            body = await dispatcher.read_body(talk)
+            if talk.heard.content_type not in _CONTENT_TYPES:
+                found = talk.heard.content_type[:100]
+                raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
+            envelope = self._read_envelope(talk, body)
+            talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
+            if (refusal := talk.scope.pop(_REFUSED, None)) is not None:
+                raise refusal
+            principal = dispatcher.who(talk.scope)
+            if OWNERS.get(envelope.method, "") is None and not talk.heard.version:
+                talk.generation = await self._recall_generation(talk, envelope, principal)
+            dispatcher.check_offered(envelope.method)
+            codec = CODECS[talk.generation]
+            request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
+            self._remember_generation(principal, talk.generation)
+            if is_streaming(request):
+                items = dispatcher.stream(talk, principal, request)
+                frames = (
+                    jsonrpc.sse(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(n))
+                    async for n, item in items
+                )
+                await stream(
+                    talk.receive,
+                    talk.send,
+                    frames,
+                    lambda error: jsonrpc.sse(self._write_error(talk, error)),
+                    more=dispatcher.extension_headers(talk),
+                    beat=dispatcher.beat,
+                    # 1.0 says that an error is a response of its own; before that clients expect a stream in any case.
+                    always=talk.generation != "1.0",
+                )
+                return
+            value = await dispatcher.answer(talk, principal, request)
+            result = jsonrpc.result_raw(talk.id, codec.write_result(request, value))
+            await answer(talk.send, 200, result, more=dispatcher.extension_headers(talk))
         except ConnectionResetError:
             return
-        except Agent3Error as wrong:
-            await self._refuse(talk, wrong)
+        except Agent3Error as error:
+            await self._refuse(talk, error)
         except Exception:
             log.exception("a request failed")
-            await self._refuse(talk, Agent3Error(_INTERNAL))
-
-    async def _serve(self, talk: Talk) -> None:
-        body = await self._desk.body(talk)
-        if talk.heard.kind not in _KINDS:
-            raise ContentTypeNotSupported(f"{talk.heard.kind[:100]!r} is not taken here. Send application/json.")
-        said = self._said(talk, body)
-        talk.words = self._generation(talk, said)
-        if (wrong := talk.scope.pop(_REFUSED, None)) is not None:
-            raise wrong
-        principal = self._desk.who(talk.scope)
-        if METHODS.get(said.method, "") is None and not talk.heard.version:
-            talk.words = await self._remembered(talk, said, principal)
-        self._desk.offer(said.method)
-        codec = CODECS[talk.words]
-        request = self._desk.taken(talk, codec.request(said.method, said.params))
-        self._remember(principal, talk.words)
-        if streams(request):
-            await self._stream(talk, self._frames(talk, principal, request, codec))
-            return
-        value = await self._desk.answered(talk, principal, request)
-        result = jsonrpc.result_raw(talk.key, codec.result(request, value))
-        await answer(talk.send, 200, result, more=self._desk.echo(talk))
+            await self._refuse(talk, Agent3Error(INTERNAL))
 
     async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
-        """The answer to a regular request of this caller, without ASGI; None for one that has to come that way.
+        """The answer to an ordinary request of this caller, without ASGI; None for one that needs ``serve``.
 
-        Nothing is refused here. Whatever goes wrong once something was begun is left in the scope, to be told that way.
+        Ordinary is a valid request of a method that one generation owns, without extensions, and with one answer.
+        Nothing is refused here: an error of the engine is left in the scope for ``serve`` to report.
         """
-        regular = self._regular(talk, body)
-        if regular is None:
-            return None
-        codec, request = regular
-        self._remember(principal, talk.words)
-        try:
-            value = await self._desk.answered(talk, principal, request)
-            return jsonrpc.result_raw(talk.key, codec.result(request, value))
-        except Agent3Error as wrong:
-            talk.scope[_REFUSED] = wrong
-        except Exception:
-            log.exception("a request failed")
-            talk.scope[_REFUSED] = Agent3Error(_INTERNAL)
-        return None
-
-    def _regular(self, talk: Talk, body: bytes) -> tuple[Codec, Request] | None:
-        """What is asked, where it is well said and answered in one piece, in the words of one generation alone."""
-        limits = self._desk.limits
-        if talk.heard.extensions or talk.heard.kind not in _KINDS or len(body) > limits.body:
+        dispatcher = self._dispatcher
+        limits = dispatcher.limits
+        if talk.heard.extensions or talk.heard.content_type not in _CONTENT_TYPES or len(body) > limits.body:
             return None
         try:
             jsonrpc.check_bytes(body, limits)
-            said = _envelopes.decode(body)
-            if said.jsonrpc != "2.0" or METHODS.get(said.method) is None:
+            envelope = _envelopes.decode(body)
+            if envelope.jsonrpc != "2.0" or OWNERS.get(envelope.method) is None:
                 return None
-            talk.key, talk.words = said.id, self._generation(talk, said)
-            self._desk.offer(said.method)
-            codec = CODECS[talk.words]
-            request = self._desk.taken(talk, codec.request(said.method, said.params))
+            talk.id = envelope.id
+            talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
+            dispatcher.check_offered(envelope.method)
+            codec = CODECS[talk.generation]
+            request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
         except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return None if streams(request) or isinstance(request, GetCard) else (codec, request)
-
-    def _said(self, talk: Talk, body: bytes) -> _Envelope:
-        """The message in a body. A batch is none: A2A has no use for it, and no generation describes one."""
+        if is_streaming(request) or isinstance(request, GetCard):
+            return None
+        self._remember_generation(principal, talk.generation)
         try:
-            said = _envelopes.decode(body)
-            talk.key = said.id
-            if said.jsonrpc == "2.0":
-                return said
+            value = await dispatcher.answer(talk, principal, request)
+            return jsonrpc.result_raw(talk.id, codec.write_result(request, value))
+        except Agent3Error as error:
+            talk.scope[_REFUSED] = error
+        except Exception:
+            log.exception("a request failed")
+            talk.scope[_REFUSED] = Agent3Error(INTERNAL)
+        return None
+
+    def _read_envelope(self, talk: Talk, body: bytes) -> _Envelope:
+        """The request in a body. A batch is refused: no generation of A2A describes one."""
+        try:
+            envelope = _envelopes.decode(body)
+            talk.id = envelope.id
+            if envelope.jsonrpc == "2.0":
+                return envelope
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            log.debug("a body is no regular message")
-        message = jsonrpc.parse(body, self._desk.limits)
-        raise RequestError(f"A request is wanted here, with a method and an id, not {type(message).__name__}.")
+            log.debug("a body is not an ordinary request")
+        message = jsonrpc.parse(body, self._dispatcher.limits)
+        raise RequestError(f"Send a request with a method and an id, not a {type(message).__name__}.")
 
-    def _generation(self, talk: Talk, said: _Envelope) -> Generation:
-        """The generation as far as method and version say it."""
-        return generation_of(said.method, talk.heard.version, lambda _: None, lenient=self._lenient)
-
-    async def _remembered(self, talk: Talk, said: _Envelope, principal: Principal) -> Generation:
+    async def _recall_generation(self, talk: Talk, envelope: _Envelope, principal: Principal) -> Generation:
         """The generation of a method that two of them share: that of its task, else the one spoken last."""
         try:
-            known = await self._desk.engine(talk.tenant).generation(principal, _ids.decode(said.params).id)
+            task = _ids.decode(envelope.params).id
+            known = await self._dispatcher.engine(talk.tenant).generation(principal, task)
         except msgspec.MsgspecError:
             known = None
         last = known or self._spoken.get(principal.id)
-        return generation_of(said.method, None, lambda _: last)
+        return generation_of(envelope.method, None, lambda _: last)
 
-    def _remember(self, principal: Principal, spoken: Generation) -> None:
-        if spoken == "1.0" or self._spoken.get(principal.id) == spoken:
+    def _remember_generation(self, principal: Principal, generation: Generation) -> None:
+        if generation == "1.0" or self._spoken.get(principal.id) == generation:
             return
-        self._spoken[principal.id] = spoken
-        if len(self._spoken) > _REMEMBERED:
+        self._spoken[principal.id] = generation
+        if len(self._spoken) > _MOST_CALLERS:
             self._spoken.popitem(last=False)
 
-    async def _stream(self, talk: Talk, frames: AsyncGenerator[bytes, None]) -> None:
-        await stream(
-            talk.receive,
-            talk.send,
-            frames,
-            lambda wrong: jsonrpc.sse(self._error(talk, wrong)),
-            more=self._desk.echo(talk),
-            beat=self._desk.beat,
-            # 1.0 says that an error is a response of its own; before that clients expect a stream whatever comes.
-            always=talk.words != "1.0",
-        )
+    async def _refuse(self, talk: Talk, error: Agent3Error) -> None:
+        if isinstance(error, RequestError) and talk.id is None:
+            talk.id = jsonrpc.id_of(error)
+        if isinstance(error, VersionNotSupported):
+            talk.generation = "1.0"  # the only one with a code for it
+        by_status = isinstance(error, (AccessError, TooLarge, TooSlow)) and not isinstance(error, RateLimited)
+        headers = (*refusal_headers(error), *self._dispatcher.extension_headers(talk))
+        await answer(talk.send, error.http_status if by_status else 200, self._write_error(talk, error), more=headers)
 
-    async def _frames(
-        self, talk: Talk, principal: Principal, request: Request, codec: Codec
-    ) -> AsyncGenerator[bytes, None]:
-        async for number, item in self._desk.items(talk, principal, request):
-            yield jsonrpc.sse(jsonrpc.result_raw(talk.key, codec.item(item, request)), id=str(number))
-
-    async def _refuse(self, talk: Talk, wrong: Agent3Error) -> None:
-        if isinstance(wrong, RequestError) and talk.key is None:
-            talk.key = jsonrpc.id_of(wrong)
-        if isinstance(wrong, VersionNotSupported):
-            talk.words = "1.0"  # only there is a number for it
-        more = (*refusal_headers(wrong), *self._desk.echo(talk))
-        await answer(talk.send, _status(wrong), self._error(talk, wrong), more=more)
-
-    def _error(self, talk: Talk, wrong: Agent3Error) -> bytes:
-        return msgspec.json.encode({"jsonrpc": "2.0", "id": talk.key, "error": CODECS[talk.words].error(wrong)})
-
-
-def _status(wrong: Agent3Error) -> int:
-    told = isinstance(wrong, (AccessError, TooLarge, TooSlow)) and not isinstance(wrong, RateLimited)
-    return wrong.http_status if told else 200
+    def _write_error(self, talk: Talk, error: Agent3Error) -> bytes:
+        body = {"jsonrpc": "2.0", "id": talk.id, "error": CODECS[talk.generation].write_error(error)}
+        return msgspec.json.encode(body)

@@ -1,7 +1,7 @@
-"""What agents' own endpoints on one core share: the keys by which others know them, and push notifications.
+"""What the endpoints of agents on one core share: the keys by which others know them, and push notifications.
 
-A gateway has all of this from its settings. Here it comes with the core: in memory or in its database, made at the
-first need, and let go when the core is closed.
+A gateway has these from its settings. Here they come with the core: in memory or in its database, created on first use
+and closed with the core.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Household", "household"]
 
 @dataclass(frozen=True, slots=True)
 class Household:
-    """Of one core, as long as it is open."""
+    """The keys and pushes of one core, as long as it is open."""
 
     house: Core
     safe: Safe
     pushes: Pushes
 
     async def keys(self, *, key: CardKey | None = None, sign: bool = True) -> HouseKeys | None:
-        """What signs its cards, where they are signed, and the public keys of all that is."""
+        """The public keys of everything that is signed, and the one that signs cards, unless they are not signed."""
         return await HouseKeys.of(self.safe, KEY, key=key, sign=sign)
 
 
@@ -38,23 +38,20 @@ _known: WeakKeyDictionary[Standalone, Household] = WeakKeyDictionary()
 
 
 async def household(core: Standalone) -> Household:
-    """The one of a core. Inside the bridge's loop."""
+    """The household of a core. Call it in the bridge's loop."""
     house = await core.house()
     found = _known.get(core)
-    if found is None or found.house is not house:
-        found = _known[core] = _moved_in(core, house)
-    return found
-
-
-def _moved_in(core: Standalone, house: Core) -> Household:
-    plain, settings = EnvironmentVault(), house.settings
-    safe = Safe(house.database, Seals(settings.storage.seal, settings.storage.url or ":memory:", plain), house.env)
-    outbox = Outbox(settings, house.database, plain, house.env, house.metrics, safe)
+    if found is not None and found.house is house:
+        return found
+    vault, settings = EnvironmentVault(), house.settings
+    safe = Safe(house.database, Seals(settings.storage.seal, settings.storage.url or ":memory:", vault), house.env)
+    outbox = Outbox(settings, house.database, vault, house.env, house.metrics, safe)
     outbox.start()
 
-    async def leave() -> None:
+    async def close() -> None:
         _known.pop(core, None)
         await outbox.aclose()
 
-    core.on_close(leave)
-    return Household(house, safe, Pushes(outbox, house.jobs, house.database, house.env))
+    core.on_close(close)
+    found = _known[core] = Household(house, safe, Pushes(outbox, house.jobs, house.database, house.env))
+    return found

@@ -1,7 +1,7 @@
-"""Large parts that lie in the store, put back where a client of A2A looks for them.
+"""The content of large parts, which lie in the artifact store, for clients that cannot read the store.
 
-The steps keep a large result beside its job and leave a handle in its place. Other doors of this house know handles; an
-A2A client knows only addresses and bytes, so where there is no address to give, it gets the bytes.
+The steps keep a large result beside its job and leave a handle in its place. Our other doors know handles; an A2A
+client knows only addresses and bytes, so where there is no address to give, it gets the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import NotFound
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.projection import stored_in
-from agent3.protocols.a2a.wire.types import Artifact, ArtifactUpdate, Item, Part, Status, StatusUpdate, Task
+from agent3.protocols.a2a.wire.types import Artifact, ArtifactUpdate, Item, Part, StatusUpdate, Task
 
 __all__ = ["Fetch", "filled", "lacks"]
 
@@ -28,61 +28,55 @@ I = TypeVar("I", bound=Item)  # noqa: E741 - an item
 
 
 async def filled(item: I, owner: str, fetch: Fetch) -> I:
-    """The item with the content of its stored parts; itself, where it has none."""
+    """The item with the content of its stored parts; the same object where it has none."""
     if isinstance(item, Task):
         if not lacks(item):
             return item
-        return replace(item, artifacts=tuple([await _artifact(one, owner, fetch) for one in item.artifacts]))
+        return replace(item, artifacts=tuple([await _fill(artifact, owner, fetch) for artifact in item.artifacts]))
     if isinstance(item, ArtifactUpdate):
-        return replace(item, artifact=await _artifact(item.artifact, owner, fetch))
+        return replace(item, artifact=await _fill(item.artifact, owner, fetch))
     if isinstance(item, StatusUpdate):
-        return replace(item, status=await _status(item.status, owner, fetch))
-    return replace(item, parts=await _parts(item.parts, owner, fetch))
+        message = item.status.message
+        if message is None or not _has_stored(message.parts):
+            return item
+        return replace(item, status=replace(item.status, message=await filled(message, owner, fetch)))
+    return replace(item, parts=await _fill_parts(item.parts, owner, fetch))
 
 
 def lacks(task: Task) -> bool:
     """Whether a part of its artifacts lies in the store."""
-    for artifact in task.artifacts:  # noqa: SIM110 - every answer comes by, and a generator costs more than the question
-        if _lacks(artifact.parts):
+    for artifact in task.artifacts:  # noqa: SIM110 - on the way of every answer, and a generator costs more
+        if _has_stored(artifact.parts):
             return True
     return False
 
 
-def _lacks(parts: tuple[Part, ...]) -> bool:
+def _has_stored(parts: tuple[Part, ...]) -> bool:
     for part in parts:  # noqa: SIM110 - likewise
         if part.url is not None and stored_in(part) is not None:
             return True
     return False
 
 
-async def _status(status: Status, owner: str, fetch: Fetch) -> Status:
-    if status.message is None or not _lacks(status.message.parts):
-        return status
-    return replace(status, message=await filled(status.message, owner, fetch))
+async def _fill(artifact: Artifact, owner: str, fetch: Fetch) -> Artifact:
+    return replace(artifact, parts=await _fill_parts(artifact.parts, owner, fetch))
 
 
-async def _artifact(artifact: Artifact, owner: str, fetch: Fetch) -> Artifact:
-    return replace(artifact, parts=await _parts(artifact.parts, owner, fetch))
+async def _fill_parts(parts: tuple[Part, ...], owner: str, fetch: Fetch) -> tuple[Part, ...]:
+    return tuple([await _fill_part(part, owner, fetch) for part in parts]) if _has_stored(parts) else parts
 
 
-async def _parts(parts: tuple[Part, ...], owner: str, fetch: Fetch) -> tuple[Part, ...]:
-    return tuple([await _part(part, owner, fetch) for part in parts]) if _lacks(parts) else parts
-
-
-async def _part(part: Part, owner: str, fetch: Fetch) -> Part:
+async def _fill_part(part: Part, owner: str, fetch: Fetch) -> Part:
+    """Text as text and JSON as data, as they were; anything else as bytes."""
     handle = stored_in(part)
     if handle is None:
         return part
+    part = replace(part, url=None)
     try:
         stored = await fetch(owner, handle)
     except NotFound:
         log.warning("artifact %s is no longer in the store, and is shown without its content", handle)
-        return replace(part, url=None, text="", metadata={**(part.metadata or {}), "expired": True})
-    return _content(replace(part, url=None), stored)
-
-
-def _content(part: Part, stored: StoredArtifact) -> Part:
-    """Text as text and JSON as data, as they were; anything else as bytes."""
+        return replace(part, text="", metadata={**(part.metadata or {}), "expired": True})
     try:
         if stored.media_type == "application/json":
             return replace(part, data=msgspec.json.decode(stored.body))

@@ -1,7 +1,7 @@
-"""Streams of a task: what has been told of it so far as one snapshot, and then everything as it comes.
+"""Streams of a task: the task as it stands, and then everything as it happens.
 
-A stream is a reader of the job's log with a place in it, and holds nothing else: any number may read, in any process,
-from any place. The number of an item is that place, so a client that lost its stream goes on where it was.
+A stream is a reader of the job's log with a position in it, and holds nothing else: any number may read, in any
+process, from any position. The number of an item is its position, so a client that lost its stream can resume it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def after_event(seq: int) -> int:
 
 
 def fold(job: Job, lines: Sequence[Line], link: Link | None = None) -> Projection:
-    """The task of a job with its log. Of one that told nothing but its end, the row says all."""
-    seen = Projection(job, link)
-    seen.start()
+    """The task of a job with its log. A job that only has its result needs no log: its row has everything."""
+    projection = Projection(job, link)
+    projection.start()
     for line in lines:
-        seen.apply(line)
-    seen.settle(job)
-    return seen
+        projection.apply(line)
+    projection.settle(job)
+    return projection
 
 
 async def lines_until(jobs: Jobs, job: str, seq: int) -> list[Line]:
@@ -54,67 +54,71 @@ class Follower:
         self._link = link
 
     async def fresh(self, job: Job, *, waits: bool = False, log: Sequence[Line] | None = None) -> Items:
-        """A task from its beginning. With ``waits``, nothing is told until it is known whether it is one.
+        """A task from its beginning. With ``waits``, nothing is sent until it is known whether there is a task at all.
 
-        A result that is a mere message is all that its stream tells. ``log`` is the whole log, where no table has it.
+        A result that is a plain message is the only item of its stream. ``log`` is the whole log of a job that is not
+        in the table.
         """
-        seen = Projection(job, self._link)
+        projection = Projection(job, self._link)
         begun = not waits
         if begun:
-            for one in _opening(seen):
-                yield one
+            for opening in _opening_items(projection):
+                yield opening
         async with aclosing(self._trail(job.id, 0, False, log)) as trail:
             async for line in trail:
-                if not begun and (message := seen.only_message(line)) is not None:
-                    yield number(line.event.seq), message
-                    return
                 if not begun:
+                    if (message := projection.only_message(line)) is not None:
+                        yield number(line.event.seq), message
+                        return
                     begun = True
-                    for one in _opening(seen):
-                        yield one
-                for index, item in enumerate(seen.apply(line)):
+                    for opening in _opening_items(projection):
+                        yield opening
+                for index, item in enumerate(projection.apply(line)):
                     yield number(line.event.seq, index), item
 
     async def follow(
         self, job: Job, *, after: int | None = None, through: bool = False, log: Sequence[Line] | None = None
     ) -> Items:
-        """A task as it stood when an item was told, by default now, and everything after that.
+        """A task as it was at an item, by default as it is now, and everything after that.
 
-        It ends when the task ends or pauses, and with ``through`` only when it ends. An item that this task never told,
-        such as one of another task, is none to go on from: then as it stands now.
+        It ends when the task ends or pauses, and with ``through`` only when it ends. An item that this task never had,
+        such as one of another task, is no position: then the stream begins with the task as it is now.
         """
         if after is not None and seq_of(after)[0] > job.seq:
             after = None
-        seq, told = (job.seq, _ALL) if after is None else seq_of(after)
-        seen = Projection(job, self._link)
-        begun = seq > 0 or told > 1
+        seq, sent = (job.seq, _ALL) if after is None else seq_of(after)
+        projection = Projection(job, self._link)
+        begun = seq > 0 or sent > 1
         if begun:
-            seen.start()
+            projection.start()
         left: list[Item] = []
-        past = await lines_until(self._jobs, job.id, seq) if log is None else [x for x in log if x.event.seq <= seq]
+        if log is None:
+            past = await lines_until(self._jobs, job.id, seq)
+        else:
+            past = [line for line in log if line.event.seq <= seq]
         for line in past:
-            items = seen.apply(line)
-            left = items[told:] if line.event.seq == seq else []
-        yield after if after is not None else after_event(seq), seen.task()
+            items = projection.apply(line)
+            left = items[sent:] if line.event.seq == seq else []
+        yield after if after is not None else after_event(seq), projection.task()
         if not begun:
-            yield number(0, 1), seen.start()
+            yield number(0, 1), projection.start()
         for index, item in enumerate(left):
-            yield number(seq, told + index), item
+            yield number(seq, sent + index), item
         async with aclosing(self._trail(job.id, seq, through, log)) as trail:
             async for line in trail:
-                for index, item in enumerate(seen.apply(line)):
+                for index, item in enumerate(projection.apply(line)):
                     yield number(line.event.seq, index), item
 
     def _trail(self, job: str, after: int, through: bool, log: Sequence[Line] | None) -> AsyncGenerator[Line, None]:
-        return self._jobs.trail(job, after, through=through) if log is None else _read(log, after)
+        return self._jobs.trail(job, after, through=through) if log is None else _read_log(log, after)
 
 
-async def _read(log: Sequence[Line], after: int) -> AsyncGenerator[Line, None]:
+async def _read_log(log: Sequence[Line], after: int) -> AsyncGenerator[Line, None]:
     for line in log:
         if line.event.seq > after:
             yield line
 
 
-def _opening(seen: Projection) -> list[tuple[int, Item]]:
-    """A task as it was taken, and that it is being worked on."""
-    return [(number(0, 0), seen.task()), (number(0, 1), seen.start())]
+def _opening_items(projection: Projection) -> list[tuple[int, Item]]:
+    """The task as it was submitted, and the update that it is being worked on."""
+    return [(number(0, 0), projection.task()), (number(0, 1), projection.start())]

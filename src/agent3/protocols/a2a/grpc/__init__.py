@@ -1,7 +1,7 @@
-"""A2A over gRPC, as an optional part: 1.0 and 0.3 on one port, and a channel to agents that speak it.
+"""A2A over gRPC, an optional part: 1.0 and 0.3 on one port, and a channel to agents that speak it.
 
-Protobuf is read and written by tables of our own (``messages``), so that grpcio is all it needs. The doors and channels
-are loaded when they are first asked for.
+Protobuf is read and written by our own tables, so that grpcio is all it needs. Server and channel are loaded on first
+use.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["connect", "listen"]
 async def listen(
     endpoint: Callable[[], Awaitable[A2AEndpoint]], host: str, port: int, address: str, judge: Judge | None = None
 ) -> GrpcDoor:
-    """A door for an endpoint on a port, which 0 leaves open; close it with ``aclose``. MissingExtra, SetupError.
+    """A door for an endpoint on a port, where 0 takes a free one; close it with ``aclose``. MissingExtra, SetupError.
 
-    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` looks at a call before anybody asks who calls.
+    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls.
     """
     try:
         from agent3.protocols.a2a.grpc.server import GrpcDoor
     except ImportError as error:
-        raise _missing(error) from None
+        raise _as_missing_extra(error) from None
     door = GrpcDoor(endpoint, address, judge)
     await door.start(host, port)
     return door
@@ -42,10 +42,10 @@ async def connect(gate: Gate, address: str, generation: Generation = "1.0", **op
     try:
         from agent3.protocols.a2a.grpc.channel import GrpcChannel
     except ImportError as error:
-        raise _missing(error) from None
+        raise _as_missing_extra(error) from None
     return await GrpcChannel.to(gate, address, generation, **options)
 
 
-def _missing(error: ImportError) -> ImportError | MissingExtra:
-    """What is wrong is told as it is, unless it is the optional part that is not there."""
+def _as_missing_extra(error: ImportError) -> ImportError | MissingExtra:
+    """MissingExtra if it is grpcio that is missing, else the error itself."""
     return MissingExtra("gRPC", "grpc") if (error.name or "").partition(".")[0] == "grpc" else error

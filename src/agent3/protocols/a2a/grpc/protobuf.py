@@ -1,8 +1,9 @@
-"""Protobuf on the wire, from tables of our own: bytes on one side, the plain values of its JSON on the other.
+"""Protobuf by the tables of ``wire.tables``: bytes on one side, the plain values of its JSON on the other.
 
-``Schema`` reads a table with a message on each line and knows how to ``encode`` and ``decode`` them. The values are
-those that the codecs of JSON take and give, so that both bindings share everything above. Reading is bounded in depth
-and number of values, unknown fields are read over, and a field that comes twice holds what came last.
+The values are those that the JSON codecs take and give, so that all bindings share everything above the bytes. Unknown
+fields are ignored, and of a field that comes twice the last one counts. Depth and number of values are bounded *while*
+reading. That is why this is not ``google.protobuf``, which parses everything first: 1 MiB of empty parts becomes 67 MB
+there, and 8 MiB 533 MB, before anything could be refused.
 """
 
 from __future__ import annotations
@@ -10,31 +11,34 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent3.errors import RequestError, TooLarge
+from agent3.protocols.a2a.wire import tables
 
-__all__ = ["Schema"]
+__all__ = ["ERROR_DETAILS", "V03", "V10", "Schema"]
 
+# Wire types
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
+_LENGTHS: Final = {_FIXED64: 8, _FIXED32: 4}
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WHOLE: Final = 2**53
-"""Beyond this a number of protobuf's JSON is no integer any more."""
-_double = struct.Struct("<d")
+_EXACT: Final = 2**53
+"""Up to here a double holds every integer."""
+_double: Final = struct.Struct("<d")
 
 Bounds: TypeAlias = tuple[int, int]
-Enum: TypeAlias = Mapping[str, int]
 
 
 class Source:
-    """Bytes that are read, with what may still be in them."""
+    """Bytes that are being read, and how many values they may still hold."""
 
     __slots__ = ("data", "left")
 
@@ -43,10 +47,10 @@ class Source:
         self.left = nodes
 
     def count(self) -> None:
-        """One value more."""
+        """Count one value. TooLarge."""
         self.left -= 1
         if self.left < 0:
-            raise TooLarge("The message holds too many values; send it in parts")
+            raise TooLarge("The message holds too many values. Send it in smaller pieces.")
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """A number, and where it ends."""
@@ -58,36 +62,37 @@ class Source:
             if byte < 0x80:
                 return value & 0xFFFF_FFFF_FFFF_FFFF, at
             shift += 7
-        raise RequestError("The message is no protobuf: a number in it does not end")
+        raise RequestError("The message is not valid protobuf: a number does not end.")
 
-    def fields(self, at: int, end: int) -> Iterator[tuple[int, int, Any]]:
-        """Number, kind and content of each field: an integer, or the bounds of its bytes."""
+    def fields(self, bounds: Bounds) -> Iterator[tuple[int, int, Any]]:
+        """Number, wire type and content of each field: an integer, or the bounds of its bytes."""
+        at, end = bounds
         while at < end:
             tag, at = self.varint(at, end)
-            kind = tag & 7
-            if kind == _VARINT:
+            wire = tag & 7
+            if wire == _VARINT:
                 value, at = self.varint(at, end)
-                yield tag >> 3, kind, value
+                yield tag >> 3, wire, value
                 continue
-            length, at = self.varint(at, end) if kind == _BYTES else (_LENGTHS.get(kind, -1), at)
+            length, at = self.varint(at, end) if wire == _BYTES else (_LENGTHS.get(wire, -1), at)
             if length < 0 or at + length > end:
-                raise RequestError("The message is no protobuf: a field in it has no end, or is of an unknown kind")
-            yield tag >> 3, kind, (at, at + length)
+                raise RequestError("The message is not valid protobuf: a field has no end, or an unknown wire type.")
+            yield tag >> 3, wire, (at, at + length)
             at += length
 
-    def text(self, bounds: Bounds) -> str:
-        """A text."""
-        try:
-            return self.data[bounds[0] : bounds[1]].decode()
-        except UnicodeDecodeError:
-            raise RequestError("The message is no protobuf: a text in it is not UTF-8") from None
+    def entry(self, bounds: Bounds) -> tuple[str, Bounds]:
+        """Key and value of an entry of a map; what is missing is empty."""
+        key, value = "", (0, 0)
+        for number, wire, content in self.fields(bounds):
+            if (number, wire) == (1, _BYTES):
+                key = _read_text(self, content)
+            elif (number, wire) == (2, _BYTES):
+                value = content
+        return key, value
 
 
-_LENGTHS: Final = {_FIXED64: 8, _FIXED32: 4}
-
-
-def varint(value: int) -> bytes:
-    """A number as it is written; negative ones in ten bytes."""
+def _varint(value: int) -> bytes:
+    """A number as it is written; negative ones take ten bytes."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     if value < 0x80:
         return bytes((value,))
@@ -99,317 +104,228 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _delimited(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | _BYTES) + varint(len(content)) + content
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
 
 
-# What a field can hold: how it is read and written
+# What a field can hold
 
 
-class Kind(Protocol):
-    """``wire`` says how it lies in a message; ``read`` gets an integer or bounds."""
+class _Kind(NamedTuple):
+    """How a value is read, from an integer or the bounds of its bytes, and written, without tag and length."""
 
     wire: int
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        """The plain value."""
-
-    def write(self, value: Any) -> bytes:
-        """The bytes, without tag and length."""
+    read: Callable[[Source, Any, int], Any]
+    write: Callable[[Any], bytes]
+    empty: Any = None
+    """What a field that must be there holds where protobuf, which does not write what is empty, left it out."""
 
 
-class _Text:
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        return source.text(content)
-
-    def write(self, value: Any) -> bytes:
-        return str(value).encode()
+def _read_text(source: Source, bounds: Bounds, depth: int = 0) -> str:
+    try:
+        return source.data[bounds[0] : bounds[1]].decode()
+    except UnicodeDecodeError:
+        raise RequestError("The message is not valid protobuf: a text is not UTF-8.") from None
 
 
-class _Raw:
-    """Bytes, in JSON as base64."""
-
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        return base64.b64encode(source.data[content[0] : content[1]]).decode()
-
-    def write(self, value: Any) -> bytes:
-        return value if isinstance(value, bytes) else binascii.a2b_base64(value)
-
-
-class _Bool:
-    wire = _VARINT
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        return bool(content)
-
-    def write(self, value: Any) -> bytes:
-        return b"\x01" if value else b"\x00"
-
-
-class _Int:
-    wire = _VARINT
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        return content - (1 << 64) if content >> 63 else content
-
-    def write(self, value: Any) -> bytes:
-        return varint(int(value))
-
-
-class _Enum:
-    """A word. A number that has none is given as it is, for the codec to refuse."""
-
-    wire = _VARINT
-
-    def __init__(self, words: Enum):
-        self._numbers = words
-        self._words = {number: word for word, number in words.items()}
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        return self._words.get(content, content)
-
-    def write(self, value: Any) -> bytes:
-        return varint(self._numbers[value])
-
-
-class _Timestamp:
-    """A time, in JSON as RFC 3339."""
-
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        found = {number: value for number, _, value in source.fields(*content)}
-        seconds, nanos = _integer(found.get(1, 0)), _integer(found.get(2, 0))
-        try:
-            time = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
-        except OverflowError:
-            raise RequestError("The message holds a time that no calendar has") from None
-        return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-    def write(self, value: Any) -> bytes:
-        passed = datetime.fromisoformat(value).astimezone(UTC) - _EPOCH
-        seconds, nanos = passed.days * 86_400 + passed.seconds, passed.microseconds * 1_000
-        return b"\x08" + varint(seconds) + (b"\x10" + varint(nanos) if nanos else b"")
-
-
-def _integer(content: Any) -> int:
+def _to_signed(content: Any) -> int:
     if not isinstance(content, int):
-        raise RequestError("The message is no protobuf: a time in it has no seconds")
+        raise RequestError("The message is not valid protobuf: a time without seconds.")
     return content - (1 << 64) if content >> 63 else content
 
 
-class _Struct:
-    """An object of any JSON."""
-
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        _check_depth(depth)
-        found = {}
-        for number, kind, value in source.fields(*content):
-            if number == 1 and kind == _BYTES:
-                name, inner = _entry(source, value)
-                found[name] = VALUE.read(source, inner, depth - 1)
-        return found
-
-    def write(self, value: Any) -> bytes:
-        entries = (_delimited(1, str(name).encode()) + _delimited(2, VALUE.write(one)) for name, one in value.items())
-        return b"".join([_delimited(1, entry) for entry in entries])
+def _read_time(source: Source, bounds: Bounds, depth: int) -> str:
+    found = {number: content for number, _, content in source.fields(bounds)}
+    seconds, nanos = _to_signed(found.get(1, 0)), _to_signed(found.get(2, 0))
+    try:
+        time = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
+    except OverflowError:
+        raise RequestError("The message holds a time that is out of range.") from None
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class _List:
-    """A list of any JSON."""
-
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        _check_depth(depth)
-        fields = source.fields(*content)
-        return [VALUE.read(source, value, depth - 1) for number, kind, value in fields if (number, kind) == (1, _BYTES)]
-
-    def write(self, value: Any) -> bytes:
-        return b"".join([_delimited(1, VALUE.write(one)) for one in value])
-
-
-class _Value:
-    """Any JSON. One that says nothing is null."""
-
-    wire = _BYTES
-
-    def read(self, source: Source, content: Any, depth: int) -> Any:
-        source.count()
-        found: Any = None
-        for number, kind, value in source.fields(*content):
-            if (number, kind) == (2, _FIXED64):
-                found = _number(source, value)
-            elif (number, kind) == (3, _BYTES):
-                found = source.text(value)
-            elif (number, kind) == (4, _VARINT):
-                found = bool(value)
-            elif (number, kind) == (5, _BYTES):
-                found = STRUCT.read(source, value, depth)
-            elif (number, kind) == (6, _BYTES):
-                found = LIST.read(source, value, depth)
-        return found
-
-    def write(self, value: Any) -> bytes:
-        match value:
-            case None:
-                return b"\x08\x00"
-            case bool():
-                return b"\x20\x01" if value else b"\x20\x00"
-            case int() | float():
-                return b"\x11" + _double.pack(value)
-            case str():
-                return _delimited(3, value.encode())
-            case dict():
-                return _delimited(5, STRUCT.write(value))
-            case _:
-                return _delimited(6, LIST.write(value))
-
-
-def _number(source: Source, bounds: Bounds) -> int | float:
-    value: float = _double.unpack_from(source.data, bounds[0])[0]
-    if not math.isfinite(value):
-        raise RequestError("The message holds a number that JSON does not have; send finite ones")
-    return int(value) if value.is_integer() and abs(value) <= _WHOLE else value
-
-
-def _entry(source: Source, bounds: Bounds) -> tuple[str, Bounds]:
-    """Key and value of an entry of a map; what is left out is empty."""
-    name, inner = "", (0, 0)
-    for number, kind, value in source.fields(*bounds):
-        if (number, kind) == (1, _BYTES):
-            name = source.text(value)
-        elif (number, kind) == (2, _BYTES):
-            inner = value
-    return name, inner
+def _write_time(value: str) -> bytes:
+    passed = datetime.fromisoformat(value).astimezone(UTC) - _EPOCH
+    seconds, nanos = passed.days * 86_400 + passed.seconds, passed.microseconds * 1_000
+    return b"\x08" + _varint(seconds) + (b"\x10" + _varint(nanos) if nanos else b"")
 
 
 def _check_depth(depth: int) -> None:
     if depth <= 0:
-        raise TooLarge("The message is nested too deep; send it flatter")
+        raise TooLarge("The message is nested too deeply. Send a flatter one.")
 
 
-VALUE: Final = _Value()
-STRUCT: Final = _Struct()
-LIST: Final = _List()
-_KINDS: Final[dict[str, Kind]] = {
-    "text": _Text(),
-    "bytes": _Raw(),
-    "bool": _Bool(),
-    "int": _Int(),
-    "time": _Timestamp(),
-    "object": STRUCT,
-    "any": VALUE,
+def _read_object(source: Source, bounds: Bounds, depth: int) -> dict[str, Any]:
+    """A google.protobuf.Struct."""
+    _check_depth(depth)
+    found = {}
+    for number, wire, content in source.fields(bounds):
+        if (number, wire) == (1, _BYTES):
+            name, inner = source.entry(content)
+            found[name] = _read_value(source, inner, depth - 1)
+    return found
+
+
+def _write_object(value: Mapping[str, Any]) -> bytes:
+    entries = (_field(1, str(name).encode()) + _field(2, _write_value(entry)) for name, entry in value.items())
+    return b"".join([_field(1, entry) for entry in entries])
+
+
+def _read_value(source: Source, bounds: Bounds, depth: int) -> Any:
+    """A google.protobuf.Value; an empty one is null."""
+    source.count()
+    found: Any = None
+    for number, wire, content in source.fields(bounds):
+        match (number, wire):
+            case (2, 1):
+                found = _double.unpack_from(source.data, content[0])[0]
+                if not math.isfinite(found):
+                    raise RequestError("The message holds a number that JSON does not have. Send finite ones.")
+                if found.is_integer() and abs(found) <= _EXACT:
+                    found = int(found)
+            case (3, 2):
+                found = _read_text(source, content)
+            case (4, 0):
+                found = bool(content)
+            case (5, 2):
+                found = _read_object(source, content, depth)
+            case (6, 2):
+                _check_depth(depth)
+                fields = source.fields(content)
+                found = [_read_value(source, inner, depth - 1) for n, w, inner in fields if (n, w) == (1, _BYTES)]
+    return found
+
+
+def _write_value(value: Any) -> bytes:
+    match value:
+        case None:
+            return b"\x08\x00"
+        case bool():
+            return b"\x20\x01" if value else b"\x20\x00"
+        case int() | float():
+            return b"\x11" + _double.pack(value)
+        case str():
+            return _field(3, value.encode())
+        case dict():
+            return _field(5, _write_object(value))
+        case _:
+            return _field(6, b"".join([_field(1, _write_value(entry)) for entry in value]))
+
+
+_KINDS: Final[dict[str, _Kind]] = {
+    "text": _Kind(_BYTES, _read_text, lambda value: str(value).encode(), ""),
+    "bytes": _Kind(
+        _BYTES,
+        lambda source, bounds, depth: base64.b64encode(source.data[bounds[0] : bounds[1]]).decode(),
+        lambda value: value if isinstance(value, bytes) else binascii.a2b_base64(value),
+    ),
+    "bool": _Kind(_VARINT, lambda source, content, depth: bool(content), lambda value: b"\x01" if value else b"\x00"),
+    "int": _Kind(_VARINT, lambda source, content, depth: _to_signed(content), lambda value: _varint(int(value))),
+    "time": _Kind(_BYTES, _read_time, _write_time),
+    "object": _Kind(_BYTES, _read_object, _write_object),
+    "any": _Kind(_BYTES, _read_value, _write_value),
 }
 
 
-class _Field(NamedTuple):
-    name: str
-    kind: Kind
-    form: str
-    """Empty for one value, ``*`` for a list, ``%`` for a map from texts."""
-    tag: bytes
+def _enum(numbers: Mapping[str, int]) -> _Kind:
+    words = {number: word for word, number in numbers.items()}
+    return _Kind(
+        _VARINT,
+        lambda source, content, depth: words.get(content, content),  # an unknown number is left for the codec to refuse
+        lambda value: _varint(numbers[value]),
+        words[0],
+    )
 
-    def read(self, source: Source, content: Any, depth: int, found: dict[str, Any]) -> None:
-        """Put what it holds where it belongs."""
-        source.count()
-        if self.form == "%":
-            name, inner = _entry(source, content)
-            found.setdefault(self.name, {})[name] = self.kind.read(source, inner, depth)
-        elif self.form:
-            found.setdefault(self.name, []).append(self.kind.read(source, content, depth))
-        else:
-            found[self.name] = self.kind.read(source, content, depth)
 
-    def write(self, value: Any) -> bytes:
-        """Everything that it holds, with tags and lengths."""
-        if self.form == "%":
-            key = _KINDS["text"].write
-            entries = (_delimited(1, key(name)) + _delimited(2, self.kind.write(one)) for name, one in value.items())
-            return b"".join([self.tag + varint(len(entry)) + entry for entry in entries])
-        return b"".join([self._one(one) for one in value]) if self.form else self._one(value)
-
-    def _one(self, value: Any) -> bytes:
-        content = self.kind.write(value)
-        return self.tag + (varint(len(content)) if self.kind.wire == _BYTES else b"") + content
+# Messages
 
 
 class _Message:
-    """A message of a table. Fields that the codecs always want to see are there also when protobuf leaves them out."""
+    """A message of a table."""
 
     wire = _BYTES
+    empty = None
 
-    def __init__(self, name: str):
-        self.name = name
-        self._by_name: dict[str, _Field] = {}
-        self._by_number: dict[int, _Field] = {}
-        self._always: dict[str, Callable[[], Any]] = {}
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._reading: dict[int, tuple[str, str, _Kind | _Message]] = {}
+        self._writing: dict[str, tuple[bytes, str, _Kind | _Message]] = {}
+        self._required: list[tuple[str, Any]] = []
 
-    def add(self, number: int, field: _Field, always: Callable[[], Any] | None) -> None:
-        """One field more."""
-        self._by_name[field.name] = self._by_number[number] = field
-        if always is not None:
-            self._always[field.name] = always
+    def add(self, field: tables.Field, kind: _Kind | _Message) -> None:
+        self.numbers[field.name] = field.number
+        self._reading[field.number] = field.name, field.form, kind
+        # The values of maps are texts and messages, which lie in a message as the entries themselves do: as bytes.
+        self._writing[field.name] = _varint(field.number << 3 | kind.wire), field.form, kind
+        empty: Any = {"*": [], "%": {}}.get(field.form, kind.empty)
+        if field.mark == "!" and empty is not None:
+            self._required.append((field.name, empty))
 
-    def read(self, source: Source, content: Any, depth: int) -> Any:
+    def read(self, source: Source, bounds: Bounds, depth: int) -> dict[str, Any]:
         _check_depth(depth)
-        found: dict[str, Any] = {name: empty() for name, empty in self._always.items()}
-        for number, kind, value in source.fields(*content):
-            field = self._by_number.get(number)
-            if field is not None and field.kind.wire == kind:
-                field.read(source, value, depth - 1, found)
+        found: dict[str, Any] = {name: copy(empty) for name, empty in self._required}
+        for number, wire, content in source.fields(bounds):
+            known = self._reading.get(number)
+            if known is None or known[2].wire != wire:
+                continue
+            name, form, kind = known
+            source.count()
+            if form == "%":
+                key, inner = source.entry(content)
+                found.setdefault(name, {})[key] = kind.read(source, inner, depth - 1)
+            elif form:
+                found.setdefault(name, []).append(kind.read(source, content, depth - 1))
+            else:
+                found[name] = kind.read(source, content, depth - 1)
         return found
 
-    def write(self, value: Any) -> bytes:
-        # A null is a value where anything may stand, and left out everywhere else.
-        given = ((self._by_name.get(name), one) for name, one in value.items())
-        return b"".join(
-            [to.write(one) for to, one in given if to is not None and (one is not None or to.kind is VALUE)]
-        )
-
-
-_FIELD: Final = re.compile(r"(\w+)(!?)=(\d+)(?::([*%]?)(\w+))?")
+    def write(self, value: Mapping[str, Any]) -> bytes:
+        out: list[bytes] = []
+        for name, given in value.items():
+            known = self._writing.get(name)
+            # A null is a value where anything may stand, and missing everywhere else.
+            if known is None or (given is None and known[2] is not _KINDS["any"]):
+                continue
+            tag, form, kind = known
+            contents: list[bytes]
+            if form == "%":
+                contents = [_field(1, str(key).encode()) + _field(2, kind.write(entry)) for key, entry in given.items()]
+            else:
+                contents = [kind.write(entry) for entry in given] if form else [kind.write(given)]
+            for content in contents:
+                out.extend((tag, _varint(len(content)), content) if kind.wire == _BYTES else (tag, content))
+        return b"".join(out)
 
 
 class Schema:
-    """Messages by name, from a table.
+    """The messages of a table; ``enums`` are the numbers of its words."""
 
-    A line is the name of a message and its fields, each as ``name=number`` for a text and ``name=number:type`` for all
-    else; ``*`` before the type makes it a list and ``%`` a map from texts, and ``!`` after the name gives it also where
-    it was left out. Types are text, bytes, bool, int, time, object, any, an enum, or a message.
-    """
-
-    def __init__(self, table: str, enums: Mapping[str, Enum]):
-        lines = [line.split() for line in table.strip().splitlines()]
-        self._messages = {name: _Message(name) for name, *_ in lines}
-        words = {name: _Enum(enum) for name, enum in enums.items()}
-        kinds: dict[str, Kind] = {**_KINDS, **words, **self._messages}
-        firsts = {name: next(iter(enum)) for name, enum in enums.items()}
-        for name, *fields in lines:
-            for one in fields:
-                self._add(self._messages[name], one, kinds, firsts)
-
-    @staticmethod
-    def _add(message: _Message, text: str, kinds: Mapping[str, Kind], firsts: Mapping[str, str]) -> None:
-        found = _FIELD.fullmatch(text)
-        assert found is not None, f"{text!r} in {message.name} is no field"
-        name, always, number, form, kind = found.groups()
-        held = kinds[kind or "text"]
-        tag = varint(int(number) << 3 | (_BYTES if form == "%" else held.wire))
-        empty = list if form == "*" else (lambda: firsts.get(kind, ""))
-        message.add(int(number), _Field(name, held, form or "", tag), empty if always else None)
+    def __init__(self, table: str, enums: Mapping[str, Mapping[str, int]]):
+        parsed = tables.parse(table)
+        self.messages = {name: _Message() for name in parsed}
+        kinds: dict[str, _Kind | _Message] = {
+            **_KINDS,
+            **{name: _enum(numbers) for name, numbers in enums.items()},
+            **self.messages,
+        }
+        for name, fields in parsed.items():
+            for field in fields:
+                self.messages[name].add(field, kinds[field.type])
 
     def decode(self, message: str, data: bytes, *, depth: int = 64, nodes: int = 10_000) -> dict[str, Any]:
-        """The plain value of a message; RequestError for what is no protobuf, TooLarge for too much of it."""
-        read: dict[str, Any] = self._messages[message].read(Source(data, nodes), (0, len(data)), depth)
-        return read
+        """The plain value of a message. RequestError for invalid protobuf, TooLarge for too much of it."""
+        return self.messages[message].read(Source(data, nodes), (0, len(data)), depth)
 
     def encode(self, message: str, value: Mapping[str, Any]) -> bytes:
         """The bytes of a message. Members that the table does not know are left out."""
-        return self._messages[message].write(value)
+        return self.messages[message].write(value)
+
+
+_ROLES: Final = {"ROLE_UNSPECIFIED": 0, "ROLE_USER": 1, "ROLE_AGENT": 2}
+_STATES: Final = "UNSPECIFIED SUBMITTED WORKING COMPLETED FAILED CANCELED INPUT_REQUIRED REJECTED AUTH_REQUIRED".split()
+_STATES_10: Final = {f"TASK_STATE_{word}": number for number, word in enumerate(_STATES)}
+_STATES_03: Final = {word.replace("CANCELED", "CANCELLED"): number for word, number in _STATES_10.items()}
+
+V10: Final = Schema(tables.V10_PROTO, {"TaskState": _STATES_10, "Role": _ROLES})
+V03: Final = Schema(tables.V03_PROTO, {"TaskState": _STATES_03, "Role": _ROLES})
+ERROR_DETAILS: Final = Schema(tables.ERROR_DETAILS, {})

@@ -1,8 +1,7 @@
-"""What A2A talks about, in the shapes of version 1.0: messages, tasks, artifacts, updates, and what can be asked.
+"""The model of A2A in the shapes of 1.0: messages, tasks, artifacts, updates, and what can be asked.
 
-The one internal model of this package. Each generation's codec in ``agent3.protocols.a2a.wire`` turns its own wire into these
-and back; nothing else knows that there is more than one. Field names become camelCase in JSON, so these shapes are
-also the JSON of 1.0 itself.
+Every codec turns its wire into these structs and back; nothing outside ``wire`` knows that there is more than one
+generation. Field names become camelCase in JSON, so the structs are also the JSON of 1.0.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Generation: TypeAlias = Literal["0.1", "0.3", "1.0"]
 
 
 class State(StrEnum):
-    """Where a task stands."""
+    """The state of a task."""
 
     UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
     SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -68,14 +67,14 @@ TERMINAL: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELED, Stat
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """Who wrote a message."""
 
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
 
 
 class _Shape(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Unknown fields are read over, as the protocol asks."""
+    """Unknown fields are ignored, as the protocol asks."""
 
 
 class Part(_Shape, frozen=True, kw_only=True):
@@ -91,7 +90,7 @@ class Part(_Shape, frozen=True, kw_only=True):
 
 
 class Message(_Shape, frozen=True, kw_only=True):
-    """One utterance. ``role`` and ``message_id`` are always written."""
+    """One message of a conversation."""
 
     message_id: str
     role: Role
@@ -104,7 +103,7 @@ class Message(_Shape, frozen=True, kw_only=True):
 
 
 class Artifact(_Shape, frozen=True, kw_only=True):
-    """Something that a task made."""
+    """A result of a task."""
 
     artifact_id: str
     parts: tuple[Part, ...]
@@ -115,7 +114,7 @@ class Artifact(_Shape, frozen=True, kw_only=True):
 
 
 class Status(_Shape, frozen=True, kw_only=True):
-    """A state, what the agent says to it, and since when: RFC 3339 in UTC with milliseconds."""
+    """A state, the agent's message about it, and its time: RFC 3339 in UTC with milliseconds."""
 
     state: State
     message: Message | None = None
@@ -123,7 +122,7 @@ class Status(_Shape, frozen=True, kw_only=True):
 
 
 class Task(_Shape, frozen=True, kw_only=True):
-    """A piece of work that is remembered. Ours have a context; foreign agents may leave it out."""
+    """A piece of work that the agent keeps. Ours have a context; other agents may leave it out."""
 
     id: str
     context_id: str = ""
@@ -134,18 +133,18 @@ class Task(_Shape, frozen=True, kw_only=True):
 
 
 class StatusUpdate(_Shape, frozen=True, kw_only=True):
-    """A task changed its state, or said something meanwhile."""
+    """A task changed its state, or reports progress."""
 
     task_id: str
     context_id: str = ""
     status: Status
     metadata: dict[str, Any] | None = None
     final: bool = False
-    """Whether the stream ends with it. 1.0 does not write it."""
+    """Whether the stream ends with this update. 1.0 does not write it."""
 
 
 class ArtifactUpdate(_Shape, frozen=True, kw_only=True):
-    """A piece of an artifact."""
+    """An artifact, or a chunk of one."""
 
     task_id: str
     context_id: str = ""
@@ -156,20 +155,20 @@ class ArtifactUpdate(_Shape, frozen=True, kw_only=True):
 
 
 Reply: TypeAlias = Task | Message
-"""What a send answers with."""
+"""What a message is answered with."""
 Item: TypeAlias = Task | Message | StatusUpdate | ArtifactUpdate
 """What a stream carries."""
 
 
 class Authentication(_Shape, frozen=True, kw_only=True):
-    """How whoever is told wants to see who tells."""
+    """How the receiver of push notifications authenticates the sender."""
 
     scheme: str
     credentials: str | None = None
 
 
 class Push(_Shape, frozen=True, kw_only=True):
-    """Where to tell of a task. ``id`` is the configuration's own."""
+    """Where to send push notifications of a task. ``id`` is that of the configuration."""
 
     url: str
     id: str | None = None
@@ -179,11 +178,11 @@ class Push(_Shape, frozen=True, kw_only=True):
     tenant: str | None = None
 
 
-# What can be asked. ``tenant`` names the agent where one address serves several.
+# Requests. ``tenant`` names the agent where one address serves several.
 
 
 class Sending(_Shape, frozen=True, kw_only=True):
-    """How the answer is wanted."""
+    """How a message is to be answered."""
 
     accepted_output_modes: tuple[str, ...] = ()
     return_immediately: bool = False
@@ -192,9 +191,9 @@ class Sending(_Shape, frozen=True, kw_only=True):
 
 
 class Send(_Shape, frozen=True, kw_only=True):
-    """Say something; with ``stream``, and hear everything that follows.
+    """Send a message; with ``stream``, receive everything that follows.
 
-    ``task_alias`` is the id that a client of the first generation gave its task.
+    ``task_alias`` is the id that a client of 0.1 gave its task.
     """
 
     message: Message
@@ -215,7 +214,7 @@ class GetTask(_Shape, frozen=True, kw_only=True):
 
 
 class ListTasks(_Shape, frozen=True, kw_only=True):
-    """Read the tasks of a caller, the latest changed first."""
+    """List the tasks of a caller, the latest changed first."""
 
     context_id: str | None = None
     status: State | None = None
@@ -228,7 +227,7 @@ class ListTasks(_Shape, frozen=True, kw_only=True):
 
 
 class Search(_Shape, frozen=True, kw_only=True):
-    """Find tasks by words: the method that our extension ``tasks/search`` adds."""
+    """Find tasks by words, which our extension ``tasks/search`` adds."""
 
     query: str
     page_size: int | None = None
@@ -236,7 +235,7 @@ class Search(_Shape, frozen=True, kw_only=True):
 
 
 class CancelTask(_Shape, frozen=True, kw_only=True):
-    """Stop a task."""
+    """Cancel a task."""
 
     id: str
     tenant: str | None = None
@@ -244,7 +243,7 @@ class CancelTask(_Shape, frozen=True, kw_only=True):
 
 
 class Subscribe(_Shape, frozen=True, kw_only=True):
-    """Hear of a task that exists; ``after`` is the number of the last event that was seen, from ``Last-Event-ID``."""
+    """Follow a task; ``after`` is the number of the last event that was received, from ``Last-Event-ID``."""
 
     id: str
     tenant: str | None = None
@@ -253,7 +252,7 @@ class Subscribe(_Shape, frozen=True, kw_only=True):
 
 
 class CreatePush(_Shape, frozen=True, kw_only=True):
-    """Have somebody told of a task."""
+    """Add a push configuration to a task."""
 
     task_id: str
     config: Push
@@ -261,7 +260,7 @@ class CreatePush(_Shape, frozen=True, kw_only=True):
 
 
 class GetPush(_Shape, frozen=True, kw_only=True):
-    """Read one configuration; without an ``id`` the task's first."""
+    """Read a push configuration; without an ``id`` the task's first."""
 
     task_id: str
     id: str | None = None
@@ -269,7 +268,7 @@ class GetPush(_Shape, frozen=True, kw_only=True):
 
 
 class ListPush(_Shape, frozen=True, kw_only=True):
-    """Read all configurations of a task."""
+    """List the push configurations of a task."""
 
     task_id: str
     page_size: int | None = None
@@ -278,7 +277,7 @@ class ListPush(_Shape, frozen=True, kw_only=True):
 
 
 class DeletePush(_Shape, frozen=True, kw_only=True):
-    """Have nobody told any more."""
+    """Remove a push configuration."""
 
     task_id: str
     id: str
@@ -286,7 +285,7 @@ class DeletePush(_Shape, frozen=True, kw_only=True):
 
 
 class GetCard(_Shape, frozen=True, kw_only=True):
-    """Read the card that this caller may see."""
+    """Read the extended card of the agent."""
 
     tenant: str | None = None
 
@@ -297,7 +296,7 @@ Request: TypeAlias = _Tasks | _Pushes | GetCard
 
 
 class TaskPage(_Shape, frozen=True, kw_only=True, omit_defaults=False):
-    """Some tasks, and how to go on."""
+    """A page of tasks, and the token of the next one."""
 
     tasks: tuple[Task, ...] = ()
     next_page_token: str = ""
@@ -306,7 +305,7 @@ class TaskPage(_Shape, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PushPage(_Shape, frozen=True, kw_only=True, omit_defaults=False):
-    """Some configurations, and how to go on."""
+    """A page of push configurations, and the token of the next one."""
 
     configs: tuple[Push, ...] = ()
     next_page_token: str = ""

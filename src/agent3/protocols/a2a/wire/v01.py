@@ -1,35 +1,27 @@
 """A2A 0.1: the client names the task, every answer is a task, and artifacts have numbers instead of ids.
 
-What that generation cannot say is said in its own words: a plain message is a completed task with that message, a
-rejected task is ``failed`` and a missing authorization is ``input-required``, both with the state in the metadata.
-A message without an id, which is all of them, gets one from its task and content: the same send twice has one id.
+What that generation cannot say is approximated: a plain message becomes a completed task with that message, a rejected
+task is ``failed`` and a missing authorization ``input-required``, both with the state in the metadata. A message has no
+id on the wire and gets one from its task and content, so that the same message sent twice has one id.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-import agent3.protocols.a2a.wire.v10 as v10
-from agent3.errors import Agent3Error, MethodNotFound, ParseError, ValidationError
-from agent3.protocols.a2a.wire import errors as faults
-from agent3.protocols.a2a.wire.decoding import (
-    Reader,
-    answer,
-    check_count,
-    check_id,
-    check_message,
-    check_push,
-    fault,
-    utc,
-    wrong,
-)
+from agent3.protocols.a2a.wire import tables
+from agent3.protocols.a2a.wire.codec import Codec, Value
+from agent3.protocols.a2a.wire.decoding import Reader, check_count, check_id, check_push, fault, invalid
+from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.errors import UnsupportedOperation
+from agent3.protocols.a2a.wire.operations import Operation, method_of
 from agent3.protocols.a2a.wire.types import (
     TERMINAL,
     Artifact,
@@ -54,235 +46,68 @@ from agent3.protocols.a2a.wire.types import (
     Task,
     TaskPage,
 )
-from agent3.protocols.a2a.wire.v0_common import (
-    ROLE_WORDS,
-    ROLES,
-    STATE_WORDS,
-    STATES,
-    OldPart,
-    OldPush,
-    RoleWord,
-    Shape,
-    StateWord,
-    old_part,
-    old_push,
-    read_parts,
-    read_push,
-)
-from agent3.protocols.a2a.wire.v10 import Value
+from agent3.protocols.a2a.wire.v10 import read_search
 
-__all__ = ["METHODS", "STATE", "V01"]
+__all__ = ["V01"]
 
-STATE: Final = "a2a.state"
-"""Where the metadata of a task or event says a state that 0.1 has no word for."""
+Stated = TypeVar("Stated", Task, StatusUpdate)
+
+_STATE: Final = "a2a.state"
+"""Where the metadata of a task or event name a state that 0.1 has no word for."""
 _NEAREST: Final = {State.REJECTED: State.FAILED, State.AUTH_REQUIRED: State.INPUT_REQUIRED}
-_REMEMBERED: Final = 4_096
+_REMEMBERED_TASKS: Final = 4_096
+
+_dialect: Final = Dialect(tables.V01, ROLE_WORDS, STATE_WORDS, tag="type")
+_encode: Final = msgspec.json.Encoder().encode
+_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
+_object: Final = Reader(dict[str, Any], "answer")
 
 
-class _Message(Shape):
-    role: RoleWord
-    parts: tuple[OldPart, ...]
-    metadata: dict[str, Any] | None = None
-    message_id: str | None = None
+def _complete(given: dict[str, Any], task: str) -> dict[str, Any]:
+    """Fill in the ids of messages and the numbers of artifacts that a decoded message of 0.1 does not have."""
+    messages = [given.get("message"), (given.get("status") or {}).get("message"), *(given.get("history") or ())]
+    for message in messages:
+        if message is not None and not message.get("messageId"):
+            content = b"%s\0%s" % (task.encode(), _sorted(message))
+            message["messageId"] = hashlib.sha256(content).hexdigest()[:32]
+    for number, artifact in enumerate(given.get("artifacts") or [given.get("artifact") or {}]):
+        if artifact.get("index") is None:
+            artifact["index"] = number
+    return given
 
 
-class _Status(Shape):
-    state: StateWord
-    message: _Message | None = None
-    timestamp: str | None = None
+def _restore_state(item: Stated) -> Stated:
+    """A task or update in the state that its metadata name, where that says more than the word."""
+    metadata = item.metadata or {}
+    word = metadata.get(_STATE)
+    if word is None:
+        return item
+    status = item.status
+    meant = STATE_WORDS.get(word) if isinstance(word, str) else None
+    if meant is not None and _NEAREST.get(meant) is status.state:
+        status = replace(status, state=meant)
+    rest = {name: value for name, value in metadata.items() if name != _STATE}
+    return replace(item, status=status, metadata=rest or None)
 
 
-class _Artifact(Shape):
-    parts: tuple[OldPart, ...]
-    name: str | None = None
-    description: str | None = None
-    index: int | UnsetType = UNSET
-    append: bool | None = None
-    last_chunk: bool | None = None
-    metadata: dict[str, Any] | None = None
+def _approximate_state(item: Stated) -> Stated:
+    """A task or update in a state that 0.1 has a word for."""
+    state = item.status.state
+    if state not in _NEAREST:
+        return item
+    word = next(word for word, known in STATE_WORDS.items() if known is state)
+    status = replace(item.status, state=_NEAREST[state])
+    return replace(item, status=status, metadata={**(item.metadata or {}), _STATE: word})
 
 
-class _Task(Shape):
-    id: str
-    status: _Status
-    session_id: str | None = None
-    artifacts: tuple[_Artifact, ...] = ()
-    history: tuple[_Message, ...] = ()
-    metadata: dict[str, Any] | None = None
+def _write_task(task: Task, name: str | None = None) -> dict[str, Any]:
+    """A task under the name that its client gave it, with its artifacts numbered in their order."""
+    numbered = tuple(replace(artifact, artifact_id=str(n)) for n, artifact in enumerate(task.artifacts))
+    return _dialect.write(_approximate_state(replace(task, id=name or task.id, artifacts=numbered)))
 
 
-class _StatusUpdate(Shape):
-    """``artifacts`` is in no document; with it the first event of a stream may be what the task has by then."""
-
-    id: str
-    status: _Status
-    final: bool | UnsetType = UNSET
-    session_id: str | None = None
-    artifacts: tuple[_Artifact, ...] = ()
-    metadata: dict[str, Any] | None = None
-
-
-class _ArtifactUpdate(Shape):
-    id: str
-    artifact: _Artifact
-    metadata: dict[str, Any] | None = None
-
-
-class _Event(Shape):
-    id: str
-    status: _Status | None = None
-    artifact: _Artifact | None = None
-    final: bool = False
-    session_id: str | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class _Send(Shape):
-    id: str
-    message: _Message
-    session_id: str | None = None
-    accepted_output_modes: tuple[str, ...] = ()
-    push_notification: OldPush | None = None
-    history_length: int | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class _Query(Shape):
-    id: str
-    history_length: int | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class _TaskPush(Shape):
-    id: str
-    push_notification_config: OldPush
-
-
-# From the wire to the shapes
-
-
-def _message(given: _Message, path: str, task: str, session: str | None = None) -> Message:
-    message = Message(
-        message_id=given.message_id or _made_id(given, task),
-        role=ROLES[given.role],
-        parts=read_parts(given.parts, f"{path}.parts"),
-        context_id=session or None,
-        metadata=given.metadata,
-    )
-    return check_message(message, path)
-
-
-def _made_id(given: _Message, task: str) -> str:
-    return hashlib.sha256(b"%s\0%s" % (task.encode(), _encode(given))).hexdigest()[:32]
-
-
-def _state(word: StateWord, metadata: Mapping[str, Any] | None) -> State:
-    """The state that was meant, where the metadata says more than the word."""
-    said = STATES.get((metadata or {}).get(STATE, ""))
-    return said if said is not None and _NEAREST.get(said) is STATES[word] else STATES[word]
-
-
-def _status(given: _Status, task: str, metadata: Mapping[str, Any] | None) -> Status:
-    return Status(
-        state=_state(given.state, metadata),
-        message=None if given.message is None else _message(given.message, "status.message", task),
-        timestamp=None if given.timestamp is None else utc(given.timestamp, "status.timestamp"),
-    )
-
-
-def _artifact(given: _Artifact, number: int, path: str) -> Artifact:
-    index = number if given.index is UNSET else given.index
-    return Artifact(
-        artifact_id=str(index),
-        parts=read_parts(given.parts, f"{path}.parts"),
-        name=given.name,
-        description=given.description,
-        metadata=given.metadata,
-    )
-
-
-def _task(given: _Task) -> Task:
-    return Task(
-        id=given.id,
-        context_id=given.session_id or "",
-        status=_status(given.status, given.id, given.metadata),
-        artifacts=tuple([_artifact(one, n, f"artifacts[{n}]") for n, one in enumerate(given.artifacts)]),
-        history=tuple([_message(one, f"history[{n}]", given.id) for n, one in enumerate(given.history)]),
-        metadata=_without_state(given.metadata),
-    )
-
-
-def _event(given: _Event) -> StatusUpdate | ArtifactUpdate:
-    context = given.session_id or ""
-    if given.status is not None:
-        return StatusUpdate(
-            task_id=given.id,
-            context_id=context,
-            status=_status(given.status, given.id, given.metadata),
-            final=given.final,
-            metadata=_without_state(given.metadata),
-        )
-    if given.artifact is None:
-        raise wrong([fault("", "An event must have a status or an artifact")])
-    return ArtifactUpdate(
-        task_id=given.id,
-        context_id=context,
-        artifact=_artifact(given.artifact, 0, "artifact"),
-        append=given.artifact.append is True,
-        last_chunk=given.artifact.last_chunk is True,
-        metadata=given.metadata,
-    )
-
-
-def _without_state(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    if not metadata or STATE not in metadata:
-        return metadata
-    return {name: one for name, one in metadata.items() if name != STATE} or None
-
-
-# From the shapes to the wire
-
-
-def _old_message(message: Message) -> _Message:
-    parts = tuple([old_part(one, "type") for one in message.parts])
-    return _Message(role=ROLE_WORDS[message.role], parts=parts, metadata=message.metadata)
-
-
-def _old_status(status: Status) -> _Status:
-    message = None if status.message is None else _old_message(status.message)
-    word = STATE_WORDS[_NEAREST.get(status.state, status.state)]
-    return _Status(state=word, message=message, timestamp=status.timestamp)
-
-
-def _with_state(metadata: dict[str, Any] | None, state: State) -> dict[str, Any] | None:
-    return {**(metadata or {}), STATE: STATE_WORDS[state]} if state in _NEAREST else metadata
-
-
-def _old_artifact(artifact: Artifact, index: int, append: bool | None = None, last: bool | None = None) -> _Artifact:
-    return _Artifact(
-        parts=tuple([old_part(one, "type") for one in artifact.parts]),
-        name=artifact.name,
-        description=artifact.description,
-        index=index,
-        append=append,
-        last_chunk=last,
-        metadata=artifact.metadata,
-    )
-
-
-def _old_task(task: Task, name: str | None = None) -> _Task:
-    return _Task(
-        id=name or task.id,
-        session_id=task.context_id or None,
-        status=_old_status(task.status),
-        artifacts=tuple([_old_artifact(one, index) for index, one in enumerate(task.artifacts)]),
-        history=tuple([_old_message(one) for one in task.history]),
-        metadata=_with_state(task.metadata, task.status.state),
-    )
-
-
-def _as_task(message: Message, name: str) -> Task:
-    """A plain message in a generation that answers with tasks only."""
+def _as_task(message: Message, name: str | None) -> Task:
+    """A plain message as the completed task that it is in a generation without plain messages."""
     return Task(
         id=name or message.task_id or message.message_id,
         context_id=message.context_id or "",
@@ -290,143 +115,16 @@ def _as_task(message: Message, name: str) -> Task:
     )
 
 
-def _name(request: Request) -> str | None:
+def _task_name(request: Request) -> str | None:
     """What the client calls the task that it asked about."""
-    match request:
-        case Send():
-            return request.task_alias
-        case GetTask() | CancelTask() | Subscribe():
-            return request.id
-        case CreatePush() | GetPush():
-            return request.task_id
-        case _:
-            return None
+    if isinstance(request, Send):
+        return request.task_alias
+    if isinstance(request, (CreatePush, GetPush)):
+        return request.task_id
+    return request.id if isinstance(request, (GetTask, CancelTask, Subscribe)) else None
 
 
-_encode = msgspec.json.Encoder().encode
-
-
-# Requests, read
-
-_send = Reader(_Send)
-_query = Reader(_Query)
-_set_push = Reader(_TaskPush)
-
-
-def _read_send(params: Any, stream: bool = False) -> Send:
-    sent = _send(params)
-    check_id(sent.id)
-    check_count(sent.history_length, "historyLength")
-    push = None if sent.push_notification is None else read_push(sent.push_notification)
-    check_push(push, "pushNotification")
-    configuration = Sending(
-        accepted_output_modes=sent.accepted_output_modes, history_length=sent.history_length or 0, push=push
-    )
-    return Send(
-        message=_message(sent.message, "message", sent.id, sent.session_id),
-        configuration=configuration,
-        metadata=sent.metadata,
-        stream=stream,
-        task_alias=sent.id,
-    )
-
-
-def _read_query(params: Any) -> _Query:
-    asked = _query(params)
-    check_id(asked.id)
-    check_count(asked.history_length, "historyLength")
-    return asked
-
-
-def _read_get(params: Any) -> GetTask:
-    asked = _read_query(params)
-    return GetTask(id=asked.id, history_length=asked.history_length or 0, metadata=asked.metadata)
-
-
-def _read_cancel(params: Any) -> CancelTask:
-    asked = _read_query(params)
-    return CancelTask(id=asked.id, metadata=asked.metadata)
-
-
-def _read_subscribe(params: Any) -> Subscribe:
-    asked = _read_query(params)
-    return Subscribe(id=asked.id, metadata=asked.metadata)
-
-
-def _read_set_push(params: Any) -> CreatePush:
-    asked = _set_push(params)
-    check_id(asked.id)
-    push = read_push(asked.push_notification_config, asked.id)
-    check_push(push, "pushNotificationConfig")
-    return CreatePush(task_id=asked.id, config=push)
-
-
-METHODS: Final[dict[str, Callable[[Any], Request]]] = {
-    "tasks/send": _read_send,
-    "tasks/sendSubscribe": lambda params: _read_send(params, stream=True),
-    "tasks/get": _read_get,
-    "tasks/cancel": _read_cancel,
-    "tasks/resubscribe": _read_subscribe,
-    "tasks/pushNotification/set": _read_set_push,
-    "tasks/pushNotification/get": lambda params: GetPush(task_id=_read_query(params).id),
-    "tasks/search": v10.read_search,
-}
-
-
-# Requests, written
-
-
-def _parameters(request: Request) -> tuple[str, Any]:
-    match request:
-        case Send():
-            return "tasks/sendSubscribe" if request.stream else "tasks/send", _old_send(request)
-        case GetTask():
-            return "tasks/get", _Query(id=request.id, history_length=request.history_length, metadata=request.metadata)
-        case CancelTask():
-            return "tasks/cancel", _Query(id=request.id, metadata=request.metadata)
-        case Subscribe():
-            return "tasks/resubscribe", _Query(id=request.id, metadata=request.metadata)
-        case CreatePush():
-            push = old_push(request.config, named=False)
-            return "tasks/pushNotification/set", _TaskPush(id=request.task_id, push_notification_config=push)
-        case GetPush():
-            return "tasks/pushNotification/get", _Query(id=request.task_id)
-        case Search():
-            return "tasks/search", request
-        case _:
-            raise UnsupportedOperation(f"A2A 0.1 has no word for {type(request).__name__}; the agent speaks only 0.1")
-
-
-def _old_send(request: Send) -> _Send:
-    """The task is named by its alias; for one that we named it is the id of the message, so that a retry is one."""
-    configuration = request.configuration
-    return _Send(
-        id=request.task_alias or request.message.task_id or request.message.message_id,
-        session_id=request.message.context_id,
-        message=_old_message(request.message),
-        accepted_output_modes=configuration.accepted_output_modes,
-        push_notification=None if configuration.push is None else old_push(configuration.push, named=False),
-        history_length=configuration.history_length,
-        metadata=request.metadata,
-    )
-
-
-# Answers, read
-
-_task_read = Reader(_Task, "answer")
-_event_read = Reader(_Event, "answer")
-_push_read = Reader(_TaskPush, "answer")
-_dict = Reader(dict[str, Any], "answer")
-
-
-def _read_item(result: Any) -> Item:
-    plain = _dict(result)
-    if "final" not in plain and "artifact" not in plain and ("artifacts" in plain or "history" in plain):
-        return _task(_task_read(plain))
-    return _event(_event_read(plain))
-
-
-class V01:
+class V01(Codec):
     """The codec of 0.1 on JSON-RPC.
 
     Artifacts are numbered in the order in which a task's stream brings them. As a stream is written one item at a
@@ -436,100 +134,157 @@ class V01:
     generation: Generation = "0.1"
 
     def __init__(self) -> None:
+        super().__init__()
         self._orders: OrderedDict[str, list[str]] = OrderedDict()
 
-    def request(self, method: str, params: Any) -> Request:
-        """What is asked. ``params`` is JSON in bytes, or decoded. MethodNotFound, ValidationError."""
-        read = METHODS.get(method)
-        if read is None:
-            raise MethodNotFound(f"There is no method {method[:100]!r} in A2A 0.1; there are {', '.join(METHODS)}")
-        return read({} if params is None else params)
+    # Requests
 
-    def result(self, request: Request, value: Value) -> bytes:
-        """The JSON of ``result``; the task has the name that the client gave it."""
-        match value:
-            case Task():
-                return _encode(_old_task(value, _name(request)))
-            case Message():
-                return _encode(_old_task(_as_task(value, _name(request) or "")))
-            case Push():
-                push = old_push(value, named=False)
-                return _encode(_TaskPush(id=_name(request) or value.task_id or "", push_notification_config=push))
-            case TaskPage():
-                return _encode({"tasks": [_old_task(one) for one in value.tasks]})
-            case PushPage():
-                return _encode([old_push(one, named=False) for one in value.configs])
-            case _:
-                return _encode(value)
+    def _reader_of(self, operation: Operation) -> Callable[[Any], Request]:
+        readers: dict[type[Any], Callable[[Any], Request]] = {
+            Send: partial(self._read_send, stream=operation.streaming),
+            GetTask: self._read_get,
+            CreatePush: lambda params: _dialect.read_create_push(params, "id"),
+            Search: read_search,
+        }
+        return readers.get(operation.request) or partial(_dialect.read_request, operation.request)
 
-    def item(self, item: Item, request: Request) -> bytes:
-        """The JSON of ``result`` of one event of a stream."""
-        if isinstance(item, ArtifactUpdate):
-            return _encode(self._artifact_update(item, request))
-        if isinstance(item, Message):
-            item = _as_task(item, _name(request) or "")
-        return _encode(self._status_update(item, request))
-
-    def _artifact_update(self, update: ArtifactUpdate, request: Request) -> _ArtifactUpdate:
-        index = self._index(update.task_id, update.artifact.artifact_id)
-        artifact = _old_artifact(update.artifact, index, update.append or None, update.last_chunk)
-        return _ArtifactUpdate(id=_name(request) or update.task_id, artifact=artifact, metadata=update.metadata)
-
-    def _status_update(self, item: Task | StatusUpdate, request: Request) -> _StatusUpdate:
-        task = isinstance(item, Task)
-        name = item.id if isinstance(item, Task) else item.task_id
-        artifacts = item.artifacts if isinstance(item, Task) else ()
-        final = item.status.state in TERMINAL if isinstance(item, Task) else item.final
-        numbered = tuple([_old_artifact(one, self._index(name, one.artifact_id)) for one in artifacts])
-        if final:
-            self._orders.pop(name, None)
-        return _StatusUpdate(
-            id=_name(request) or name,
-            status=_old_status(item.status),
-            final=final,
-            session_id=item.context_id if task else None,
-            artifacts=numbered,
-            metadata=_with_state(item.metadata, item.status.state),
+    def _read_send(self, params: Any, stream: bool) -> Send:
+        sent = _dialect.decode("SendMessageRequest", params)
+        check_id(sent["id"])
+        check_count(sent.get("historyLength"), "historyLength")
+        push = sent.get("pushNotification")
+        configuration = Sending(
+            accepted_output_modes=tuple(sent.get("acceptedOutputModes") or ()),
+            history_length=sent.get("historyLength") or 0,
+            push=None if push is None else read_push(push),
+        )
+        check_push(configuration.push, "pushNotification")
+        message = _dialect.read("Message", _complete(sent, sent["id"])["message"], "message")
+        return Send(
+            message=replace(message, context_id=sent.get("sessionId") or None),
+            configuration=configuration,
+            metadata=sent.get("metadata"),
+            stream=stream,
+            task_alias=sent["id"],
         )
 
-    def _index(self, task: str, artifact: str) -> int:
-        order = self._orders.setdefault(task, [])
-        self._orders.move_to_end(task)
-        if artifact not in order:
-            order.append(artifact)
-        while len(self._orders) > _REMEMBERED:
-            self._orders.popitem(last=False)
-        return order.index(artifact)
-
-    def error(self, wrong: Agent3Error) -> dict[str, Any]:
-        """The JSON-RPC error object."""
-        return faults.rpc(wrong, "0.1")
+    def _read_get(self, params: Any) -> GetTask:
+        """No history unless it is asked for: that was the default of 0.1."""
+        asked: GetTask = _dialect.read_request(GetTask, params)
+        return replace(asked, history_length=asked.history_length or 0)
 
     def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request. UnsupportedOperation for what 0.1 cannot ask."""
-        method, parameters = _parameters(request)
-        return method, msgspec.to_builtins(parameters)
+        method = method_of(request, "0.1")
+        if method is None:
+            raise UnsupportedOperation(f"A2A 0.1 has no {type(request).__name__}, and the agent speaks only 0.1.")
+        params: Any
+        match request:
+            case Send():
+                message, wanted = request.message, request.configuration
+                optional = {
+                    "sessionId": message.context_id,
+                    "acceptedOutputModes": wanted.accepted_output_modes or None,
+                    "pushNotification": None if wanted.push is None else write_push(wanted.push, named=False),
+                    "historyLength": wanted.history_length,
+                    "metadata": request.metadata,
+                }
+                params = {
+                    # A task that we name has the id of its first message, so that a retry means the same task.
+                    "id": request.task_alias or message.task_id or message.message_id,
+                    "message": _dialect.write(message),
+                    **{name: value for name, value in optional.items() if value is not None},
+                }
+            case CreatePush():
+                params = {"id": request.task_id, "pushNotificationConfig": write_push(request.config, named=False)}
+            case Search():
+                params = request
+            case _:
+                params = _dialect.write(request)
+        return method, msgspec.to_builtins(params)
 
-    def read(self, request: Request, result: Any) -> Value:
-        """What a request was answered with. MalformedResponse when it is not what was asked for."""
-        try:
-            if isinstance(request, (CreatePush, GetPush)):
-                given = _push_read(result)
-                return read_push(given.push_notification_config, given.id)
-            if isinstance(request, Search):
-                tasks = tuple([_task(_task_read(one)) for one in _dict(result).get("tasks", ())])
-                return TaskPage(tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks))
-            return _task(_task_read(result))
-        except (ValidationError, ParseError) as reason:
-            raise answer(reason) from None
+    # Answers
 
-    def read_item(self, result: Any) -> Item:
-        """One event of a stream."""
-        try:
-            return _read_item(result)
-        except (ValidationError, ParseError) as reason:
-            raise answer(reason) from None
+    def write_result(self, request: Request, value: Value) -> bytes:
+        """The JSON of an answer; the task has the name that its client gave it."""
+        name = _task_name(request)
+        match value:
+            case Task():
+                return _encode(_write_task(value, name))
+            case Message():
+                return _encode(_write_task(_as_task(value, name)))
+            case Push():
+                push = write_push(value, named=False)
+                return _encode({"id": name or value.task_id or "", "pushNotificationConfig": push})
+            case TaskPage():
+                return _encode({"tasks": [_write_task(task) for task in value.tasks]})
+            case PushPage():
+                return _encode([write_push(push, named=False) for push in value.configs])
+            case _:
+                return _encode(value)
 
-    def read_error(self, error: Any) -> Agent3Error:
-        """The error that a JSON-RPC error object stands for."""
-        return faults.read_rpc(error, "0.1")
+    def write_item(self, item: Item, request: Request) -> bytes:
+        name = _task_name(request)
+        if isinstance(item, ArtifactUpdate):
+            numbered = self._number(item.task_id, item.artifact)
+            written = _dialect.write(replace(item, task_id=name or item.task_id, artifact=numbered))
+            written["artifact"] |= {"append": True} if item.append else {}
+            written["artifact"]["lastChunk"] = item.last_chunk
+            return _encode(written)
+        if isinstance(item, Message):
+            item = _as_task(item, name)
+        if isinstance(item, StatusUpdate):
+            task, update = item.task_id, item
+        else:
+            task = item.id
+            update = StatusUpdate(
+                task_id=task, status=item.status, metadata=item.metadata, final=item.status.state in TERMINAL
+            )
+        written = _dialect.write(_approximate_state(replace(update, task_id=name or task)))
+        if isinstance(item, Task):
+            # No document has artifacts here. With them the first event of a stream can be the task as it stands.
+            written["sessionId"] = item.context_id
+            if item.artifacts:
+                written["artifacts"] = [_dialect.write(self._number(task, artifact)) for artifact in item.artifacts]
+        if update.final:
+            self._orders.pop(task, None)
+        return _encode(written)
+
+    def _number(self, task: str, artifact: Artifact) -> Artifact:
+        order = self._orders.setdefault(task, [])
+        self._orders.move_to_end(task)
+        if artifact.artifact_id not in order:
+            order.append(artifact.artifact_id)
+        while len(self._orders) > _REMEMBERED_TASKS:
+            self._orders.popitem(last=False)
+        return replace(artifact, artifact_id=str(order.index(artifact.artifact_id)))
+
+    def _read(self, request: Request, result: Any) -> Value:
+        if isinstance(request, (CreatePush, GetPush)):
+            given = _dialect.decode("TaskPushNotificationConfig", result, "answer")
+            return read_push(given["pushNotificationConfig"], given["id"])
+        if isinstance(request, Search):
+            found = _dialect.decode("TaskPage", result, "answer").get("tasks") or ()
+            tasks = tuple([_read_task(task) for task in found])
+            return TaskPage(tasks=tasks, page_size=len(tasks), total_size=len(tasks))
+        return _read_task(_dialect.decode("Task", result, "answer"))
+
+    def _read_item(self, result: Any) -> Item:
+        plain = _object(result)
+        if "final" not in plain and "artifact" not in plain and ("artifacts" in plain or "history" in plain):
+            return _read_task(_dialect.decode("Task", plain, "answer"))
+        if plain.get("status") is not None:
+            given = _dialect.decode("TaskStatusUpdateEvent", plain, "answer")
+            update: StatusUpdate = _dialect.read("TaskStatusUpdateEvent", _complete(given, given["id"]))
+            return _restore_state(update)
+        if plain.get("artifact") is None:
+            raise invalid([fault("", "An event must have a status or an artifact")])
+        given = _dialect.decode("TaskArtifactUpdateEvent", plain, "answer")
+        piece: ArtifactUpdate = _dialect.read("TaskArtifactUpdateEvent", _complete(given, given["id"]))
+        artifact = given["artifact"]
+        return replace(piece, append=artifact.get("append") is True, last_chunk=artifact.get("lastChunk") is True)
+
+
+def _read_task(given: dict[str, Any]) -> Task:
+    task: Task = _dialect.read("Task", _complete(given, given["id"]))
+    return _restore_state(task)

@@ -1,22 +1,22 @@
-"""A2A 1.0: the shapes as they are, on JSON-RPC and REST.
+"""A2A 1.0 on JSON-RPC and REST.
 
-The internal model is 1.0, so reading is one typed decode and writing one encode. What is ours alone in the shapes
-(``stream``, ``task_alias``, ``after``, ``final``) is neither taken from the wire nor written to it.
+The structs of ``wire.types`` are the messages of 1.0, so reading is one typed decode and writing one encode. What only
+we have in them (``stream``, ``task_alias``, ``after``, ``final``) is neither taken from the wire nor written to it.
+This is the hot path of every message: no table stands between the bytes and the structs here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from agent3.errors import Agent3Error, MethodNotFound, ParseError, ValidationError
-from agent3.protocols.a2a.wire import errors as faults
+from agent3.protocols.a2a.wire.codec import Codec, RestCodec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import (
     Reader,
-    answer,
+    camel_keys,
     check_count,
     check_id,
     check_item,
@@ -24,10 +24,10 @@ from agent3.protocols.a2a.wire.decoding import (
     check_page,
     check_push,
     fault,
-    utc,
-    wrong,
+    invalid,
+    to_utc,
 )
-from agent3.protocols.a2a.wire.routes import Route
+from agent3.protocols.a2a.wire.operations import NAMES, Operation, Route
 from agent3.protocols.a2a.wire.types import (
     ArtifactUpdate,
     CancelTask,
@@ -54,47 +54,29 @@ from agent3.protocols.a2a.wire.types import (
     TaskPage,
 )
 
-__all__ = ["METHODS", "ROUTES", "V10", "Value"]
+__all__ = ["V10", "Rest10", "read_list", "read_search"]
 
-Value = Task | Message | TaskPage | Push | PushPage | dict[str, Any] | None
-"""What a request is answered with; the dict is a card."""
-
-PAGE: Final = 100
-_NOTHING: Final = Sending()
+_MOST_TASKS: Final = 100
+_NAMES: Final = NAMES["1.0"]
+_DEFAULTS: Final = Sending()
 
 
-class _Shape(Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    pass
-
-
-class _Send(_Shape):
+class _Send(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     message: Message
     configuration: Sending | None = None
     metadata: dict[str, Any] | None = None
     tenant: str | None = None
 
 
-class _Named(_Shape):
-    id: str
-    tenant: str | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class _GetPush(_Shape):
-    task_id: str
-    id: str
-    tenant: str | None = None
-
-
-class _StatusUpdate(_Shape):
+class _StatusUpdate(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     task_id: str
     context_id: str
     status: Status
     metadata: dict[str, Any] | None = None
 
 
-class _Answer(_Shape):
-    """A reply or an item of a stream: one of its members."""
+class _Answer(Struct, kw_only=True, rename="camel"):
+    """A reply or an item of a stream: exactly one of these members."""
 
     task: Task | None = None
     message: Message | None = None
@@ -102,24 +84,22 @@ class _Answer(_Shape):
     artifact_update: ArtifactUpdate | None = None
 
 
-# Requests, read
+# Reading requests
 
-_send = Reader(_Send, spellings=True)
-_get = Reader(GetTask, spellings=True)
-_list = Reader(ListTasks, spellings=True)
-_named = Reader(_Named, spellings=True)
-_push = Reader(Push, spellings=True)
-_get_push = Reader(_GetPush, spellings=True)
-_list_push = Reader(ListPush, spellings=True)
-_card = Reader(GetCard, spellings=True)
+_send = Reader(_Send, snake_case=True)
+_get = Reader(GetTask, snake_case=True)
+_list = Reader(ListTasks, snake_case=True)
+_cancel = Reader(CancelTask, snake_case=True)
+_push = Reader(Push, snake_case=True)
+_named_push = Reader(DeletePush, snake_case=True)
+_list_push = Reader(ListPush, snake_case=True)
 _search = Reader(Search)
 
 
-def read_send(params: Any, stream: bool = False) -> Send:
-    """A message to send."""
+def _read_send(params: Any, stream: bool = False) -> Send:
     sent = _send(params)
-    configuration = sent.configuration or _NOTHING
-    if configuration is not _NOTHING:
+    configuration = sent.configuration or _DEFAULTS
+    if configuration is not _DEFAULTS:
         check_count(configuration.history_length, "configuration.historyLength")
         check_push(configuration.push, "configuration.taskPushNotificationConfig")
     return Send(
@@ -132,7 +112,7 @@ def read_send(params: Any, stream: bool = False) -> Send:
 
 
 def read_get(params: Any, lax: bool = False) -> GetTask:
-    """A task to read."""
+    """A task to read; ``lax`` where numbers come as texts, as in a query."""
     asked = _get(params, lax=lax)
     check_id(asked.id)
     check_count(asked.history_length, "historyLength")
@@ -142,108 +122,99 @@ def read_get(params: Any, lax: bool = False) -> GetTask:
 def read_list(params: Any, lax: bool = False) -> ListTasks:
     """Tasks to list."""
     asked = _list(params, lax=lax)
-    check_count(asked.page_size, "pageSize", 1, PAGE)
+    check_count(asked.page_size, "pageSize", 1, _MOST_TASKS)
     check_count(asked.history_length, "historyLength")
     if asked.status_timestamp_after:
-        after = utc(asked.status_timestamp_after, "statusTimestampAfter")
+        after = to_utc(asked.status_timestamp_after, "statusTimestampAfter")
         asked = msgspec.structs.replace(asked, status_timestamp_after=after)
     return asked
 
 
 def read_search(params: Any) -> Search:
-    """Words to find tasks by."""
+    """Words to find tasks by; the extension has one form in every generation."""
     asked = _search(params)
     check_id(asked.query, "query")
-    check_count(asked.page_size, "pageSize", 1, PAGE)
+    check_count(asked.page_size, "pageSize", 1, _MOST_TASKS)
     return asked
 
 
-def read_cancel(params: Any) -> CancelTask:
-    """A task to stop."""
-    asked = _named(params)
+def _read_cancel(params: Any) -> CancelTask:
+    asked = _cancel(params)
     check_id(asked.id)
-    return CancelTask(id=asked.id, tenant=asked.tenant, metadata=asked.metadata)
+    return asked
 
 
-def read_subscribe(params: Any) -> Subscribe:
-    """A task to hear of."""
-    asked = _named(params)
-    check_id(asked.id)
+def _read_subscribe(params: Any) -> Subscribe:
+    asked = _read_cancel(params)  # the same members; a Reader of Subscribe would take "after" from the wire
     return Subscribe(id=asked.id, tenant=asked.tenant, metadata=asked.metadata)
 
 
-def read_create_push(params: Any) -> CreatePush:
-    """Somebody to tell."""
+def _read_create_push(params: Any) -> CreatePush:
     push = _push(params)
     check_push(push, "params")
     check_id(push.task_id or "", "taskId")
     return CreatePush(task_id=push.task_id or "", config=push, tenant=push.tenant)
 
 
-def read_get_push(params: Any) -> GetPush:
-    """A configuration to read."""
-    asked = _get_push(params)
+def _read_delete_push(params: Any) -> DeletePush:
+    asked = _named_push(params)
     check_id(asked.task_id, "taskId")
     check_id(asked.id)
+    return asked
+
+
+def _read_get_push(params: Any) -> GetPush:
+    asked = _read_delete_push(params)  # a Reader of GetPush would take one without an id, as older generations have it
     return GetPush(task_id=asked.task_id, id=asked.id, tenant=asked.tenant)
 
 
-def read_delete_push(params: Any) -> DeletePush:
-    """A configuration to remove."""
-    asked = read_get_push(params)
-    return DeletePush(task_id=asked.task_id, id=asked.id or "", tenant=asked.tenant)
-
-
-def read_list_push(params: Any, lax: bool = False) -> ListPush:
-    """Configurations to list."""
+def _read_list_push(params: Any, lax: bool = False) -> ListPush:
     asked = _list_push(params, lax=lax)
     check_id(asked.task_id, "taskId")
     check_count(asked.page_size, "pageSize")
     return asked
 
 
-METHODS: Final[dict[str, Callable[[Any], Request]]] = {
-    "SendMessage": read_send,
-    "SendStreamingMessage": lambda params: read_send(params, stream=True),
-    "GetTask": read_get,
-    "ListTasks": read_list,
-    "CancelTask": read_cancel,
-    "SubscribeToTask": read_subscribe,
-    "CreateTaskPushNotificationConfig": read_create_push,
-    "GetTaskPushNotificationConfig": read_get_push,
-    "ListTaskPushNotificationConfigs": read_list_push,
-    "DeleteTaskPushNotificationConfig": read_delete_push,
-    "GetExtendedAgentCard": _card,
-    "tasks/search": read_search,
+_READERS: Final[dict[Operation, Callable[..., Request]]] = {
+    Operation(Send): _read_send,
+    Operation(Send, streaming=True): lambda params: _read_send(params, stream=True),
+    Operation(GetTask): read_get,
+    Operation(ListTasks): read_list,
+    Operation(CancelTask): _read_cancel,
+    Operation(Subscribe): _read_subscribe,
+    Operation(CreatePush): _read_create_push,
+    Operation(GetPush): _read_get_push,
+    Operation(ListPush): _read_list_push,
+    Operation(DeletePush): _read_delete_push,
+    Operation(GetCard): Reader(GetCard, snake_case=True),
+    Operation(Search): read_search,
 }
-_NAMES: Final[dict[type[Any], str]] = {
-    GetTask: "GetTask",
-    ListTasks: "ListTasks",
-    CancelTask: "CancelTask",
-    Subscribe: "SubscribeToTask",
-    CreatePush: "CreateTaskPushNotificationConfig",
-    GetPush: "GetTaskPushNotificationConfig",
-    ListPush: "ListTaskPushNotificationConfigs",
-    DeletePush: "DeleteTaskPushNotificationConfig",
-    GetCard: "GetExtendedAgentCard",
-    Search: "tasks/search",
-}
-ROUTES: Final = (
-    Route("POST", "/message:send", "SendMessage"),
-    Route("POST", "/message:stream", "SendStreamingMessage"),
-    Route("GET", "/tasks", "ListTasks"),
-    Route("GET", "/tasks/{id}", "GetTask"),
-    Route("POST", "/tasks/{id}:cancel", "CancelTask"),
-    Route("POST", "/tasks/{id}:subscribe", "SubscribeToTask"),
-    Route("GET", "/tasks/{id}:subscribe", "SubscribeToTask"),
-    Route("POST", "/tasks/{taskId}/pushNotificationConfigs", "CreateTaskPushNotificationConfig"),
-    Route("GET", "/tasks/{taskId}/pushNotificationConfigs", "ListTaskPushNotificationConfigs"),
-    Route("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}", "GetTaskPushNotificationConfig"),
-    Route("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", "DeleteTaskPushNotificationConfig"),
-    Route("GET", "/extendedAgentCard", "GetExtendedAgentCard"),
-)
 
-# Answers, written
+# Writing requests
+
+
+def _params(request: Request) -> dict[str, Any]:
+    wire: Any = request
+    if isinstance(request, Send):
+        wire = _Send(
+            message=request.message,
+            configuration=None if request.configuration == _DEFAULTS else request.configuration,
+            metadata=request.metadata,
+            tenant=request.tenant,
+        )
+    elif isinstance(request, Subscribe):
+        wire = CancelTask(id=request.id, tenant=request.tenant)
+    elif isinstance(request, GetTask):
+        wire = msgspec.structs.replace(request, metadata=None)
+    elif isinstance(request, CreatePush):
+        wire = msgspec.structs.replace(
+            request.config, task_id=request.task_id, tenant=request.tenant or request.config.tenant
+        )
+    params: dict[str, Any] = msgspec.to_builtins(wire)
+    return params
+
+
+# Writing answers
 
 _encode = msgspec.json.Encoder().encode
 _WRAPPERS: Final[dict[type[Any], bytes]] = {
@@ -254,15 +225,13 @@ _WRAPPERS: Final[dict[type[Any], bytes]] = {
 }
 
 
-def write_result(request: Request, value: Value) -> bytes:
-    """The JSON of a result. What was deleted is answered with google.protobuf.Empty."""
+def _write_result(request: Request, value: Value) -> bytes:
     if isinstance(request, Send):
         return _WRAPPERS[type(value)] + _encode(value) + b"}"
-    return b"{}" if value is None else _encode(value)
+    return b"{}" if value is None else _encode(value)  # a deletion is answered with google.protobuf.Empty
 
 
-def write_item(item: Item) -> bytes:
-    """The JSON of one item of a stream, or of a push notification."""
+def _write_item(item: Item) -> bytes:
     value = (
         _StatusUpdate(task_id=item.task_id, context_id=item.context_id, status=item.status, metadata=item.metadata)
         if isinstance(item, StatusUpdate)
@@ -271,133 +240,110 @@ def write_item(item: Item) -> bytes:
     return _WRAPPERS[type(item)] + _encode(value) + b"}"
 
 
-# Requests, written
-
-
-def parameters(request: Request) -> dict[str, Any]:
-    """The params of a request."""
-    wire: Any = request
-    if isinstance(request, Send):
-        wire = _Send(
-            message=request.message,
-            configuration=None if request.configuration == _NOTHING else request.configuration,
-            metadata=request.metadata,
-            tenant=request.tenant,
-        )
-    elif isinstance(request, Subscribe):
-        wire = _Named(id=request.id, tenant=request.tenant)
-    elif isinstance(request, CreatePush):
-        wire = msgspec.structs.replace(
-            request.config, task_id=request.task_id, tenant=request.tenant or request.config.tenant
-        )
-    written: dict[str, Any] = msgspec.to_builtins(wire)
-    if isinstance(request, GetTask):
-        written.pop("metadata", None)
-    return written
-
-
-def method_of(request: Request) -> str:
-    """The name of a request's method."""
-    if isinstance(request, Send):
-        return "SendStreamingMessage" if request.stream else "SendMessage"
-    return _NAMES[type(request)]
-
-
-# Answers, read
+# Reading answers
 
 _answer = Reader(_Answer, "answer")
 _task = Reader(Task, "answer")
 _message = Reader(Message, "answer")
 _task_page = Reader(TaskPage, "answer")
 _push_page = Reader(PushPage, "answer")
-_push_read = Reader(Push, "answer")
-_dict = Reader(dict[str, Any], "answer")
+_push_answer = Reader(Push, "answer")
+_object = Reader(dict[str, Any], "answer")
 
 
-def read_item(result: Any) -> Item:
-    """An item of a stream, or the reply to a message; MalformedResponse when it is none."""
-    try:
-        found = _answer(result)
-        members = [found.task, found.message, found.status_update, found.artifact_update]
-        item = next((one for one in members if one is not None), None)
-        if item is None or sum(one is not None for one in members) != 1:
-            item = _bare(result)
-        return check_item(item)
-    except (ValidationError, ParseError) as reason:
-        raise answer(reason) from None
+def _read_item(result: Any) -> Item:
+    found = _answer(result)
+    members = [found.task, found.message, found.status_update, found.artifact_update]
+    items = [member for member in members if member is not None]
+    if len(items) == 1:
+        return check_item(items[0])
+    # Some agents forget the wrapper around a task or message.
+    bare = _object(result)
+    if "status" in bare and "id" in bare:
+        return check_item(_task(bare))
+    if "parts" in bare:
+        return check_item(_message(bare))
+    raise invalid([fault("", "The answer must have exactly one of task, message, statusUpdate and artifactUpdate")])
 
 
-def _bare(result: Any) -> Item:
-    """Some agents of 1.0 forget the wrapper around a task or message."""
-    plain = _dict(result)
-    if "status" in plain and "id" in plain:
-        return _task(plain)
-    if "parts" in plain:
-        return _message(plain)
-    raise wrong([fault("", "The answer must have exactly one of task, message, statusUpdate and artifactUpdate")])
+def _read_result(request: Request, result: Any) -> Value:
+    match request:
+        case Send():
+            return check_reply(_read_item(result))
+        case GetTask() | CancelTask():
+            return check_item(_task(result))  # type: ignore[return-value]
+        case ListTasks() | Search():
+            return check_page(_task_page(result))
+        case CreatePush() | GetPush():
+            return _push_answer(result)
+        case ListPush():
+            return _push_page(result)
+        case DeletePush():
+            return None
+        case _:
+            return _object(result)
 
 
-def read_value(request: Request, result: Any) -> Value:
-    """What a request other than a message was answered with."""
-    try:
-        match request:
-            case GetTask() | CancelTask():
-                return check_item(_task(result))  # type: ignore[return-value]
-            case ListTasks() | Search():
-                return check_page(_task_page(result))
-            case CreatePush() | GetPush():
-                return _push_read(result)
-            case ListPush():
-                return _push_page(result)
-            case DeletePush():
-                return None
-            case _:
-                return _dict(result)
-    except (ValidationError, ParseError) as reason:
-        raise answer(reason) from None
-
-
-class V10:
+class V10(Codec):
     """The codec of 1.0 on JSON-RPC."""
 
     generation: Generation = "1.0"
 
-    def request(self, method: str, params: Any) -> Request:
-        """What is asked. ``params`` is JSON in bytes, or decoded. MethodNotFound, ValidationError."""
-        read = METHODS.get(method)
-        if read is None:
-            raise MethodNotFound(f"There is no method {method[:100]!r} in A2A 1.0; there are {', '.join(METHODS)}")
-        return read({} if params is None else params)
+    def _reader_of(self, operation: Operation) -> Callable[[Any], Request]:
+        return _READERS[operation]
 
-    def result(self, request: Request, value: Value) -> bytes:
-        """The JSON of ``result``."""
-        return write_result(request, value)
+    def write_result(self, request: Request, value: Value) -> bytes:
+        return _write_result(request, value)
 
-    def item(self, item: Item, request: Request) -> bytes:
-        """The JSON of ``result`` of one event of a stream."""
-        return write_item(item)
-
-    def error(self, wrong: Agent3Error) -> dict[str, Any]:
-        """The JSON-RPC error object."""
-        return faults.rpc(wrong, "1.0")
+    def write_item(self, item: Item, request: Request) -> bytes:
+        return _write_item(item)
 
     def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """The method and params of a request."""
-        return method_of(request), parameters(request)
+        return _NAMES[type(request), getattr(request, "stream", False)], _params(request)
 
-    def read(self, request: Request, result: Any) -> Value:
-        """What a request was answered with. MalformedResponse when it is not what was asked for."""
-        if not isinstance(request, Send):
-            return read_value(request, result)
-        item = read_item(result)
-        if not isinstance(item, (Task, Message)):
-            raise answer(wrong([fault("", "The answer to a message must be a task or a message")]))
-        return item
+    def _read(self, request: Request, result: Any) -> Value:
+        return _read_result(request, result)
 
-    def read_item(self, result: Any) -> Item:
-        """One event of a stream."""
-        return read_item(result)
+    def _read_item(self, result: Any) -> Item:
+        return _read_item(result)
 
-    def read_error(self, error: Any) -> Agent3Error:
-        """The error that a JSON-RPC error object stands for."""
-        return faults.read_rpc(error, "1.0")
+
+class Rest10(RestCodec):
+    """The codec of 1.0 on REST: the JSON of JSON-RPC, with parameters in path and query."""
+
+    generation: Generation = "1.0"
+    _body = Reader(dict[str, Any], "body")
+
+    def read_request(self, route: Route, values: Mapping[str, str], query: Mapping[str, str], body: bytes) -> Request:
+        """The request at a route. The path outweighs query and body."""
+        read = _READERS[route.operation]
+        if route.operation.request is Send:
+            sent = read(body or b"{}")
+            return msgspec.structs.replace(sent, tenant=values["tenant"]) if "tenant" in values else sent
+        if route.operation.request in (GetTask, ListTasks, ListPush):
+            return read({**query, **values}, lax=True)
+        given = camel_keys(self._body(body)) if body and route.http == "POST" else query
+        return read({**given, **values})
+
+    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+        route = self._route_of(request)
+        params = _params(request)
+        tenant = params.pop("tenant", None)
+        places = {name: str(params.pop(name)) for name in ("id", "taskId") if f"{{{name}}}" in route.path}
+        path = (f"/{tenant}" if tenant else "") + route.fill(places)
+        if route.http == "POST":
+            return route.http, path, {}, msgspec.json.encode(params)
+        query = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in params.items()}
+        return route.http, path, query, None
+
+    def write_result(self, request: Request, value: Value) -> bytes:
+        return _write_result(request, value)
+
+    def write_item(self, item: Item, request: Request) -> bytes:
+        return _write_item(item)
+
+    def _read(self, request: Request, result: Any) -> Value:
+        return _read_result(request, result)
+
+    def _read_item(self, result: Any) -> Item:
+        return _read_item(result)

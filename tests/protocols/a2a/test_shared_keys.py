@@ -35,8 +35,8 @@ OPEN = Callbacks(allow_loopback=True, schemes=("http", "https"), first_delay=0.0
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as one:
-        yield one
+    with receiving() as receiver:
+        yield receiver
 
 
 def shout(text: str) -> str:
@@ -61,7 +61,7 @@ def verified_by_the_sdk(door: Door, path: str = CARD) -> str:
         asked.append((kid, jku))
         assert jku is not None
         assert jku.startswith(door.url)
-        shown = {one["kid"]: one for one in door.get(jku.removeprefix(door.url)).json["keys"]}
+        shown = {key["kid"]: key for key in door.get(jku.removeprefix(door.url)).json["keys"]}
         return PyJWK(shown[kid or ""])
 
     document = door.get(path).json
@@ -93,8 +93,8 @@ def test_signing_may_be_left_out_or_done_with_a_key_of_ones_own(tmp_path: Path, 
     own = CardKey.generate("ES256")
     monkeypatch.setenv("OUR_CARD_KEY", own.pem())
     with hosted(tmp_path, [toy()], Settings(server=Server(card_key="env:OUR_CARD_KEY"))) as signed:
-        assert own.key_id in {one["kid"] for one in signed.get(KEYS).json["keys"]}
-        assert "d" not in str([sorted(one) for one in signed.get(KEYS).json["keys"]]).split("'")
+        assert own.key_id in {key["kid"] for key in signed.get(KEYS).json["keys"]}
+        assert "d" not in str([sorted(key) for key in signed.get(KEYS).json["keys"]]).split("'")
 
 
 @pytest.mark.postgres
@@ -106,8 +106,8 @@ def test_gateways_on_one_postgres_share_the_key_where_it_can_be_sealed(tmp_path:
         assert bare.get(CARD).json["capabilities"]["pushNotifications"] is False
     monkeypatch.setenv("THE_SEAL", "the-secret-of-all-gateways")
     settings = Settings(storage=Storage(url=url, seal="env:THE_SEAL"))
-    with hosted(tmp_path, [toy()], settings) as one, hosted(tmp_path, [toy("other")], settings) as two:
-        assert verified_by_the_sdk(one) == verified_by_the_sdk(two)
+    with hosted(tmp_path, [toy()], settings) as first, hosted(tmp_path, [toy("other")], settings) as second:
+        assert verified_by_the_sdk(first) == verified_by_the_sdk(second)
 
 
 def test_an_agent_of_ones_own_signs_where_its_key_is_kept(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_agent_of_ones_own_pushes_and_its_receiver_verifies_by_its_keys(
     with agent3.a2a.listening(shout, core=core) as url, SyncA2AClient.connect(url) as client:
         assert client.card.features.push_notifications
         task = client.send("hi", push=Push(url=receiver.url, token="of-this-task"))
-        came = receiver.wait(3)
+        came = receiver.wait(3, 60)
         keys = Door(url).get(KEYS).json["keys"]
     core.close()
     assert isinstance(task, Task)
@@ -209,9 +209,9 @@ def test_who_shows_who_it_is_gets_the_card_that_the_author_gives_it() -> None:
         door = Door(url)
         card = door.get(CARD).json
         assert card["capabilities"]["extendedAgentCard"] is True
-        assert [one["name"] for one in card["skills"]] == ["shout"]
+        assert [skill["name"] for skill in card["skills"]] == ["shout"]
         shown = unary(rpc(door.as_("ada"), "GetExtendedAgentCard", {}))
-        assert {one["name"]: one["description"] for one in shown["skills"]}["whisper"] == "For ada alone"
+        assert {skill["name"]: skill["description"] for skill in shown["skills"]}["whisper"] == "For ada alone"
         assert len(shown["skills"]) == 2
         assert rpc(door, "GetExtendedAgentCard", {}).status == 401
     with agent3.a2a.listening(hotel) as url:
@@ -246,7 +246,7 @@ def test_an_error_names_the_skills_that_the_caller_may_see_and_no_others() -> No
             assert "secret" not in told(ada, skill) + told(bob, skill)
             assert "shout" in told(bob, skill)
         named = unary(rpc(ada, "GetExtendedAgentCard", {}))["skills"]
-        assert {one["name"] for one in named} == {"shout", "cry", "whisper"}
+        assert {skill["name"] for skill in named} == {"shout", "cry", "whisper"}
         assert unary(rpc(bob, "SendMessage", {"message": message("HI", "whisper")}))["task"]["artifacts"]
     hotel.close()
     core.close()

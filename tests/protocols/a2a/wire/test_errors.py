@@ -30,7 +30,7 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.protocols.a2a.wire import CODECS, RESTS, rest_codecs
-from agent3.protocols.a2a.wire import errors as faults
+from agent3.protocols.a2a.wire import errors as wire_errors
 from agent3.protocols.a2a.wire.errors import (
     ContentTypeNotSupported,
     ExtendedCardNotConfigured,
@@ -76,19 +76,19 @@ def test_each_error_has_its_numbers(row: tuple[Any, ...]) -> None:
     kind, first, third, current, http, grpc, old_http, old_grpc = row
     wrong = kind("It went wrong.")
     for generation, code in (("0.1", first), ("0.3", third), ("1.0", current)):
-        error = CODECS[generation].error(wrong)  # type: ignore[index]
+        error = CODECS[generation].write_error(wrong)  # type: ignore[index]
         assert (error["code"], error["message"]) == (code, "It went wrong.")
         assert isinstance(error["data"], list if generation == "1.0" else dict)
-    assert (faults.http_status(wrong), faults.grpc_status(wrong)) == (http, grpc)
-    assert (faults.http_status(wrong, "1.0.0"), faults.grpc_status(wrong, "1.0.0")) == (old_http, old_grpc)
-    status, body = RESTS["1.0"].error(wrong)
+    assert (wire_errors.http_status(wrong), wire_errors.grpc_status(wrong)) == (http, grpc)
+    assert (wire_errors.http_status(wrong, "1.0.0"), wire_errors.grpc_status(wrong, "1.0.0")) == (old_http, old_grpc)
+    status, body = RESTS["1.0"].write_error(wrong)
     assert (status, body["error"]["code"], body["error"]["status"]) == (http, http, grpc)
-    assert rest_codecs("1.0.0")["1.0"].error(wrong)[0] == old_http
+    assert rest_codecs("1.0.0")["1.0"].write_error(wrong)[0] == old_http
 
 
 def test_every_error_of_ours_has_a_row() -> None:
     for kind in errors.family():
-        assert faults.of(kind).rpc < 0
+        assert wire_errors.row_of(kind).code < 0
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0].__name__)
@@ -97,10 +97,10 @@ def test_the_official_sdk_reads_the_same_error_from_1_0(row: tuple[Any, ...]) ->
     theirs = {number: error for error, number in official.JSON_RPC_ERROR_CODE_MAP.items()}
     if code not in theirs or code == -32603:
         return
-    error = CODECS["1.0"].error(kind("no"))
+    error = CODECS["1.0"].write_error(kind("no"))
     JSONRPC20Response(error=error, _id=1)
-    read = _parse_rest_error(RESTS["1.0"].error(kind("no"))[1], "")
-    if faults.of(kind).native and code != -32700:
+    read = _parse_rest_error(RESTS["1.0"].write_error(kind("no"))[1], "")
+    if not wire_errors.row_of(kind).ours and code != -32700:
         assert type(read) is theirs[code]
 
 
@@ -119,7 +119,7 @@ def test_what_was_written_is_read_as_the_same(generation: Any) -> None:
         if kind in less or kind in (AgentNotFound, CircuitOpen):
             continue
         wrong = kind("It went wrong.", retry_after=2.5)
-        back = codec.read_error(msgspec.json.decode(msgspec.json.encode(codec.error(wrong))))
+        back = codec.read_error(msgspec.json.decode(msgspec.json.encode(codec.write_error(wrong))))
         assert type(back) is ours.get(kind, kind)
         assert (back.message, back.retry_after) == ("It went wrong.", 2.5)
 
@@ -134,12 +134,12 @@ def test_the_same_number_is_another_error_in_another_generation() -> None:
 
 def test_wrong_fields_are_listed_as_violations_and_read_again() -> None:
     with pytest.raises(ValidationError) as caught:
-        CODECS["1.0"].request("SendMessage", {"message": {"messageId": "m", "role": "ROLE_USER", "parts": []}})
-    error = CODECS["1.0"].error(caught.value)
+        CODECS["1.0"].read_request("SendMessage", {"message": {"messageId": "m", "role": "ROLE_USER", "parts": []}})
+    error = CODECS["1.0"].write_error(caught.value)
     info, bad = error["data"]
     assert info["reason"] == "INVALID_PARAMS"
-    assert all(isinstance(one, str) for one in info["metadata"].values())
-    assert [one["field"] for one in bad["fieldViolations"]] == ["message.parts"]
+    assert all(isinstance(value, str) for value in info["metadata"].values())
+    assert [entry["field"] for entry in bad["fieldViolations"]] == ["message.parts"]
     back = CODECS["1.0"].read_error(error)
     assert isinstance(back, ValidationError)
     assert back.errors[0]["path"] == "message.parts"
@@ -156,7 +156,7 @@ def test_rest_errors_are_read_as_the_same(generation: Any) -> None:
         VersionNotSupported,
         CallTimeout,
     ):
-        status, body = rest.error(kind("no"))
+        status, body = rest.write_error(kind("no"))
         assert type(rest.read_error(status, msgspec.json.decode(msgspec.json.encode(body)))) is kind
 
 
