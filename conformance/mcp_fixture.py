@@ -26,7 +26,7 @@ from agent3.env import REAL
 from agent3.errors import CapabilityNotFound, NotFound, ValidationError
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.job_tasks import JobTasks
 from agent3.protocols.mcp.door.questions import roots, sampling
@@ -593,7 +593,7 @@ async def opened() -> AsyncIterator[MCPDoor]:
 
     house = House.build(settings, database, {"local": connector}, lookup)
     fixture = Fixture(house.runner, settings.calls.job_days * 86_400)
-    fixture.door = MCPDoor(fixture, name="agent3-conformance", retry=0.1)
+    fixture.door = MCPDoor(fixture, DoorOptions(name="agent3-conformance", retry=0.1))
     try:
         yield fixture.door
     finally:

@@ -20,7 +20,7 @@ from agent3.model import (
     Question,
     Working,
 )
-from agent3.protocols.mcp.door.door import Caller, MCPDoor, Tool
+from agent3.protocols.mcp.door.door import Caller, DoorOptions, MCPDoor, Tool
 
 __all__ = ["SECRET", "Toys"]
 
@@ -171,4 +171,4 @@ class Toys:
 
 
 if __name__ == "__main__":
-    asyncio.run(MCPDoor(Toys(), instructions="Play.").stdio())
+    asyncio.run(MCPDoor(Toys(), DoorOptions(instructions="Play.")).stdio())

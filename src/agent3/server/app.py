@@ -23,7 +23,7 @@ from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.gateway import A2ADoors, place_of
 from agent3.protocols.mcp.door.agent_endpoints import AgentDoors, agent_in
-from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane, HungUp, Reply
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
 from agent3.protocols.mcp.door.toolset import ToolSet
@@ -51,22 +51,21 @@ def door(
     instructions: str | None = INSTRUCTIONS,
     **more: Any,
 ) -> MCPDoor:
-    """An MCP door of a gateway, with its hosts, origins and bounds; ``more`` is for MCPDoor itself."""
+    """An MCP door of a gateway, with its hosts, origins and bounds; ``more`` are DoorOptions."""
     settings = server.settings.server
     bound = settings.host if ":" not in settings.host else f"[{settings.host}]"
     hosts = [*LOOPBACK_HOSTS, bound, f"{bound}:*", *settings.allowed_hosts]
     if not is_loopback(settings.host) and not settings.allowed_hosts:
         hosts = ["*"]  # bound to the network, every caller shows a key, and nobody told us our names
-    return MCPDoor(
-        tools,
+    options = DoorOptions(
         instructions=instructions,
         principal=principal,
         allowed_hosts=hosts,
         allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
         max_body=settings.max_body,
-        env=server.env,
         **more,
     )
+    return MCPDoor(tools, options, env=server.env)
 
 
 def app(server: Server) -> Doors:

@@ -25,8 +25,8 @@ from agent3.model import Answer, Done, Needs, Outcome, Part, Principal, Question
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.mcp.door import agent_endpoints as agentdoor
 from agent3.protocols.mcp.door.agent_endpoints import AgentDoors, agent_in
-from agent3.protocols.mcp.door.door import MCPDoor, Tool
-from agent3.protocols.mcp.door.passthrough import Mirror
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
+from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
     Caller,
     Completed,
@@ -398,7 +398,7 @@ class OldDoor(MCPDoor):
 @asynccontextmanager
 async def shelf(folder: Path, kind: type[MCPDoor] = MCPDoor) -> AsyncIterator[tuple[Hosted, MCPDoor]]:
     """The gateway in front of such a server."""
-    behind = kind(Shelf(), name="shelf", about={"title": "The shelf", "websiteUrl": "https://example.com"})
+    behind = kind(Shelf(), DoorOptions(name="shelf", about={"title": "The shelf", "websiteUrl": "https://example.com"}))
     async with served(behind) as url:
         with hosted(folder, settings=Settings(calls=Calls(ledger="batched"))) as running:
             await asyncio.to_thread(running.run, adding.add(running.server, url, "shelf"))
@@ -482,18 +482,18 @@ def test_who_stops_listening_takes_no_room_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     kept: list[tuple[str, str]] = []
-    watch, unwatch = Mirror.watch, Mirror.unwatch
+    watch, unwatch = Passthrough.watch, Passthrough.unwatch
 
-    async def watched(self: Mirror, uri: str, client: str) -> None:
+    async def watched(self: Passthrough, uri: str, client: str) -> None:
         await watch(self, uri, client)
         kept.append((uri, client))
 
-    def left(self: Mirror, uri: str, client: str) -> None:
+    def left(self: Passthrough, uri: str, client: str) -> None:
         kept.remove((uri, client))
         unwatch(self, uri, client)
 
-    monkeypatch.setattr(Mirror, "watch", watched)
-    monkeypatch.setattr(Mirror, "unwatch", left)
+    monkeypatch.setattr(Passthrough, "watch", watched)
+    monkeypatch.setattr(Passthrough, "unwatch", left)
 
     async def story() -> None:
         async with shelf(tmp_path) as (running, _):
@@ -727,7 +727,7 @@ def test_who_may_only_read_gets_in_and_has_no_tools(tmp_path: Path, acme: None) 
 
 def test_a_forbidden_resource_is_not_watched_either(tmp_path: Path) -> None:
     async def story() -> None:
-        async with served(MCPDoor(Shelf(), name="shelf")) as url:
+        async with served(MCPDoor(Shelf(), DoorOptions(name="shelf"))) as url:
             rules = (Rule("deny", capability="resources/read"), Rule("allow"))
             with hosted(tmp_path, settings=Settings(rules=rules)) as running:
                 await asyncio.to_thread(running.run, adding.add(running.server, url, "shelf"))
@@ -767,7 +767,7 @@ def test_a_fault_that_nobody_foresaw_is_an_error_and_no_crash(tmp_path: Path, mo
 
     async def story() -> None:
         async with shelf(tmp_path) as (running, _), talk(running, "shelf", "auto") as client:
-            monkeypatch.setattr("agent3.protocols.mcp.door.passthrough.Mirror.read", fault)
+            monkeypatch.setattr("agent3.protocols.mcp.door.passthrough.Passthrough.read", fault)
             with pytest.raises(MCPError, match="The log of the gateway says more"):
                 await client.read_resource("shelf://tale")
 

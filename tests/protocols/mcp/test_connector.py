@@ -578,7 +578,7 @@ def test_a_dead_server_is_an_error_and_never_an_empty_list(tmp_path: Path) -> No
     run(story("http://127.0.0.1:9/mcp", Unavailable, "cannot be reached"))
     run(story(Command("no-such-program-anywhere").address, Unavailable, "not found"))
     run(story(Command("sh", ("-c", "echo broken glass >&2; exit 4")).address, Unavailable, "exit code 4.*broken glass"))
-    run(story(Command("cat").address, TargetError, "no MCP server"))
+    run(story(Command("cat").address, TargetError, "is not an MCP server"))
 
 
 def test_an_address_of_this_machine_is_closed_unless_the_operator_chose_it(tmp_path: Path) -> None:

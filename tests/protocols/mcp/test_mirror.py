@@ -14,7 +14,7 @@ from agent3.identity.secrets import Secret
 from agent3.model import Done, Needs, Principal, Route
 from agent3.protocols.mcp.client.connector import Heard, MCPConnector
 from agent3.protocols.mcp.door import passthrough as module
-from agent3.protocols.mcp.door.passthrough import Keys, Mirror
+from agent3.protocols.mcp.door.passthrough import Keys, Passthrough
 from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
 
 TOKEN = "the-token-of-the-route"
@@ -64,11 +64,11 @@ class Server:
         return self.says
 
 
-def shown(server: Server, heard: Heard = lambda method, params: None) -> Mirror:
+def shown(server: Server, heard: Heard = lambda method, params: None) -> Passthrough:
     async def keys() -> Keys:
         return Keys(Secret(TOKEN), (Secret(TOKEN), Secret(IN_ADDRESS)))
 
-    return Mirror(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
+    return Passthrough(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
 
 
 async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:
@@ -171,14 +171,14 @@ def test_the_last_who_goes_ends_the_stream_and_who_does_not_wait_ends_nothing() 
 
 
 def test_one_client_cannot_take_the_room_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WATCHED", 5)
-    monkeypatch.setattr(module, "WATCHED_BY_ONE", 3)
+    monkeypatch.setattr(module, "MOST_WATCHED", 5)
+    monkeypatch.setattr(module, "MOST_WATCHED_BY_CLIENT", 3)
 
     async def story() -> None:
         mirror = shown(Server())
         for uri in "abc":
             await mirror.watch(uri, "ann")
-        with pytest.raises(TooLarge, match="You wait for 3"):
+        with pytest.raises(TooLarge, match="You watch 3"):
             await mirror.watch("d", "ann")
         await mirror.watch("a", "ann")  # what it has already takes no room
         for uri in "de":

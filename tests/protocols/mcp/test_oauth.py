@@ -22,7 +22,7 @@ from agent3 import jsonrpc
 from agent3.env import Env
 from agent3.errors import Agent3Error, SecurityError, TargetRefused
 from agent3.identity.secrets import Secret
-from agent3.protocols.mcp.client.channels import Authorization, Exchange, HTTPChannel
+from agent3.protocols.mcp.client.channels import Authorization, HTTPChannel, PendingRequest
 from agent3.protocols.mcp.client.oauth import (
     Memory,
     OAuth,
@@ -58,7 +58,7 @@ async def reached(house: House, by: Authorization, **policy: Any) -> AsyncIterat
 
 
 async def call(upstream: Upstream, name: str = "read") -> dict[str, Any]:
-    return await upstream.request("tools/call", {"name": name, "arguments": {}}, Exchange)
+    return await upstream.request("tools/call", {"name": name, "arguments": {}}, PendingRequest)
 
 
 def ours(house: House, **more: Any) -> OAuth:
@@ -232,7 +232,7 @@ def test_a_person_may_take_longer_than_a_server_may_be_silent() -> None:
 
             channel = HTTPChannel(gate, house.url, authorization=authorization_code(house.url, slowly, redirect=BACK))
             body = jsonrpc.request(1, "server/discover", {})
-            async with Exchange(idle=0.3) as exchange:
+            async with PendingRequest(idle=0.3) as exchange:
                 assert await channel.request(1, body, {}, exchange)
             await gate.aclose()
 

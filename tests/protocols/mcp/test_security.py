@@ -27,7 +27,7 @@ from agent3 import MCPInputValidator, MCPRateLimiter, MCPSecurityManager, ToolDe
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import SetupError, Unauthenticated, ValidationError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.library.security import GuardedTools
 from agent3.security.access import Access
 from agent3.settings import Rule
@@ -368,7 +368,7 @@ class Shop:
 async def shop(limiter: MCPRateLimiter) -> AsyncIterator[Shop]:
     security = MCPSecurityManager(KEY, {"desk": ["echo", "who"], "kitchen": ["*"]}, metrics=Metrics())
     echo = ToolDefinition(name="echo", parameters=[ToolParameter(name="text", type="string", required=True)])
-    door = MCPDoor(GuardedTools(Toys(), security, limiter, [echo]), principal=security.principal)
+    door = MCPDoor(GuardedTools(Toys(), security, limiter, [echo]), DoorOptions(principal=security.principal))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

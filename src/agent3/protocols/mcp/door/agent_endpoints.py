@@ -25,7 +25,8 @@ from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.door.agent_tools import AgentTools, callable_by, how_to_answer, offers
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane, HungUp, Reply, Visitor
-from agent3.protocols.mcp.door.passthrough import Keys, Mirror
+from agent3.protocols.mcp.door.passthrough import Keys
+from agent3.protocols.mcp.door.passthrough import Passthrough as Mirror
 from agent3.protocols.mcp.door.toolset import ToolSet
 from agent3.security.limits import RateLimiter
 from agent3.server.build import Server

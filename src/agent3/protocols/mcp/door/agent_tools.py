@@ -32,9 +32,9 @@ from agent3.model import (
     Working,
     encode,
 )
-from agent3.protocols.mcp.client.connector import passing
 from agent3.protocols.mcp.door.job_tasks import JobTasks
-from agent3.protocols.mcp.door.passthrough import Mirror
+from agent3.protocols.mcp.door.passthrough import Passthrough as Mirror
+from agent3.protocols.mcp.door.passthrough import passthrough_meta as passing
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
     STRUCTURED,
