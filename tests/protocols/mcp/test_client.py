@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_says_so_at_once() -> None:
         client.connect_to_server("http://127.0.0.1:9/mcp")
     with pytest.raises(Unavailable, match="'no-such-program' cannot be started"):
         client.connect_to_server("no-such-program --flag")
-    with pytest.raises(SetupError, match="'ftp' addresses are not known"):
+    with pytest.raises(SetupError, match="'ftp' addresses are not supported"):
         client.connect_to_server("ftp://example.com")
     with pytest.raises(SetupError, match="got int"):
         client.connect_to_server(5)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ from agent3.env import SeededEnv
 from agent3.errors import CapabilityNotFound, Conflict, RateLimited, SetupError, Unauthenticated
 from agent3.model import LOCAL, Answer, Artifact, Done, Failed, Needs, Outcome, Part, Principal
 from agent3.observe.metrics import METRICS
-from agent3.protocols.mcp.library.catalogue import newness
+from agent3.protocols.mcp.library.catalogue import version_key
 from agent3.protocols.mcp.library.server import DEPRECATED, TRACE
 
 FLIGHTS = ToolDefinition(
@@ -741,8 +741,8 @@ def test_a_pinned_definition_is_called_as_long_as_it_is_the_same(server: MCPServ
 def test_versions_are_compared_as_people_read_them() -> None:
     rising = ["0.9", "1.0-alpha", "1.0-beta", "1", "1.0.1", "1.9", "v1.10", "2.0rc1", "2.0", "10", "2026.7.28"]
     falling = rising[::-1]
-    assert sorted(falling, key=newness) == rising
-    assert newness("2") == newness("2.0.0") == newness("v2+build.7")
+    assert sorted(falling, key=version_key) == rising
+    assert version_key("2") == version_key("2.0.0") == version_key("v2+build.7")
 
 
 def test_a_version_must_not_look_like_a_digest() -> None:
@@ -783,14 +783,14 @@ def test_a_deprecated_tool_warns_with_each_result_and_is_refused_after_its_sunse
     try:
         assert done(server.call_tool("quote", {})).meta[DEPRECATED] == told
         assert DEPRECATED not in done(server.call_tool("new_quote", {})).meta
-        before = server.fingerprint(LOCAL)
+        before = server._runner.fingerprint(LOCAL)
         env.advance(3_600)
         refusal = failure(server.call_tool("quote", {}))
         assert refusal.code == CapabilityNotFound.code
-        assert refusal.message == "Tool 'quote' in version 1 is gone since 2027-01-01. Use 'new_quote' instead."
+        assert refusal.message == "Tool 'quote' in version 1 was retired at 2027-01-01. Use 'new_quote' instead."
         assert refusal.data["replacement"] == "new_quote"
         assert [one.name for one in server.list_tools()] == ["new_quote"]
-        assert server.fingerprint(LOCAL) != before
+        assert server._runner.fingerprint(LOCAL) != before
         client = MCPClient()
         client.connect_to_server(server)
         with pytest.raises(CapabilityNotFound):

@@ -175,7 +175,7 @@ def test_one_app_is_served_in_two_loops_at_once_and_after_each_other(server: MCP
     run(story())
     other.join(30)
     assert not other.is_alive()
-    assert len(app._rooms) <= 1
+    assert len(app._doors) <= 1
 
 
 def test_an_app_around_may_end_it_in_good_order(server: MCPServer) -> None:
@@ -185,8 +185,8 @@ def test_an_app_around_may_end_it_in_good_order(server: MCPServer) -> None:
         app = Starlette(routes=[Mount("/tools", app=endpoint)], lifespan=endpoint.lifespan)
         async with around(app) as base:
             await use(f"{base}/tools/mcp", MODERN)
-            assert endpoint._rooms
-        assert not endpoint._rooms
+            assert endpoint._doors
+        assert not endpoint._doors
 
     run(story())
 
