@@ -185,7 +185,7 @@ class MCPConnector:
         result = await upstream.request(
             "tools/call",
             params,
-            partial(self._pending, call),
+            partial(self._make_pending, call),
             name=encode_header_value(name),
             headers=headers,
             harmless=call.idempotent or call.key is not None,
@@ -197,7 +197,7 @@ class MCPConnector:
 
         async def request(method: str, **more: Any) -> dict[str, Any]:
             return await upstream.request(
-                method, {"taskId": task, **more}, partial(self._pending, call), name=encode_header_value(task)
+                method, {"taskId": task, **more}, partial(self._make_pending, call), name=encode_header_value(task)
             )
 
         if call.entry == "cancel":
@@ -207,7 +207,7 @@ class MCPConnector:
             await request("tasks/update", inputResponses=encode_responses(call))
         return task_to_outcome(await request("tasks/get"), call)
 
-    def _pending(self, call: Call) -> PendingRequest:
+    def _make_pending(self, call: Call) -> PendingRequest:
         """A request for a call: its notifications become events, its questions go to the caller."""
         left = itertools.count(_MOST_EVENTS, -1)
 

@@ -182,6 +182,7 @@ class Upstream:
         eras: dict[str, Era],
         on_change: OnChange | None = None,
         env: Env = REAL,
+        gate: Gate | None = None,
     ):
         self.address = address
         self.used = env.monotonic()
@@ -191,6 +192,7 @@ class Upstream:
         self._eras = eras
         self._on_change = on_change
         self._env = env
+        self._gate = gate
         self._shared: dict[Features, Session] = {}
         self._connecting = asyncio.Lock()
         self._keeps_apart = False
@@ -286,6 +288,8 @@ class Upstream:
         sessions = [*self._shared.values(), *(session for _, session in self._spare)]
         self._shared, self._spare = {}, []
         await asyncio.gather(*(session.close() for session in sessions), *self._closing)
+        if self._gate is not None:
+            await self._gate.aclose()
 
     # Connecting
 
@@ -393,20 +397,16 @@ class Upstream:
                     async with asyncio.timeout(_STREAM_WAIT):
                         await session.listening.wait()
                 session.listening.set()
-            await self._lower_level(session, pending.level)
+            level, known = pending.level, session.level
+            is_lower = level in LEVELS and (known is None or LEVELS.index(level) < LEVELS.index(known))
+            if is_lower and "logging" in session.capabilities:
+                # Have the server log as much as any caller wants; the door leaves out what a caller does not want.
+                session.level = level
+                try:
+                    await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
+                except (ServerError, Agent3Error) as error:
+                    log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
         return await session.request(method, params, pending, name=name, headers=headers)
-
-    async def _lower_level(self, session: Session, level: str | None) -> None:
-        """Have a legacy server log as much as any caller wants; callers that want less are served less at the door."""
-        if level not in LEVELS or "logging" not in session.capabilities:
-            return
-        if session.level is not None and LEVELS.index(session.level) <= LEVELS.index(level):
-            return
-        session.level = level
-        try:
-            await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
-        except (ServerError, Agent3Error) as error:
-            log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
 
     @asynccontextmanager
     async def _own_session(self, features: Features) -> AsyncIterator[Session]:
@@ -542,7 +542,7 @@ class Upstreams:
         self.on_note: OnNote | None = None
         self._on_change = on_change
         self._env = env
-        self._all: dict[tuple[Any, ...], tuple[Upstream, Gate | None]] = {}
+        self._all: dict[tuple[Any, ...], Upstream] = {}
         self._eras: dict[str, Era] = {}
         self._restarts: dict[str, Restarts] = {}
         self._authorizations: dict[str, Authorization] = {}
@@ -567,10 +567,11 @@ class Upstreams:
             if self._closed:
                 raise Unavailable("The gateway is stopping.")
             found = self._all[key] = self._make(address, secret, meta)
+            found.on_note = self.on_note
             if self._sweeper is None or self._sweeper.done():
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-        found[0].used = self._env.monotonic()
-        return found[0]
+        found.used = self._env.monotonic()
+        return found
 
     def authorize(self, address: str, by: Authorization) -> None:
         """Reach an address with a changing credential where no secret is given, from its next connection on."""
@@ -582,75 +583,61 @@ class Upstreams:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        entries, self._all = list(self._all.values()), {}
-        await asyncio.gather(*(_close(upstream, gate) for upstream, gate in entries), *self._closing)
+        upstreams, self._all = list(self._all.values()), {}
+        await asyncio.gather(*(upstream.aclose() for upstream in upstreams), *self._closing)
         self._watchdog.close()
 
-    def _make(self, address: str, secret: Secret | None, meta: Mapping[str, Any]) -> tuple[Upstream, Gate | None]:
-        gate: Gate | None = None
+    def _make(self, address: str, secret: Secret | None, meta: Mapping[str, Any]) -> Upstream:
         if address.startswith(PREFIX):
             command = Command.parse(address)
             restarts = self._restarts.setdefault(address, Restarts(self._env.monotonic))
             variable = meta.get("secret_env")
             extra = {str(variable): secret.reveal()} if secret is not None and variable else {}
-            open_channel = partial(self._start_program, command, extra, restarts)
-        else:
-            policy = self._policy
-            if meta.get("registered"):
-                url = parse_url(address, policy)
-                host = f"[{url.host}]" if ":" in (url.host or "") else url.host
-                policy = dataclasses.replace(policy, allow_hosts=policy.allow_hosts | {f"{host}:{url.port}"})
-            gate = Gate(policy)
-            headers: dict[str, str] = {}
-            authorization = self._authorizations.get(address) if secret is None else None
-            if isinstance(secret, Changing):
-                authorization = secret.authorization
-            elif secret is not None and (header := meta.get("secret_header")):
-                headers = {str(header): secret.reveal()}
-            elif secret is not None:
-                headers = {"Authorization": f"Bearer {secret.reveal()}"}
-            open_channel = partial(_open_http, gate, address, headers, authorization)
-        upstream = Upstream(address, open_channel, self._eras, self._on_change, self._env)
-        upstream.on_note = self.on_note
-        return upstream, gate
 
-    async def _start_program(
-        self, command: Command, extra: Mapping[str, str], restarts: Restarts
-    ) -> HTTPChannel | StdioChannel:
-        if (wait := restarts.wait()) > 0:
-            text = f"{command.name!r} keeps ending; it can be started again in {wait:.1f} s."
-            error = Unavailable(text, retry_after=wait)
-            error.sent = False
-            raise error
-        channel = await StdioChannel.start(command, extra, self._watchdog)
-        channel.on_crash = restarts.record_crash
-        return channel
+            async def start_program() -> HTTPChannel | StdioChannel:
+                if (wait := restarts.wait()) > 0:
+                    text = f"{command.name!r} keeps ending; it can be started again in {wait:.1f} s."
+                    error = Unavailable(text, retry_after=wait)
+                    error.sent = False
+                    raise error
+                channel = await StdioChannel.start(command, extra, self._watchdog)
+                channel.on_crash = restarts.record_crash
+                return channel
+
+            return Upstream(address, start_program, self._eras, self._on_change, self._env)
+        policy = self._policy
+        if meta.get("registered"):
+            url = parse_url(address, policy)
+            host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+            policy = dataclasses.replace(policy, allow_hosts=policy.allow_hosts | {f"{host}:{url.port}"})
+        gate = Gate(policy)
+        headers: dict[str, str] = {}
+        authorization = self._authorizations.get(address) if secret is None else None
+        if isinstance(secret, Changing):
+            authorization = secret.authorization
+        elif secret is not None and (header := meta.get("secret_header")):
+            headers = {str(header): secret.reveal()}
+        elif secret is not None:
+            headers = {"Authorization": f"Bearer {secret.reveal()}"}
+
+        async def open_http() -> HTTPChannel | StdioChannel:
+            return HTTPChannel(gate, address, headers, authorization)
+
+        return Upstream(address, open_http, self._eras, self._on_change, self._env, gate)
 
     async def _sweep(self) -> None:
         """Close what has not been used for a while; it comes back on demand."""
         while self._all:
             await asyncio.sleep(max(0.05, self._idle / 4))
             oldest = self._env.monotonic() - self._idle
-            unused = [key for key, (entry, _) in self._all.items() if not entry.busy and entry.used < oldest]
+            unused = [key for key, upstream in self._all.items() if not upstream.busy and upstream.used < oldest]
             for key in unused:
-                upstream, gate = self._all.pop(key)
+                upstream = self._all.pop(key)
                 log.info("%s was not used for %g s and is closed", place_of(upstream.address), self._idle)
                 # In a task of its own: cancelling the sweeper must not cut it short.
-                spawn(self._closing, _close(upstream, gate))
+                spawn(self._closing, upstream.aclose())
 
 
 def place_of(address: str) -> str:
     """An address for people: never the path of a URL or the arguments of a program, which may hold a credential."""
     return Command.parse(address).name if address.startswith(PREFIX) else "/".join(address.split("/", 3)[:3])
-
-
-async def _open_http(
-    gate: Gate, address: str, headers: Mapping[str, str], authorization: Authorization | None
-) -> HTTPChannel | StdioChannel:
-    return HTTPChannel(gate, address, headers, authorization)
-
-
-async def _close(upstream: Upstream, gate: Gate | None) -> None:
-    await upstream.aclose()
-    if gate is not None:
-        await gate.aclose()

@@ -406,32 +406,28 @@ class FastLane:
     # The SDK's lane
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send, can: frozenset[str] | None = None) -> None:
-        """To the SDK, noting the legacy sessions that it opens or closes."""
+        """To the SDK, noting the legacy sessions that it opens or closes; ``can`` is for a session that it opens."""
 
         async def note_session(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                if scope["method"] == "DELETE" or message["status"] >= 400:
-                    given = next((value for key, value in scope["headers"] if key == b"mcp-session-id"), b"")
-                    self._sessions.pop(given, None)
-                else:
-                    session = next(
-                        (value for key, value in message["headers"] if key.lower() == b"mcp-session-id"), b""
-                    )
-                    self._keep_session(session, scope, can)
+            if message["type"] != "http.response.start":
+                await send(message)
+                return
+            if scope["method"] == "DELETE" or message["status"] >= 400:
+                ended = next((value for key, value in scope["headers"] if key == b"mcp-session-id"), b"")
+                self._sessions.pop(ended, None)
+            else:
+                session = next((value for key, value in message["headers"] if key.lower() == b"mcp-session-id"), b"")
+                principal = self._find_principal(scope) if session else None
+                if principal is not None:
+                    known = self._sessions.get(session)
+                    features = known.can if can is None and known is not None else can
+                    self._sessions[session] = _Session(principal.id, self._env.monotonic(), features)
+                    self._sessions.move_to_end(session)
+                    if len(self._sessions) > MOST_SESSIONS:
+                        self._sessions.popitem(last=False)
             await send(message)
 
         await self._slow_lane(scope, receive, note_session)
-
-    def _keep_session(self, session: bytes, scope: Scope, can: frozenset[str] | None) -> None:
-        principal = self._find_principal(scope) if session else None
-        if principal is None:
-            return
-        known = self._sessions.get(session)
-        can = known.can if can is None and known is not None else can
-        self._sessions[session] = _Session(principal.id, self._env.monotonic(), can)
-        self._sessions.move_to_end(session)
-        if len(self._sessions) > MOST_SESSIONS:
-            self._sessions.popitem(last=False)
 
 
 class _Recorder:

@@ -138,12 +138,13 @@ class ChangeNotifier:
         connection = ctx.session._connection  # noqa: SLF001
         if connection not in self._watches:
             self._watches[connection] = {}
-            connection.exit_stack.callback(self._forget, connection)
-        return self._watches[connection]
 
-    def _forget(self, connection: Connection) -> None:
-        for uri, principal in self._watches.pop(connection, {}).items():
-            self._unwatch(uri, principal)
+            def forget() -> None:
+                for uri, principal in self._watches.pop(connection, {}).items():
+                    self._unwatch(uri, principal)
+
+            connection.exit_stack.callback(forget)
+        return self._watches[connection]
 
     # Sending
 

@@ -50,25 +50,24 @@ def to_text(value: Any) -> str:
 
 def to_content(parts: Sequence[Part]) -> Content:
     """The result as a model reads it: texts, data as JSON, images as such, links and files in one line each."""
-    pieces = tuple(map(_to_piece, parts))
+    pieces: list[Text | Image] = []
+    for part in parts:
+        kind = part.media_type or "application/octet-stream"
+        if part.text is not None:
+            pieces.append(Text(part.text))
+        elif part.data is not UNSET:
+            pieces.append(Text(encode(part.data).decode()))
+        elif part.raw is not None and kind.startswith("image/"):
+            pieces.append(Image(part.raw, media_type=kind))
+        elif part.url is not None:
+            pieces.append(Text(f"{part.name or 'Link'}: {part.url} ({part.media_type or 'unknown type'})"))
+        elif part.artifact is not None:
+            size = part.meta.get("size", "some")
+            pieces.append(Text(f"{part.name or 'Result'}: {size} bytes of {kind}, artifact {part.artifact}"))
+        else:
+            pieces.append(Text(f"{part.name or 'File'}: {len(part.raw or b'')} bytes of {kind}, not shown"))
     texts = [piece.text for piece in pieces if isinstance(piece, Text)]
-    return "\n".join(texts) if len(texts) == len(pieces) else pieces
-
-
-def _to_piece(part: Part) -> Text | Image:
-    kind = part.media_type or "application/octet-stream"
-    if part.text is not None:
-        return Text(part.text)
-    if part.data is not UNSET:
-        return Text(encode(part.data).decode())
-    if part.raw is not None and kind.startswith("image/"):
-        return Image(part.raw, media_type=kind)
-    if part.url is not None:
-        return Text(f"{part.name or 'Link'}: {part.url} ({part.media_type or 'unknown type'})")
-    if part.artifact is not None:
-        size = part.meta.get("size", "some")
-        return Text(f"{part.name or 'Result'}: {size} bytes of {kind}, artifact {part.artifact}")
-    return Text(f"{part.name or 'File'}: {len(part.raw or b'')} bytes of {kind}, not shown")
+    return "\n".join(texts) if len(texts) == len(pieces) else tuple(pieces)
 
 
 def content_to_text(content: Content) -> str:

@@ -85,9 +85,18 @@ class MCPSecurityManager:
         Compared in constant time. Anything malformed is False, never an exception; every False is logged and counted
         in ``mcp_auth_failures_total``.
         """
-        fault = self._find_fault(client_id, signature, timestamp)
-        if fault is None:
-            return True
+        if not all(isinstance(value, str) for value in (client_id, signature, timestamp)):
+            fault = "client id, signature and timestamp must be text"
+        elif not re.fullmatch("[0-9]{1,15}", timestamp):
+            fault = "the timestamp is not a number of seconds"
+        elif abs(int(self._env.now()) - int(timestamp)) > WINDOW:
+            fault = f"Request timestamp too old: {timestamp}"
+        else:
+            message = f"{client_id}:{timestamp}".encode("utf-8", "surrogatepass")
+            expected = hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode()
+            if hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected):
+                return True
+            fault = "wrong signature"
         self._metrics.mcp_auth_failures.inc()
         log.warning("Client %s was not authenticated: %s", _shorten(client_id), fault)
         return False
@@ -122,17 +131,6 @@ class MCPSecurityManager:
             return _RuledTools(self._access, Principal(client_id, "client"), self._server)
         granted = [tools for client, tools in self._permissions.items() if fnmatchcase(client_id, client)]
         return _GrantedTools([pattern for tools in granted for pattern in tools])
-
-    def _find_fault(self, client_id: str, signature: str, timestamp: str) -> str | None:
-        if not all(isinstance(value, str) for value in (client_id, signature, timestamp)):
-            return "client id, signature and timestamp must be text"
-        if not re.fullmatch("[0-9]{1,15}", timestamp):
-            return "the timestamp is not a number of seconds"
-        if abs(int(self._env.now()) - int(timestamp)) > WINDOW:
-            return f"Request timestamp too old: {timestamp}"
-        message = f"{client_id}:{timestamp}".encode("utf-8", "surrogatepass")
-        expected = hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode()
-        return None if hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected) else "wrong signature"
 
 
 class _GrantedTools:

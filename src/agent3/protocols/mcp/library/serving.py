@@ -144,11 +144,39 @@ class ServedTools:
         """The same object as long as the tool has not changed: the door compares by identity."""
         versions = self._runner.catalogue.versions(version.name)
         known = self._tools.get(version)
-        if known is None or known[0] is not versions:
-            if len(self._tools) > 2 * len(self._runner.list_versions(LOCAL)) + 1_000:
-                self._tools.clear()
-            known = self._tools[version] = (versions, _to_tool(version, versions))
-        return known[1]
+        if known is not None and known[0] is versions:
+            return known[1]
+        if len(self._tools) > 2 * len(self._runner.list_versions(LOCAL)) + 1_000:
+            self._tools.clear()
+        definition = version.definition
+        hints = {
+            "readOnlyHint": definition.read_only,
+            "idempotentHint": definition.idempotent,
+            "destructiveHint": definition.consequential,
+        }
+        meta: dict[str, Any] = {
+            "io.agent3/version": version.version,
+            "io.agent3/digest": version.digest,
+            "io.agent3/versions": [other.version for other in versions],
+        }
+        description = definition.description
+        if (deprecated := definition.deprecated) is not None:
+            meta[DEPRECATED] = deprecated.model_dump(exclude_none=True)
+            since = f" since {deprecated.since}" if deprecated.since else ""
+            until = f", gone from {deprecated.sunset}" if deprecated.sunset else ""
+            instead = f" Use {deprecated.replacement} instead." if deprecated.replacement else ""
+            description = f"{description}\n\nDeprecated{since}{until}.{instead}".strip()
+        tool = Tool(
+            name=version.name,
+            title=definition.title,
+            description=description,
+            input_schema=definition.to_schema(),
+            output_schema=definition.returns,
+            annotations={hint: True for hint, is_set in hints.items() if is_set},
+            meta=meta,
+        )
+        self._tools[version] = (versions, tool)
+        return tool
 
 
 def _parse_answer(value: Any) -> Answer:
@@ -157,36 +185,6 @@ def _parse_answer(value: Any) -> Answer:
         case {"action": "accept" | "decline" | "cancel" as action, **rest} if set(rest) <= {"data"}:
             return Answer(action, rest.get("data"))
     return Answer(data=value)
-
-
-def _to_tool(version: Version, versions: Sequence[Version]) -> Tool:
-    definition = version.definition
-    hints = {
-        "readOnlyHint": definition.read_only,
-        "idempotentHint": definition.idempotent,
-        "destructiveHint": definition.consequential,
-    }
-    meta: dict[str, Any] = {
-        "io.agent3/version": version.version,
-        "io.agent3/digest": version.digest,
-        "io.agent3/versions": [other.version for other in versions],
-    }
-    description = definition.description
-    if (deprecated := definition.deprecated) is not None:
-        meta[DEPRECATED] = deprecated.model_dump(exclude_none=True)
-        since = f" since {deprecated.since}" if deprecated.since else ""
-        until = f", gone from {deprecated.sunset}" if deprecated.sunset else ""
-        instead = f" Use {deprecated.replacement} instead." if deprecated.replacement else ""
-        description = f"{description}\n\nDeprecated{since}{until}.{instead}".strip()
-    return Tool(
-        name=version.name,
-        title=definition.title,
-        description=description,
-        input_schema=definition.to_schema(),
-        output_schema=definition.returns,
-        annotations={hint: True for hint, is_set in hints.items() if is_set},
-        meta=meta,
-    )
 
 
 # The app

@@ -243,7 +243,10 @@ class ToolRunner:
             try:
                 self._check(version, given, principal)
                 async with self._place(principal):
-                    capability = self._capability(version)
+                    # Under the plain name in rules and ledger, on a route to just this version.
+                    capability: Capability = replace(
+                        self._function(version).capability, name=version.name, meta={EPOCH: version.epoch}
+                    )
                     if not timeout and capability.timeout is not None and capability.timeout >= _USUAL_TIMEOUT:
                         timeout = capability.timeout + 1.0  # the call as a whole must not end before the tool does
                     outcome = await self._core.call_async(
@@ -312,11 +315,6 @@ class ToolRunner:
         return replace(outcome, message=name + text.removeprefix("/"))
 
     # Tools as capabilities
-
-    def _capability(self, version: Version) -> Capability:
-        """A version as a capability: under the plain name in rules and ledger, on a route to just this function."""
-        capability: Capability = self._function(version).capability
-        return replace(capability, name=version.name, meta={EPOCH: version.epoch})
 
     def _function(self, version: Version) -> Any:
         """The function of a version. Made on first use: reading a signature takes up to a millisecond, and servers
