@@ -140,8 +140,8 @@ class Toys:
         return Done()
 
     async def seen(self, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        if arguments.get("wait"):
-            await asyncio.wait_for(self.cleaned.wait(), 20)
+        if arguments.get("until"):
+            await asyncio.wait_for({"hanging": self.hanging, "cleaned": self.cleaned}[arguments["until"]].wait(), 60)
         return Done((Part(data={"noted": self.noted}),))
 
     async def strict(self, arguments: dict[str, Any], caller: Caller) -> Outcome:

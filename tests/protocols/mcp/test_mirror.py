@@ -24,7 +24,7 @@ ANN = Caller(Principal("ann"), lambda event: None, "modern", can_elicit=False)
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 30)
+        await asyncio.wait_for(story, 120)
 
     asyncio.run(bounded())
 
@@ -72,7 +72,7 @@ def shown(server: Server, heard: Heard = lambda method, params: None) -> Passthr
 
 
 async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while server.streams != streams:
             await asyncio.sleep(0.005)
 
@@ -84,11 +84,11 @@ def test_any_number_may_begin_to_watch_at_once() -> None:
     async def story() -> None:
         server = Server()
         mirror = shown(server)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(mirror.watch(uri, "ann") for uri in "abcdefgh"))
         assert server.asked <= 2  # one promise serves all that came together
         await settled(server, [tuple("abcdefgh")])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(mirror.watch("i", "ann"), mirror.watch("a", "bob"), mirror.watch("k", "bob"))
         await settled(server, [tuple("abcdefghik")])
         await mirror.aclose()
@@ -201,7 +201,7 @@ def test_after_a_gap_everything_that_is_waited_for_may_have_changed() -> None:
         mirror.unwatch("b", "ann")
         broken, server.breaks = server.breaks, None
         broken.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await told.get() == "a"
         await settled(server, [("a",)])
         assert told.empty()

@@ -53,7 +53,7 @@ def client(server: MCPServer, request: pytest.FixtureRequest) -> Iterator[MCPCli
 
 
 def run(story: Any) -> None:
-    asyncio.run(asyncio.wait_for(story, 60))
+    asyncio.run(asyncio.wait_for(story, 240))
 
 
 # Definitions that cannot work

@@ -34,7 +34,7 @@ TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 40)
+        await asyncio.wait_for(story, 240)
 
     asyncio.run(bounded())
 
@@ -160,7 +160,7 @@ def test_a_question_for_the_model_that_the_protocol_does_not_have_is_refused_at_
 
 async def heard(news: asyncio.Queue[str], wanted: str, cause: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Cause something until the news of it comes: a stream that is not open yet loses what is told."""
-    for _ in range(20):
+    for _ in range(60):
         await cause()
         try:
             async with asyncio.timeout(1):
@@ -218,10 +218,10 @@ def test_a_modern_stream_brings_what_was_asked_for_and_no_more() -> None:
                 door.changed("prompts")
                 door.changed("resources", "test://static-text")
                 door.changed("resources", "test://watched-resource")
-                first = await asyncio.wait_for(anext(aiter(stream)), 10)
+                first = await asyncio.wait_for(anext(aiter(stream)), 60)
                 assert getattr(first, "uri", None) == "test://watched-resource"
                 await client.call_tool("test_trigger_tool_change", {})
-                second = await asyncio.wait_for(anext(aiter(stream)), 10)
+                second = await asyncio.wait_for(anext(aiter(stream)), 60)
                 assert type(second).__name__ == "ToolsListChanged"
                 names = {tool.name for tool in (await client.list_tools()).tools}
                 assert "test_dynamic_tool" in names
@@ -238,7 +238,7 @@ def test_news_comes_over_stdio_too(mode: str) -> None:
             if mode == MODERN:
                 async with client.listen(tools_list_changed=True) as stream:
                     await client.call_tool("test_trigger_tool_change", {})
-                    await asyncio.wait_for(anext(aiter(stream)), 10)
+                    await asyncio.wait_for(anext(aiter(stream)), 60)
             else:
                 changed = "notifications/tools/list_changed"
                 await heard(news, changed, lambda: client.call_tool("test_trigger_tool_change", {}))
@@ -261,9 +261,9 @@ def test_a_burst_of_changes_is_told_once_and_from_any_thread() -> None:
             thread = threading.Thread(target=burst)
             thread.start()
             thread.join()  # the loop stands still meanwhile, so the burst is one however slow the machine is
-            first = await asyncio.wait_for(anext(aiter(stream)), 10)
+            first = await asyncio.wait_for(anext(aiter(stream)), 60)
             door.changed("prompts")
-            second = await asyncio.wait_for(anext(aiter(stream)), 10)
+            second = await asyncio.wait_for(anext(aiter(stream)), 60)
             assert [type(one).__name__ for one in (first, second)] == ["ToolsListChanged", "PromptsListChanged"]
 
     run(story())
@@ -275,7 +275,7 @@ def test_a_session_that_ended_is_not_told_any_more() -> None:
             async with Client(url, mode="legacy") as client:
                 await client.list_tools()
                 assert len(door.handlers.changes._watches) == 1
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while door.handlers.changes._watches:
                     await asyncio.sleep(0.01)
 
@@ -447,7 +447,7 @@ class Wire:
             return told
 
     async def until(self, task: str, *statuses: str) -> dict[str, Any]:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while (told := await self("tasks/get", taskId=task))["status"] not in statuses:
                 await asyncio.sleep(0.02)
             return told
@@ -624,17 +624,10 @@ def test_a_lost_stream_is_taken_up_by_its_own_session_only() -> None:
             assert seen[0]["retry"] == "100"
             assert not any("Reconnection test completed" in frame.get("data", "") for frame in seen)
             last = {"Last-Event-ID": seen[-1]["id"]}
-            async with http.get(url, headers={**other, **last}, timeout=aiohttp.ClientTimeout(total=2)) as response:
-                got = ""
-                try:
-                    async for frame in frames(response):
-                        got += frame.get("data", "")
-                except TimeoutError:
-                    pass
-                assert "Reconnection test completed" not in got
-            async with http.get(url, headers={**mine, **last}) as response:
-                async with asyncio.timeout(10):
+            async with http.get(url, headers={**other, **last}) as foreign:
+                async with http.get(url, headers={**mine, **last}) as response, asyncio.timeout(60):
                     rest = await anext(data async for frame in frames(response) if (data := frame.get("data")))
-            assert "Reconnection test completed" in rest
+                assert "Reconnection test completed" in rest
+                assert b"Reconnection test completed" not in foreign.content.read_nowait()  # which was asked first
 
     run(story())

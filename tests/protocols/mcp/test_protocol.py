@@ -39,7 +39,7 @@ over_http = pytest.mark.parametrize("way", HTTP, ids=lambda way: f"{way[0]}-{way
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 40)
+        await asyncio.wait_for(story, 240)
 
     asyncio.run(bounded())
 
@@ -337,7 +337,7 @@ def test_log_lines_arrive_from_the_level_that_the_client_asked_for(way: Way) -> 
                 request = wire.SetLevelRequest(params=wire.SetLevelRequestParams(level="info"))
                 await client.session.send_request(request, wire.EmptyResult)
             await client.call_tool("slow", {})
-            await asyncio.wait_for(loud.wait(), 10)
+            await asyncio.wait_for(loud.wait(), 60)
         assert heard == [("warning", "loud")]
 
     run(story())
@@ -347,9 +347,10 @@ def test_log_lines_arrive_from_the_level_that_the_client_asked_for(way: Way) -> 
 def test_a_client_that_gives_up_cancels_the_call_once_and_lets_it_clean_up(way: Way) -> None:
     async def story() -> None:
         async with talking(way) as client:
-            with pytest.raises(MCPError):
-                await client.call_tool("hang", {}, read_timeout_seconds=0.5)
-            seen = await client.call_tool("seen", {"wait": True})
+            call = asyncio.create_task(client.call_tool("hang", {}))
+            await client.call_tool("seen", {"until": "hanging"})
+            call.cancel()
+            seen = await client.call_tool("seen", {"until": "cleaned"})
             assert seen.structured_content == {"noted": ["cleaned up"]}
 
     run(story())
@@ -732,10 +733,10 @@ def test_a_modern_client_that_hangs_up_cancels_the_call() -> None:
         async with served(MCPDoor(toys)) as url:
             async with aiohttp.ClientSession() as http:
                 calling = asyncio.create_task(http.post(url, **modern_call("hang", {})).__aenter__())
-                await asyncio.wait_for(toys.hanging.wait(), 10)
+                await asyncio.wait_for(toys.hanging.wait(), 60)
                 calling.cancel()
                 await asyncio.wait({calling})
-            await asyncio.wait_for(toys.cleaned.wait(), 10)
+            await asyncio.wait_for(toys.cleaned.wait(), 60)
             assert toys.noted == ["cleaned up"]
 
     run(story())

@@ -14,7 +14,7 @@ from agent3.protocols.mcp.library.fair_queue import FairQueue
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 20))
+    asyncio.run(asyncio.wait_for(story, 120))
 
 
 class Callers:
@@ -129,7 +129,7 @@ def test_a_place_that_is_handed_to_somebody_who_just_left_goes_on() -> None:
 
 def test_what_runs_may_call_again_without_a_second_place_also_from_tasks_of_its_own() -> None:
     async def enter(turns: FairQueue) -> None:
-        async with asyncio.timeout(1), turns.place("inside"):
+        async with asyncio.timeout(60), turns.place("inside"):
             return
 
     async def story() -> None:

@@ -64,6 +64,8 @@ _MODERN_CODES = frozenset({-32020, -32021, -32022, -32601, -32602, -32603, -3270
 _UNSUPPORTED_VERSION = -32022
 _PROBE = 10.0
 """Seconds that a server gets to say whether it is modern. Legacy programs may say nothing at all."""
+_HANDSHAKE = 30.0
+"""Seconds that a legacy server gets to answer ``initialize``."""
 _PAGES = 1_000
 _LEGACY_TTL = 30.0
 """Seconds that a legacy list is served from memory; that era cannot say how long a list is good."""
@@ -369,7 +371,7 @@ class Upstream:
             "clientInfo": _CLIENT_INFO,
         }
         opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {})
-        greeting = await opening.request("initialize", params, PendingRequest(idle=_PROBE * 3))
+        greeting = await opening.request("initialize", params, PendingRequest(idle=_HANDSHAKE))
         version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
