@@ -307,7 +307,7 @@ def test_progress_does_not_prolong_a_call_beyond_the_ceiling(tmp_path: Path) -> 
             assert endless.code == "timeout"
             assert (
                 len(talk.heard) < 90
-            )  # three of them, and those that came in one piece; without a ceiling it is a day
+            )  # three, and what came with them; without a ceiling it takes a day
 
     with address("http-modern", tmp_path) as (where, _):
         run_movable(story(where))
