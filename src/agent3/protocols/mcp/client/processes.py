@@ -16,6 +16,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -43,6 +44,8 @@ PREFIX = "stdio:"
 _INHERITED = ("PATH", "HOME", "LANG") if os.name == "posix" else ("PATH", "USERPROFILE", "SYSTEMROOT", "TEMP")
 _GRACE = 2.0
 """Seconds that a program gets to end by itself once its input is closed, and again after SIGTERM."""
+_REAP = 5.0
+"""Seconds that the end of a killed program is waited for."""
 _LAST_LINES = 0.5
 """Seconds to wait for the last lines of standard error and the exit code of a program that ended."""
 _TAIL = 20
@@ -264,6 +267,10 @@ class StdioChannel:
             finally:
                 self._kill(signal.SIGKILL)
                 self._watchdog.release(self.pid)
+            # No program survives SIGKILL, but asyncio has to notice, or its transport is left open.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REAP):
+                    await self._process.wait()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
