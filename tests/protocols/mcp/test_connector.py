@@ -305,9 +305,7 @@ def test_progress_does_not_prolong_a_call_beyond_the_ceiling(tmp_path: Path) -> 
             endless = await talk.call("steps", {"number": 10_000, "pause": 0.2})
             assert isinstance(endless, Failed)
             assert endless.code == "timeout"
-            assert (
-                len(talk.heard) < 90
-            )  # three, and what came with them; without a ceiling it takes a day
+            assert len(talk.heard) < 90  # three, and what came with them; without a ceiling it takes a day
 
     with address("http-modern", tmp_path) as (where, _):
         run_movable(story(where))

@@ -1,4 +1,4 @@
-"""Turns: so many at once, by callers in turn, bounded in number and time."""
+"""The fair queue: so many at once, by callers in turn, bounded in number and time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 class Callers:
     """Callers that each hold their place until they are let go, in the order in which they got it."""
 
-    def __init__(self, turns: FairQueue):
-        self._turns = turns
+    def __init__(self, queue: FairQueue):
+        self._queue = queue
         self.order: list[str] = []
         self._gates: list[asyncio.Event] = []
 
@@ -31,7 +31,7 @@ class Callers:
         return task
 
     async def _hold(self, who: str) -> None:
-        async with self._turns.place(who):
+        async with self._queue.place(who):
             gate = asyncio.Event()
             self.order.append(who)
             self._gates.append(gate)
@@ -111,10 +111,10 @@ def test_who_leaves_the_queue_takes_no_place_with_it() -> None:
 
 def test_a_place_that_is_handed_to_somebody_who_just_left_goes_on() -> None:
     async def story() -> None:
-        turns = FairQueue(1)
-        callers = Callers(turns)
+        queue = FairQueue(1)
+        callers = Callers(queue)
         leaving, last = None, None
-        async with turns.place("a"):
+        async with queue.place("a"):
             leaving, last = await callers.come("b"), await callers.come("c")
         leaving.cancel()  # it has its place by now, and does not know yet
         await asyncio.wait([leaving])
@@ -128,17 +128,17 @@ def test_a_place_that_is_handed_to_somebody_who_just_left_goes_on() -> None:
 
 
 def test_what_runs_may_call_again_without_a_second_place_also_from_tasks_of_its_own() -> None:
-    async def enter(turns: FairQueue) -> None:
-        async with asyncio.timeout(60), turns.place("inside"):
+    async def enter(queue: FairQueue) -> None:
+        async with asyncio.timeout(60), queue.place("inside"):
             return
 
     async def story() -> None:
-        turns, other = FairQueue(1, patience=0.01), FairQueue(1, patience=0.01)
-        async with turns.place("a"), other.place("a"), turns.place("a"):
+        queue, other = FairQueue(1, patience=0.01), FairQueue(1, patience=0.01)
+        async with queue.place("a"), other.place("a"), queue.place("a"):
             await asyncio.create_task(enter(other))
             with pytest.raises(RateLimited):
-                await asyncio.create_task(enter(turns), context=contextvars.Context())
-        await enter(turns)
+                await asyncio.create_task(enter(queue), context=contextvars.Context())
+        await enter(queue)
 
     run(story())
 
