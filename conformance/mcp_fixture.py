@@ -29,7 +29,7 @@ from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.job_tasks import JobTasks
 from agent3.protocols.mcp.door.questions import roots, sampling
@@ -596,7 +596,7 @@ async def opened() -> AsyncIterator[MCPDoor]:
 
     core = Core.build(settings, database, {"local": connector}, lookup)
     fixture = Fixture(Gateway(core, Directory(database, REAL), Reputation(database, REAL)))
-    fixture.door = MCPDoor(fixture, name="agent3-conformance", retry=0.1)
+    fixture.door = MCPDoor(fixture, DoorOptions(name="agent3-conformance", retry=0.1))
     try:
         yield fixture.door
     finally:

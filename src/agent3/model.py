@@ -223,9 +223,9 @@ LOCAL = Principal("local", "local")
 ANONYMOUS = Principal("anonymous", "anonymous")
 
 
-def agent_id(name: str) -> str:
+def agent_id(name: str, default: str = "agent") -> str:
     """A name as the id of an agent: small letters, digits, ``.``, ``_`` and ``-``."""
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or "agent"
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or default
 
 
 class Question(Struct, frozen=True, omit_defaults=True):

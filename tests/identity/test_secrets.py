@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from agent3.errors import SetupError
-from agent3.identity.secrets import EnvironmentVault, Secret, Vault, redact, redact_event, redact_outcome
+from agent3.identity.redaction import redact, redact_event, redact_outcome
+from agent3.identity.secrets import EnvironmentVault, Secret, Vault
 from agent3.model import Artifact, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question, Working
 
 KEY = 'sk/live+9f8e7d6c5b4a"ü?'

@@ -20,7 +20,7 @@ from agent3.model import (
     Question,
     Working,
 )
-from agent3.protocols.mcp.door.door import Caller, MCPDoor, Tool
+from agent3.protocols.mcp.door.door import Caller, DoorOptions, MCPDoor, Tool
 
 __all__ = ["SECRET", "Toys"]
 
@@ -140,8 +140,8 @@ class Toys:
         return Done()
 
     async def seen(self, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        if arguments.get("wait"):
-            await asyncio.wait_for(self.cleaned.wait(), 20)
+        if arguments.get("until"):
+            await asyncio.wait_for({"hanging": self.hanging, "cleaned": self.cleaned}[arguments["until"]].wait(), 60)
         return Done((Part(data={"noted": self.noted}),))
 
     async def strict(self, arguments: dict[str, Any], caller: Caller) -> Outcome:
@@ -171,4 +171,4 @@ class Toys:
 
 
 if __name__ == "__main__":
-    asyncio.run(MCPDoor(Toys(), instructions="Play.").stdio())
+    asyncio.run(MCPDoor(Toys(), DoorOptions(instructions="Play.")).stdio())

@@ -68,6 +68,8 @@ class Upstream:
         self.page = page
         self.bus = InMemorySubscriptionBus()
         self.tasks: dict[str, dict[str, Any]] = {}
+        self.silent_calls = 0
+        self.together = asyncio.Event()
         reading = wire.ToolAnnotations(read_only_hint=True, title="Says it back")
         self.tools = [
             tool("echo", TEXT, output_schema=TEXT, annotations=reading, title="Echo"),
@@ -150,7 +152,14 @@ class Upstream:
         return text("all steps done")
 
     async def silent(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
-        await asyncio.sleep(float((params.arguments or {}).get("seconds", 0)))
+        """Says nothing for some seconds, or until so many calls of it run together."""
+        given = params.arguments or {}
+        await asyncio.sleep(float(given.get("seconds", 0)))
+        if together := int(given.get("together", 0)):
+            self.silent_calls += 1
+            if self.silent_calls >= together:
+                self.together.set()
+            await self.together.wait()
         return text("awake")
 
     async def reconnect(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
@@ -418,7 +427,7 @@ def notes(file: Path) -> list[str]:
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
-async def eventually(true: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until another process has done something."""
     async with asyncio.timeout(seconds):
         while not true():

@@ -22,11 +22,11 @@ from agent3.cli.gateway_client import running
 from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
+from agent3.gateway.dead_letters import Letters
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
 from agent3.server.build import database_url
-from agent3.gateway.dead_letters import Letters
 from agent3.settings import Settings, data_folder, mistaken
 from agent3.storage import Database, open_database
 from agent3.storage.connect import sqlite_path

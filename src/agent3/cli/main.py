@@ -36,7 +36,7 @@ from agent3.settings import Settings, load, mistaken
 
 if TYPE_CHECKING:
     from agent3.cli.gateway_client import Gateway
-    from agent3.server.registration import SigningIn
+    from agent3.identity.sign_ins import SignInWish
 
 __all__ = ["app", "main"]
 
@@ -268,7 +268,7 @@ def add(
     sign_in:
         Sign in to it by your browser (OAuth); with "machine" after it, by the secret of a client and without a person.
     """
-    from agent3.server.registration import add_here
+    from agent3.cli.operations import add_here
 
     results = add_here(_here(where), what, name, credential, _signing_in(sign_in, signing))
     _print({"added": [_added(one) for one in results]}, where, _show_added)
@@ -285,7 +285,7 @@ def remove(agent: str, *, where: Here = Here()) -> None:  # noqa: B008 - frozen
     agent:
         Its id, as agent3 search prints it.
     """
-    from agent3.server.registration import remove_here
+    from agent3.cli.operations import remove_here
 
     remove_here(_here(where), agent)
     _print({"removed": agent}, where, lambda body: print(f"Removed {agent}."))
@@ -503,15 +503,15 @@ def _here(where: Here) -> Settings:
     return _settings(where.config, where.db)
 
 
-def _signing_in(way: bool | Literal["machine"], given: Signing) -> SigningIn | None:
+def _signing_in(way: bool | Literal["machine"], given: Signing) -> SignInWish | None:
     if not way:
         if given != Signing():
             raise SetupError("--client-id, --client-secret-ref, --issuer and --wait are for signing in: add --sign-in.")
         return None
     from agent3.identity.loopback_redirect import AtTerminal
-    from agent3.server.registration import SigningIn
+    from agent3.identity.sign_ins import SignInWish
 
-    return SigningIn(
+    return SignInWish(
         "machine" if way == "machine" else "person",
         AtTerminal(),
         given.client_id,

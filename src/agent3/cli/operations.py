@@ -16,8 +16,11 @@ import msgspec
 
 from agent3.env import REAL
 from agent3.errors import Agent3Error, SetupError, ValidationError
-from agent3.server.build import Server, blob_folder, build, database_url
 from agent3.gateway.dead_letters import Letters, Replayed, Wanted, replay
+from agent3.gateway.registration import Added
+from agent3.identity.sign_ins import SignInWish
+from agent3.protocols.functions.standalone import blob_folder
+from agent3.server.build import Server, build, database_url
 from agent3.server.demo import agents
 from agent3.settings import Settings
 from agent3.storage import Database, open_database
@@ -25,11 +28,13 @@ from agent3.storage import backup as archives
 from agent3.storage.connect import sqlite_path, without_password
 
 __all__ = [
+    "add_here",
     "back_up_here",
     "drop_letters",
     "letter",
     "list_letters",
     "moment",
+    "remove_here",
     "replay_letters",
     "restore_here",
 ]
@@ -37,6 +42,28 @@ __all__ = [
 T = TypeVar("T")
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def add_here(
+    settings: Settings, what: str, name: str | None, credential: str | None, sign_in: SignInWish | None
+) -> list[Added]:
+    """Add everything that ``what`` holds; a running gateway sees it at once."""
+
+    async def work() -> list[Added]:
+        async with build(settings, take_over=False) as server:
+            return await server.registration.add_all(what, name, credential, sign_in=sign_in)
+
+    return asyncio.run(work())
+
+
+def remove_here(settings: Settings, agent: str) -> None:
+    """Remove an agent that was added."""
+
+    async def work() -> None:
+        async with build(settings, take_over=False) as server:
+            await server.registration.remove(agent)
+
+    asyncio.run(work())
 
 
 def list_letters(settings: Settings, wanted: Wanted) -> list[dict[str, Any]]:

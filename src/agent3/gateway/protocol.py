@@ -123,10 +123,9 @@ class Protocol:
 
     async def register(self, found: Found, vault: Vault) -> Agent:
         """The agent, as it describes itself; TargetError where it is not of this protocol or cannot be reached."""
-        secret = await vault.get(found.route.credential) if found.route.credential is not None else None
-        return await self.describe(found.route, secret)
+        return await self.describe(found.route, vault)
 
-    async def describe(self, route: Route, secret: Any = None) -> Agent:
+    async def describe(self, route: Route, vault: Vault) -> Agent:
         """What the agent of a route says of itself now."""
         if self.connector is None:
             raise SetupError(f"This gateway was built without a connector for {self.name}.")

@@ -179,8 +179,7 @@ class Renewals:
     async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
-            secret = await vault.get(route.credential) if route.credential is not None else None
-            found = await self._protocols[route.protocol].describe(route, secret)
+            found = await self._protocols[route.protocol].describe(route, vault)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)

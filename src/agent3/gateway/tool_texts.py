@@ -1,4 +1,4 @@
-"""The words that a model reads: names, descriptions and schemas of the five tools. Apart, because they are prose."""
+"""The texts that a model reads: names, descriptions and schemas of the five tools, apart from the code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ INSTRUCTIONS = (
 )
 
 ARTIFACT_NAME = "Large result"
-ARTIFACT_TEXT = (
-    "A part of a result that was too large to stand in it; the result links to it. Only its caller can read it."
-)
+ARTIFACT_TEXT = "A part that was too large for its result, which links to it. Only the caller of the tool can read it."
 
 
 class ToolText(Struct, frozen=True, kw_only=True):
-    """One tool, in words."""
+    """The texts and the schema of one tool."""
 
     name: str
     title: str
@@ -40,9 +38,9 @@ _AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id
 
 _CALLBACK = {
     "type": "object",
-    "description": "Be told when the call ends or asks; it is answered at once, with its job",
+    "description": "Send a POST when the call ends or asks; the call returns at once, with its job",
     "properties": {
-        "url": {"type": "string", "minLength": 1, "maxLength": 2048, "description": "Where a POST is sent to"},
+        "url": {"type": "string", "minLength": 1, "maxLength": 2048, "description": "Address that gets the POST"},
         "token": {"type": "string", "description": "Sent with it, as Authorization: Bearer"},
         "events": {
             "type": "array",
@@ -50,7 +48,7 @@ _CALLBACK = {
             "minItems": 1,
             "maxItems": len(EVENTS),
             "default": list(EVENTS[:-1]),
-            "description": "What to be told of",
+            "description": "Events that are sent",
         },
     },
     "required": ["url"],
@@ -68,7 +66,7 @@ _METADATA = {
             "default": 30_000,
             "description": "Milliseconds that the call may take",
         },
-        "streaming": {"type": "boolean", "default": False, "description": "Tell progress while it runs"},
+        "streaming": {"type": "boolean", "default": False, "description": "Report progress while it runs"},
         "retries": {
             "type": "integer",
             "minimum": 0,

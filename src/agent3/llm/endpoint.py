@@ -28,7 +28,8 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
-from agent3.identity.secrets import EnvironmentVault, Secret, Vault, redact
+from agent3.identity.redaction import redact
+from agent3.identity.secrets import EnvironmentVault, Secret, Vault
 from agent3.jsonrpc import Frame, SSEParser
 from agent3.llm.port import Reply
 from agent3.security.sanitize import clean_text

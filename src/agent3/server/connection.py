@@ -12,16 +12,16 @@ lane does not want goes to the parser and the app, as if nothing had been tried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agent3.calls.coroutines import Left
-from agent3.observe.logs import get as logger
 from agent3.gateway.lanes import Guest, Lane, Reply
+from agent3.observe.logs import get as logger
 from agent3.server.request_heads import Heads
 
 __all__ = ["patient"]

@@ -23,11 +23,11 @@ from typing import Any
 import uvicorn
 
 from agent3.errors import SetupError
+from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
 from agent3.protocols.functions import LocalAgent
-from agent3.gateway.protocol import Listening
 from agent3.server.announcement import announce
 from agent3.server.app import app
 from agent3.server.build import Server, build, database_url

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent3.model import Part, value_of
-from agent3.protocols.mcp.client.answers import parts_of
+from agent3.protocols.mcp.client.answers import content_to_parts
 
 
 def text(value: str) -> dict[str, Any]:
@@ -29,10 +29,10 @@ def text(value: str) -> dict[str, Any]:
     ],
 )
 def test_a_text_that_repeats_the_structured_content_is_left_out(content: Any, structured: Any, value: Any) -> None:
-    assert value_of(parts_of({"content": content, "structuredContent": structured}, "it")) == value
+    assert value_of(content_to_parts({"content": content, "structuredContent": structured}, "it")) == value
 
 
 @pytest.mark.parametrize("said", ["4", "about 3", "[3]"])
 def test_a_text_that_says_something_else_stays(said: str) -> None:
-    found = parts_of({"content": [text(said)], "structuredContent": {"result": 3}}, "it")
+    found = content_to_parts({"content": [text(said)], "structuredContent": {"result": 3}}, "it")
     assert found == (Part(text=said), Part(data={"result": 3}))

@@ -64,7 +64,7 @@ def client(server: MCPServer) -> Iterator[MCPClient]:
         yield client
 
 
-def eventually(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it never came true"
@@ -145,10 +145,10 @@ def test_the_address_of_a_site_keeps_its_query(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("RF-013-09")
 def test_the_timeout_of_a_remote_tool_reaches_the_server(site: Site, remote: MCPClient) -> None:
-    began, before = time.monotonic(), site.noted().count("cancelled")
+    before = site.noted().count("cancelled")
     told = remote.invoke_tool("hang", timeout=0.3)
     assert (told["status"], told["error"]["code"]) == ("error", "timeout")
-    assert time.monotonic() - began < 5
+    assert told["metadata"]["seconds"] < 25  # without a timeout of its own it would have 30
     eventually(lambda: site.noted().count("cancelled") == before + 1)
 
 
@@ -157,11 +157,11 @@ def test_cancelling_the_async_twin_cancels_the_tool(site: Site, remote: MCPClien
 
     async def story() -> None:
         call = asyncio.ensure_future(remote.invoke_tool_async("hang"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while site.noted().count("hanging") == hanging:
                 await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.wait([call], timeout=10)
+        await asyncio.wait([call], timeout=60)
         assert call.cancelled()
 
     asyncio.run(story())
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_says_so_at_once() -> None:
         client.connect_to_server("http://127.0.0.1:9/mcp")
     with pytest.raises(Unavailable, match="'no-such-program' cannot be started"):
         client.connect_to_server("no-such-program --flag")
-    with pytest.raises(SetupError, match="'ftp' addresses are not known"):
+    with pytest.raises(SetupError, match="'ftp' addresses are not supported"):
         client.connect_to_server("ftp://example.com")
     with pytest.raises(SetupError, match="got int"):
         client.connect_to_server(5)  # type: ignore[arg-type]
@@ -344,23 +344,23 @@ def test_one_idempotency_key_runs_a_tool_once(server: MCPServer, client: MCPClie
 @pytest.mark.requirement("RF-013-10")
 def test_calls_beyond_the_limit_of_a_server_wait_in_their_order(server: MCPServer) -> None:
     running, most, order = 0, 0, []
-    lock = threading.Lock()
+    lock, pair = threading.Lock(), threading.Barrier(2)
 
-    def slow(number: int) -> int:
+    def meet(number: int) -> int:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
             order.append(number)
-        time.sleep(0.01)
+        pair.wait(60)  # two of them run together, or none comes any further
         with lock:
             running -= 1
         return number
 
-    server.tool(slow)
+    server.tool(meet)
     with MCPClient(max_concurrent=2) as client:
         client.connect_to_server(server)
-        told = client.invoke_batch([("slow", {"number": number}) for number in range(12)], concurrency=12)
+        told = client.invoke_batch([("meet", {"number": number}) for number in range(12)], concurrency=12)
     assert [one["result"] for one in told] == list(range(12))
     assert most == 2
     assert sorted(order[:4]) == [0, 1, 2, 3]
@@ -370,9 +370,9 @@ def test_a_tool_that_calls_another_does_not_wait_for_its_own_place(server: MCPSe
     client = MCPClient(max_concurrent=1)
     client.connect_to_server(server)
     server.register_tool(
-        ToolDefinition(name="outer"), lambda: client.invoke_tool("find", {"city": "Rome"}, timeout=10)["result"]
+        ToolDefinition(name="outer"), lambda: client.invoke_tool("find", {"city": "Rome"}, timeout=60)["result"]
     )
-    assert client.invoke_tool("outer", timeout=10)["result"]["hotel"] == "Grand Hotel Rome"
+    assert client.invoke_tool("outer", timeout=60)["result"]["hotel"] == "Grand Hotel Rome"
 
 
 def test_waiting_for_a_place_counts_as_time(server: MCPServer) -> None:
@@ -380,17 +380,17 @@ def test_waiting_for_a_place_counts_as_time(server: MCPServer) -> None:
 
     def hold() -> None:
         began.set()
-        go.wait(20)
+        go.wait(120)
 
     server.register_tool(ToolDefinition(name="hold"), hold)
     client = MCPClient(max_concurrent=1)
     client.connect_to_server(server)
     with ThreadPoolExecutor(1) as threads:
         holding = threads.submit(client.invoke_tool, "hold")
-        assert began.wait(10)
+        assert began.wait(60)
         told = client.invoke_tool("find", {"city": "Rome"}, timeout=0.1)
         go.set()
-        holding.result(10)
+        holding.result(60)
     assert (told["status"], told["error"]["code"]) == ("error", "timeout")
     assert "was busy" in told["error"]["message"]
 
@@ -428,7 +428,7 @@ def test_a_tool_of_this_process_that_asks_is_answered(server: MCPServer, client:
 def test_a_remote_task_is_waited_for(remote: MCPClient) -> None:
     told = remote.invoke_tool("task")
     assert told["status"] == "working"
-    assert remote.wait(told["job"], timeout=20)["result"] == "baked None"
+    assert remote.wait(told["job"], timeout=120)["result"] == "baked None"
 
 
 # Tools that fail in our own words
@@ -577,13 +577,13 @@ def test_after_a_kill_a_plan_goes_on_and_no_finished_step_is_repeated(tmp_path: 
     script.write_text(SCRIPT)
     first = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path)
     try:
-        eventually(lambda: "third" in notes(file), 30)
+        eventually(lambda: "third" in notes(file), 120)
     finally:
         first.kill()
-        first.wait(10)
+        first.wait(60)
     (tmp_path / "go").touch()
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "success\n['first', 'first second', 'first second third', 'first second third fourth']\n"
     assert notes(file) == ["first", "second", "third", "third", "fourth"]
@@ -740,19 +740,22 @@ def test_a_conversation_ends_at_its_caps(server: MCPServer, caps: dict[str, Any]
 
 
 def test_without_parallel_a_model_gets_one_call_at_a_time(server: MCPServer) -> None:
-    running = most = 0
+    running = most = expected = 0
+    together = asyncio.Event()
 
-    async def slow() -> None:
+    async def meet() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.02)
+        if running == expected:
+            together.set()
+        await asyncio.wait_for(together.wait(), 60)
         running -= 1
 
-    server.register_tool(ToolDefinition(name="slow"), slow)
+    server.register_tool(ToolDefinition(name="meet"), meet)
     for parallel, expected in ((False, 1), (True, 3)):
-        most = 0
-        with MCPClient(Scripted([ToolCall("", "slow", {})] * 3, "Done.")) as client:
+        most, together = 0, asyncio.Event()
+        with MCPClient(Scripted([ToolCall("", "meet", {})] * 3, "Done.")) as client:
             client.connect_to_server(server)
             client.ask("Go", parallel=parallel)
         assert most == expected
@@ -768,5 +771,5 @@ def test_ask_needs_a_model_and_has_an_async_twin(server: MCPServer) -> None:
 
 def test_the_client_loads_no_sdk_until_a_server_is_elsewhere() -> None:
     code = "import sys, agent3; agent3.MCPClient(); print(any(one in sys.modules for one in ('mcp', 'mcp_types')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout == "False\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.began = threading.Event()
         self.ended: list[str] = []
         self.agent = LocalAgent("Worker", description="Works for tests")
         for one in (self.hold, self.ask, self.quick, self.big, self.fail):
@@ -47,6 +49,7 @@ class Worker:
     async def hold(self, ctx: Context, message: str) -> str:
         """Hold until the gate opens."""
         ctx.status("holding")
+        self.began.set()
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
@@ -98,7 +101,7 @@ class Wire:
         return await self("tools/call", name="agent3_call", arguments=arguments, **more)
 
     async def until(self, task: str, *statuses: str) -> dict[str, Any]:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while (told := await self("tasks/get", taskId=task))["status"] not in statuses:
                 await asyncio.sleep(0.02)
             return told
@@ -109,12 +112,23 @@ def worker() -> Worker:
     return Worker()
 
 
+CLIENTS = tuple(Client(name, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}") for name, key in KEYS.items())
+
+
 @pytest.fixture(scope="module")
 def house(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
-    clients = tuple(Client(name, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}") for name, key in KEYS.items())
-    settings = Settings(clients=clients, limits=Limits(per_minute=0), calls=Calls(task_seconds=0.2))
+    settings = Settings(clients=CLIENTS, limits=Limits(per_minute=0), calls=Calls(task_seconds=0.2))
     with hosted(tmp_path_factory.mktemp("tools"), [worker.agent], settings) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hosted, Worker]]:
+    """A gateway that makes a call a task only after two minutes, for what has to happen before."""
+    worker = Worker()
+    settings = Settings(clients=CLIENTS, limits=Limits(per_minute=0), calls=Calls(task_seconds=120.0))
+    with hosted(tmp_path_factory.mktemp("patient"), [worker.agent], settings) as running:
+        yield running, worker
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +147,7 @@ async def speaking(house: Hosted, who: str = "alice", capabilities: dict[str, An
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 40)
+        await asyncio.wait_for(story, 240)
 
     asyncio.run(bounded())
 
@@ -189,7 +203,11 @@ def test_a_long_call_is_a_task_that_ends_with_the_response_of_a_short_one(house:
     run(story())
 
 
-def test_a_short_call_is_answered_at_once_also_to_a_client_that_follows_tasks(house: Hosted) -> None:
+def test_a_short_call_is_answered_at_once_also_to_a_client_that_follows_tasks(
+    patient: tuple[Hosted, Worker],
+) -> None:
+    house, _ = patient
+
     async def story() -> None:
         async with speaking(house) as say, speaking(house, capabilities={}) as plain:
             quick, same = [await one.call("quick", {"text": "hi"}) for one in (say, plain)]
@@ -228,7 +246,9 @@ def test_a_task_asks_and_goes_on_with_the_answer(house: Hosted, worker: Worker) 
     run(story())
 
 
-def test_a_question_that_comes_at_once_is_asked_in_place(house: Hosted, worker: Worker) -> None:
+def test_a_question_that_comes_at_once_is_asked_in_place(patient: tuple[Hosted, Worker]) -> None:
+    house, worker = patient
+
     async def story() -> None:
         await asyncio.to_thread(house.run, worker.open())
         async with speaking(house, capabilities=ASKED) as say:
@@ -253,14 +273,17 @@ def test_cancelling_a_task_reaches_its_target(house: Hosted, worker: Worker) -> 
     run(story())
 
 
-def test_a_client_that_gives_up_before_there_is_a_task_cancels_the_call(house: Hosted, worker: Worker) -> None:
+def test_a_client_that_gives_up_before_there_is_a_task_cancels_the_call(patient: tuple[Hosted, Worker]) -> None:
+    house, worker = patient
+
     async def story() -> None:
+        await asyncio.to_thread(house.run, worker.close())
         async with speaking(house) as say:
             waiting = asyncio.create_task(say.call("hold", {"message": "x"}))
-            await asyncio.wait([waiting], timeout=0.1)
+            assert await asyncio.to_thread(worker.began.wait, 60)
             waiting.cancel()
             await asyncio.wait([waiting])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while worker.ended != ["cancelled"]:
                     await asyncio.sleep(0.02)
 

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import hmac
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -31,7 +30,8 @@ from agent3.env import SeededEnv
 from agent3.errors import CapabilityNotFound, Conflict, RateLimited, SetupError, Unauthenticated
 from agent3.model import LOCAL, Answer, Artifact, Done, Failed, Needs, Outcome, Part, Principal
 from agent3.observe.metrics import METRICS
-from agent3.protocols.mcp.library.catalogue import newness
+from agent3.protocols.functions.functions import LocalAgent
+from agent3.protocols.mcp.library.catalogue import version_key
 from agent3.protocols.mcp.library.server import DEPRECATED, TRACE
 
 FLIGHTS = ToolDefinition(
@@ -158,17 +158,16 @@ def test_a_tool_that_takes_too_long_is_cancelled_and_its_caller_told(server: MCP
 
     async def sleeper() -> None:
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
     server.register_tool(ToolDefinition(name="sleeper", timeout=0.05), sleeper)
-    began = time.monotonic()
     told = client.invoke_tool("sleeper")
     assert (told["status"], told["error"]["code"]) == ("error", "timeout")
     assert cancelled.is_set()
-    assert time.monotonic() - began < 15
+    assert told["metadata"]["seconds"] < 25  # without a timeout of its own it would have 30
 
 
 def test_a_tool_that_asks_tells_its_question(server: MCPServer, client: MCPClient) -> None:
@@ -467,7 +466,7 @@ def test_whoever_finds_the_queue_full_is_in_the_ledger() -> None:
     server.register_tool(ToolDefinition(name="work"), work)
 
     async def story() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             first = asyncio.ensure_future(server.call_tool_async("work", {}, LOCAL))
             await began.wait()
             assert failure(await server.call_tool_async("work", {}, DESK)).code == "rate_limited"
@@ -523,9 +522,10 @@ def test_a_server_runs_no_more_than_it_may_and_serves_its_callers_by_turns() -> 
             asyncio.ensure_future(server.call_tool_async("work", {"who": who}, Principal(who)))
             for who in ["greedy"] * 20 + ["modest"] * 3
         ]
-        await asyncio.sleep(0.05)
-        go.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
+            while len(running) < 2:  # the others wait by then: nothing comes before their places
+                await asyncio.sleep(0.001)
+            go.set()
             for outcome in await asyncio.gather(*calls):
                 done(outcome)
 
@@ -545,7 +545,7 @@ def test_a_tool_that_calls_another_of_its_server_does_not_wait_for_itself() -> N
     def outer() -> str:
         return done(server.call_tool("inner", {})).parts[0].text or ""
 
-    server.register_tool(ToolDefinition(name="outer", timeout=20), outer)
+    server.register_tool(ToolDefinition(name="outer", timeout=60), outer)
     try:
         assert done(server.call_tool("outer", {})).parts[0].text == "inside"
     finally:
@@ -741,8 +741,8 @@ def test_a_pinned_definition_is_called_as_long_as_it_is_the_same(server: MCPServ
 def test_versions_are_compared_as_people_read_them() -> None:
     rising = ["0.9", "1.0-alpha", "1.0-beta", "1", "1.0.1", "1.9", "v1.10", "2.0rc1", "2.0", "10", "2026.7.28"]
     falling = rising[::-1]
-    assert sorted(falling, key=newness) == rising
-    assert newness("2") == newness("2.0.0") == newness("v2+build.7")
+    assert sorted(falling, key=version_key) == rising
+    assert version_key("2") == version_key("2.0.0") == version_key("v2+build.7")
 
 
 def test_a_version_must_not_look_like_a_digest() -> None:
@@ -783,14 +783,14 @@ def test_a_deprecated_tool_warns_with_each_result_and_is_refused_after_its_sunse
     try:
         assert done(server.call_tool("quote", {})).meta[DEPRECATED] == told
         assert DEPRECATED not in done(server.call_tool("new_quote", {})).meta
-        before = server.fingerprint(LOCAL)
+        before = server._runner.fingerprint(LOCAL)
         env.advance(3_600)
         refusal = failure(server.call_tool("quote", {}))
         assert refusal.code == CapabilityNotFound.code
-        assert refusal.message == "Tool 'quote' in version 1 is gone since 2027-01-01. Use 'new_quote' instead."
+        assert refusal.message == "Tool 'quote' in version 1 was retired at 2027-01-01. Use 'new_quote' instead."
         assert refusal.data["replacement"] == "new_quote"
         assert [one.name for one in server.list_tools()] == ["new_quote"]
-        assert server.fingerprint(LOCAL) != before
+        assert server._runner.fingerprint(LOCAL) != before
         client = MCPClient()
         client.connect_to_server(server)
         with pytest.raises(CapabilityNotFound):
@@ -815,19 +815,32 @@ def test_whoever_watches_hears_of_every_change(server: MCPServer) -> None:
     assert heard == [2, 2, 1]
 
 
-def test_ten_thousand_tools_are_registered_within_a_second() -> None:
+def test_ten_thousand_tools_are_registered_without_reading_their_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled schema takes 100 µs and a function that is read a millisecond: both wait for the first call."""
+    read: list[str] = []
+    add = LocalAgent.add
+
+    def count(self: LocalAgent, *given: Any, **options: Any) -> Any:
+        read.append(options["name"])
+        return add(self, *given, **options)
+
+    def compiled(*given: Any) -> Any:
+        raise AssertionError("a schema was compiled")
+
     server = MCPServer(name="large")
     definitions = [
         ToolDefinition(name=f"tool_{number}", description="One of many", parameters=FLIGHTS.parameters)
         for number in range(10_000)
     ]
-    began = time.process_time()
-    for definition in definitions:
-        server.register_tool(definition, search_flights)
-    took = time.process_time() - began
+    monkeypatch.setattr(LocalAgent, "add", count)
+    with monkeypatch.context() as patched:
+        patched.setattr("agent3.protocols.mcp.library.server.schema.compile", compiled)
+        for definition in definitions:
+            server.register_tool(definition, search_flights)
     try:
-        assert took < 1.0
         assert len(server.list_tools()) == 10_000
+        assert read == []
         assert done(server.call_tool("tool_9999", GIVEN)).parts
+        assert read == ["tool_9999@1"]
     finally:
         server.close()

@@ -22,7 +22,7 @@ from agent3 import jsonrpc
 from agent3.env import Env
 from agent3.errors import Agent3Error, SecurityError, TargetRefused
 from agent3.identity.secrets import Secret
-from agent3.protocols.mcp.client.channels import Authorization, Exchange, HTTPChannel
+from agent3.protocols.mcp.client.channels import Authorization, HTTPChannel, PendingRequest
 from agent3.protocols.mcp.client.oauth import (
     Memory,
     OAuth,
@@ -34,6 +34,7 @@ from agent3.protocols.mcp.client.oauth import (
 )
 from agent3.protocols.mcp.client.upstream import Upstream, Upstreams
 from agent3.security.outbound import Gate, Policy
+from tests.support.movable_loop import advance, run_movable
 from tests.support.oauth_house import House, standing
 
 BACK = "http://localhost:3000/callback"
@@ -42,7 +43,7 @@ HIDDEN = Secret("the-secret-of-the-house")
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 30)
+        await asyncio.wait_for(story, 240)
 
     asyncio.run(bounded())
 
@@ -58,7 +59,7 @@ async def reached(house: House, by: Authorization, **policy: Any) -> AsyncIterat
 
 
 async def call(upstream: Upstream, name: str = "read") -> dict[str, Any]:
-    return await upstream.request("tools/call", {"name": name, "arguments": {}}, Exchange)
+    return await upstream.request("tools/call", {"name": name, "arguments": {}}, PendingRequest)
 
 
 def ours(house: House, **more: Any) -> OAuth:
@@ -227,16 +228,16 @@ def test_a_person_may_take_longer_than_a_server_may_be_silent() -> None:
             gate = Gate(Policy(allow_loopback=True))
 
             async def slowly(url: str) -> str:
-                await asyncio.sleep(0.4)
+                advance(5_000)
                 return str(await agreeing(gate)(url))
 
             channel = HTTPChannel(gate, house.url, authorization=authorization_code(house.url, slowly, redirect=BACK))
             body = jsonrpc.request(1, "server/discover", {})
-            async with Exchange(idle=0.3) as exchange:
-                assert await channel.request(1, body, {}, exchange)
+            async with PendingRequest(idle=1_000) as pending:
+                assert await channel.request(1, body, {}, pending)
             await gate.aclose()
 
-    run(story())
+    run_movable(story())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +37,7 @@ from agent3.definitions import ToolDeprecation
 from agent3.env import REAL
 from agent3.errors import SetupError
 from agent3.model import Artifact, Part, Principal
+from agent3.protocols.mcp.door.handlers import RequestHandlers
 from agent3.protocols.mcp.library.server import DEPRECATED, TRACE
 from tests.support.mcp_serving import MODERN, modern_request
 
@@ -48,7 +48,7 @@ KEY = "an api key of thirty-two bytes, or more"
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 60))
+    asyncio.run(asyncio.wait_for(story, 240))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def around(app: ASGIApp) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         web.should_exit = True
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)
         listener.close()
 
 
@@ -175,7 +175,7 @@ def test_one_app_is_served_in_two_loops_at_once_and_after_each_other(server: MCP
     run(story())
     other.join(30)
     assert not other.is_alive()
-    assert len(app._rooms) <= 1
+    assert len(app._doors) <= 1
 
 
 def test_an_app_around_may_end_it_in_good_order(server: MCPServer) -> None:
@@ -185,8 +185,8 @@ def test_an_app_around_may_end_it_in_good_order(server: MCPServer) -> None:
         app = Starlette(routes=[Mount("/tools", app=endpoint)], lifespan=endpoint.lifespan)
         async with around(app) as base:
             await use(f"{base}/tools/mcp", MODERN)
-            assert endpoint._rooms
-        assert not endpoint._rooms
+            assert endpoint._doors
+        assert not endpoint._doors
 
     run(story())
 
@@ -238,7 +238,7 @@ def test_it_is_served_over_stdio(script: Path, era: str, how: str) -> None:
             assert (await client.call_tool("add", {"a": 2})).content
             if era == "legacy":
                 await client.call_tool("grow", {})
-                assert await asyncio.wait_for(news.get(), 20) == "notifications/tools/list_changed"
+                assert await asyncio.wait_for(news.get(), 60) == "notifications/tools/list_changed"
             assert not (await client.call_tool("shout", {"text": "hi"})).is_error
 
     run(story())
@@ -247,7 +247,7 @@ def test_it_is_served_over_stdio(script: Path, era: str, how: str) -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_program_serves_until_it_is_told_to_stop(script: Path, name: str) -> None:
     with subprocess.Popen([sys.executable, str(script), "http"], stderr=subprocess.PIPE, text=True) as process:
-        bound = threading.Timer(60, process.kill)
+        bound = threading.Timer(240, process.kill)
         bound.start()
         try:
             assert process.stderr is not None
@@ -260,7 +260,7 @@ def test_a_program_serves_until_it_is_told_to_stop(script: Path, name: str) -> N
 
             run(story())
             os.kill(process.pid, getattr(signal, name))
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
             assert process.stderr.read() == ""
         finally:
             bound.cancel()
@@ -450,14 +450,19 @@ def test_a_legacy_session_hears_of_tools_that_come_and_go(server: MCPServer) -> 
 
     async def story(url: str) -> None:
         async with Client(url, mode="legacy", message_handler=hearing(news)) as client:
-            await client.list_tools()
+            while news.empty():  # what is told before the client's stream stands is lost
+                server.register_tool(ToolDefinition(name="probe"), lambda: "here")
+                server.unregister("probe")
+                await asyncio.sleep(0.1)
             for change, left in (
                 (lambda: server.register_tool(ToolDefinition(name="new"), lambda: "here"), ["add", "new", "shout"]),
                 (lambda: server.unregister("new"), ["add", "shout"]),
             ):
                 threading.Thread(target=change).start()
-                assert await asyncio.wait_for(news.get(), 20) == "notifications/tools/list_changed"
-                assert [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools] == left
+                names: list[str] = []
+                while names != left:
+                    assert await asyncio.wait_for(news.get(), 60) == "notifications/tools/list_changed"
+                    names = [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
 
     with server.listening() as url:
         run(story(url))
@@ -469,7 +474,7 @@ def test_a_modern_stream_hears_of_tools_that_come_and_go(server: MCPServer, moun
     async def story(url: str) -> None:
         async with Client(url, mode=MODERN) as client, client.listen(tools_list_changed=True) as stream:
             server.register_tool(ToolDefinition(name="new"), lambda: "here")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 event = await anext(aiter(stream))
             assert "Tools" in type(event).__name__
             names = [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
@@ -640,10 +645,10 @@ def test_a_client_that_leaves_cancels_its_call(server: MCPServer, mounted: bool)
                 await answer.read()
             asked = modern_request("tools/call", {"name": "hang", "arguments": {}})
             call = asyncio.create_task(http.post(url, **asked).__aenter__())
-            assert await asyncio.to_thread(begun.wait, 20)
+            assert await asyncio.to_thread(begun.wait, 60)
             call.cancel()
             await asyncio.wait([call])
-        assert await asyncio.to_thread(cancelled.wait, 20)
+        assert await asyncio.to_thread(cancelled.wait, 60)
 
     async def inside() -> None:
         async with around(server.asgi()) as base:
@@ -656,34 +661,42 @@ def test_a_client_that_leaves_cancels_its_call(server: MCPServer, mounted: bool)
         run(story(url))
 
 
-def test_ten_thousand_tools_come_in_pages_that_are_made_once(server: MCPServer) -> None:
+def test_ten_thousand_tools_come_in_pages_that_are_made_once(
+    server: MCPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings: list[Any] = []
+    make = RequestHandlers.list_tools
+
+    async def list_tools(self: RequestHandlers, ctx: Any, params: Any) -> wire.ListToolsResult:
+        listings.append(params)
+        return await make(self, ctx, params)
+
+    monkeypatch.setattr(RequestHandlers, "list_tools", list_tools)
     parameters = [ToolParameter(name="origin", required=True)]
     for number in range(10_000):
         server.register_tool(ToolDefinition(name=f"tool_{number:05d}", parameters=parameters), lambda origin: origin)
 
-    async def pages(http: aiohttp.ClientSession, url: str) -> tuple[list[str], float]:
+    async def pages(http: aiohttp.ClientSession, url: str) -> list[str]:
         names: list[str] = []
         cursor: dict[str, str] = {}
-        spent = 0.0
         while True:
-            began = time.monotonic()
             async with http.post(url, **modern_request("tools/list", cursor)) as answer:
                 body = await answer.json()
-            spent += time.monotonic() - began
             names += [tool["name"] for tool in body["result"]["tools"]]
             if "nextCursor" not in body["result"]:
-                return names, spent
+                return names
             cursor = {"cursor": body["result"]["nextCursor"]}
 
     async def story(url: str) -> None:
         async with aiohttp.ClientSession() as http:
-            first, made = await pages(http, url)
-            again, kept = await pages(http, url)
+            first = await pages(http, url)
+            made = len(listings)
+            assert made == 21
             assert len(set(first)) == 10_002
-            assert again == first
-            assert kept < made
+            assert await pages(http, url) == first
+            assert len(listings) == made
             server.unregister("tool_00000")
-            assert len((await pages(http, url))[0]) == 10_001
+            assert len(await pages(http, url)) == 10_001
 
     with server.listening() as url:
         run(story(url))

@@ -1,16 +1,14 @@
-"""``sealing``: gives the connector the secret that the route refers to, and takes it out of whatever comes back."""
+"""``sealing``: gives the connector the secrets that the route refers to, and takes them out of whatever comes back."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from agent3.calls.step import Aim, Parts, Step
 from agent3.errors import Agent3Error, CallTimeout, TargetError
-from agent3.identity.secrets import Secret, redact, redact_outcome
-from agent3.model import Call, Done, Event, Handler, Outcome
-from agent3.security.sanitize import rewrite_value
+from agent3.identity.redaction import redact, redact_error, redact_event, redact_outcome
+from agent3.identity.secret_refs import open_route
+from agent3.model import Call, Event, Handler, Outcome, Route
 
 __all__ = ["Sealing"]
 
@@ -24,43 +22,34 @@ class Sealing(Step):
         self._vault = parts.vault
 
     def idle(self, aim: Aim) -> bool:
-        return aim.entry == "start" and all(route.credential is None for route in aim.capability.routes)
+        return aim.entry == "start" and not any(map(_is_sealed, aim.capability.routes))
 
     def around(self, inner: Handler) -> Handler:
         async def sealed(call: Call) -> Outcome:
-            reference = call.route.credential if call.route is not None else None
-            if reference is None:
+            if call.route is None or not _is_sealed(call.route):
                 return await inner(call)
-            secret = await self._vault.get(reference)
-            live = call.live
+            opened = await open_route(call.route, self._vault)
+            hidden, live = opened.hidden, call.live
             before = live.filters
-            live.filters = (_redacting(secret), *before)
+
+            def hide(event: Event) -> Event:
+                return redact_event(event, hidden)
+
+            live.filters = (hide, *before)
             try:
-                outcome = await inner(replace(call, secret=secret))
+                outcome = await inner(replace(call, route=opened.route, secret=opened.secret))
             except Agent3Error as error:
-                error.message = redact(error.message, [secret])
-                error.args = (error.message,)
-                error.data = rewrite_value(error.data, lambda text: redact(text, [secret]))
-                raise error from None
+                raise redact_error(error, hidden) from None
             except Exception as error:  # noqa: BLE001 - whatever a target raises may quote the secret
                 kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
-                raise kind(redact(f"{call.agent} failed: {type(error).__name__}: {error}", [secret])) from None
+                raise kind(redact(f"{call.agent} failed: {type(error).__name__}: {error}", hidden)) from None
             finally:
                 live.filters = before
-            return redact_outcome(outcome, [secret])
+            return redact_outcome(outcome, hidden)
 
         return sealed
 
 
-def _redacting(secret: Secret) -> Callable[[Event], Event]:
-    def clean(event: Event) -> Event:
-        inside = redact_outcome(Done(event.parts), [secret])
-        return replace(
-            event,
-            text=redact(event.text, [secret]) if event.text else event.text,
-            name=redact(event.name, [secret]) if event.name else event.name,
-            data=rewrite_value(event.data, lambda text: redact(text, [secret])),
-            parts=inside.parts if isinstance(inside, Done) else event.parts,
-        )
-
-    return clean
+def _is_sealed(route: Route) -> bool:
+    """Whether a route refers to a secret, beside its address or in it."""
+    return route.credential is not None or "env:" in route.address or "${" in route.address

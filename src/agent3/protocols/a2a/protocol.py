@@ -10,11 +10,12 @@ from starlette.types import Scope
 
 from agent3.calls.outbox import KEY
 from agent3.definitions import AgentCard
-from agent3.errors import SetupError, TargetRefused
+from agent3.errors import Agent3Error, SetupError, TargetRefused
 from agent3.gateway.protocol import Door, Found, Given, Listening, Protocol, Services
 from agent3.gateway.registration import named_credential
-from agent3.identity.secret_refs import check_query
-from agent3.identity.secrets import EnvironmentVault, Secret, Vault
+from agent3.identity.redaction import redact_agent, redact_error
+from agent3.identity.secret_refs import check_query, open_route
+from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Route
 from agent3.protocols.a2a.cards.cards import interfaces
@@ -39,7 +40,7 @@ class A2A(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self.connector = A2AConnector(services.policy, vault=services.vault, env=services.env)
+        self.connector = A2AConnector(services.policy, env=services.env)
 
     # agent3 add
 
@@ -70,8 +71,15 @@ class A2A(Protocol):
             error.data["signIn"] = False  # how one signs in stands in its card, which it does not show
             raise
 
-    async def describe(self, route: Route, secret: Secret | None = None) -> Agent:
-        return await self.connector.describe(route.address, secret=secret, route=route, registered=True)
+    async def describe(self, route: Route, vault: Vault) -> Agent:
+        opened = await open_route(route, vault)
+        try:
+            agent = await self.connector.describe(
+                opened.route.address, secret=opened.secret, route=route, registered=True
+            )
+        except Agent3Error as error:
+            raise redact_error(error, opened.hidden) from None
+        return redact_agent(agent, opened.hidden)
 
     def speaks_at(self, agent: Agent, address: str) -> bool:
         offered = {interface.url.rstrip("/") for interface, _ in interfaces(AgentCard.from_wire(agent.card))}

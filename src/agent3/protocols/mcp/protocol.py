@@ -14,19 +14,21 @@ from msgspec.structs import replace
 from starlette.routing import Route as Path_
 from starlette.types import Scope
 
-from agent3.errors import SetupError, TargetError, TargetRefused
+from agent3.errors import Agent3Error, SetupError, TargetError, TargetRefused
 from agent3.gateway.lanes import Lane
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.gateway.registration import named_credential
 from agent3.identity.doorkeeper import is_loopback
-from agent3.identity.secret_refs import check_query, check_words, holds_secret, names_secret, variable
-from agent3.identity.secrets import Secret, Vault
+from agent3.identity.redaction import redact_agent, redact_error
+from agent3.identity.secret_detection import holds_secret, names_secret, variable
+from agent3.identity.secret_refs import check_query, check_words, open_route
+from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import LOCAL, Agent, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.processes import Command
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
-from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, MCPDoor
+from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
 from agent3.protocols.mcp.door.toolset import ToolSet
@@ -48,7 +50,6 @@ class MCP(Protocol):
         super().__init__(services)
         self.connector = MCPConnector(
             services.policy,
-            vault=services.vault,
             idle=services.settings.calls.attempt_timeout,
             on_change=self._on_change,
             env=services.env,
@@ -90,16 +91,15 @@ class MCP(Protocol):
     async def register(self, found: Found, vault: Vault) -> Agent:
         """The server at an address, or at ``/mcp`` below it: people give the address of a site as often."""
         route = found.route
-        secret = await vault.get(route.credential) if route.credential is not None else None
         try:
-            return await self.describe(route, secret)
+            return await self.describe(route, vault)
         except TargetError as error:
             if route.address.startswith("stdio:") or urlsplit(route.address).path not in ("", "/"):
                 raise
             bare, question, query = route.address.partition("?")
             endpoint = f"{bare.rstrip('/')}/mcp{question}{query}"
             try:
-                return await self.describe(replace(route, address=endpoint), secret)
+                return await self.describe(replace(route, address=endpoint), vault)
             except TargetRefused as refused:
                 if refused.data.get("status") != 401:
                     raise error from None
@@ -108,8 +108,15 @@ class MCP(Protocol):
             except TargetError:
                 raise error from None
 
-    async def describe(self, route: Route, secret: Secret | None = None) -> Agent:
-        return await self.connector.describe(route.address, secret=secret, route=route, registered=True)
+    async def describe(self, route: Route, vault: Vault) -> Agent:
+        opened = await open_route(route, vault)
+        try:
+            agent = await self.connector.describe(
+                opened.route.address, secret=opened.secret, route=route, registered=True
+            )
+        except Agent3Error as error:
+            raise redact_error(error, opened.hidden) from None
+        return redact_agent(agent, opened.hidden)
 
     async def sign_in(self, found: Found, wish: SignInWish, refusal: TargetRefused | None) -> SignInEntry | None:
         """The address that refused says where one signs in, when it is asked with the sign-in begun."""
@@ -122,28 +129,27 @@ class MCP(Protocol):
 
     # Doors
 
-    def door(self, tools: ToolSet, **options: Any) -> MCPDoor:
-        """An MCP door with the hosts, origins and bounds of the gateway; ``options`` are MCPDoor's own."""
+    def door(self, tools: ToolSet, **more: Any) -> MCPDoor:
+        """An MCP door with the hosts, origins and bounds of the gateway; ``more`` are DoorOptions."""
         settings = self.services.settings.server
         bound = settings.host if ":" not in settings.host else f"[{settings.host}]"
         hosts = [*LOOPBACK_HOSTS, bound, f"{bound}:*", *settings.allowed_hosts]
         if not is_loopback(settings.host) and not settings.allowed_hosts:
             hosts = ["*"]  # bound to the network every caller shows a key, and nobody told us our names
-        return MCPDoor(
-            tools,
+        options = DoorOptions(
             allowed_hosts=hosts,
             allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
             max_body=settings.max_body,
-            env=self.services.env,
-            **options,
+            **more,
         )
+        return MCPDoor(tools, options, env=self.services.env)
 
     def doors(self) -> Sequence[Door]:
         services = self.services
         front = self.door(
             GatewayTools(services.gateway), principal=services.doorkeeper, instructions=INSTRUCTIONS
         )
-        agents = AgentEndpoints(services, self, front)
+        agents = AgentEndpoints(services, self.connector, front, self.door)
         lane = FastLane(front, env=services.env)
 
         def lane_of(path: str) -> Lane | None:

@@ -8,7 +8,6 @@ sentence. Input, retries and deadlines are the business of the call chain: what 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,6 +48,7 @@ from agent3.model import (
     Question,
     Route,
     Usage,
+    agent_id,
     text_of,
 )
 from agent3.protocols.nlweb.commands import Resolution
@@ -58,7 +58,7 @@ from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
 from agent3.schema import compile as compile_schema
 
-__all__ = ["COMMAND", "NLWebConnector", "agent_id", "agent_of", "interface_of", "owner_of"]
+__all__ = ["COMMAND", "NLWebConnector", "agent_of", "interface_of", "owner_of"]
 
 COMMAND = "command"
 """The capability that takes a sentence and finds the action that it means."""
@@ -295,7 +295,7 @@ def agent_of(interface: NLWebInterface) -> Agent:
     """
     login = Login.of(interface)
     Pace.of(interface)
-    route = Route("nlweb", interface.base_url, meta={"interface": agent_id(interface.interface_id)})
+    route = Route("nlweb", interface.base_url, meta={"interface": agent_id(interface.interface_id, "website")})
     untrusted = interface.metadata.get("untrusted") or ()
     capabilities, phrases = [], []
     for name in interface.actions:
@@ -332,7 +332,7 @@ def agent_of(interface: NLWebInterface) -> Agent:
             )
         )
     return Agent(
-        id=agent_id(interface.interface_id),
+        id=agent_id(interface.interface_id, "website"),
         name=interface.name,
         description=interface.description,
         version=interface.version,
@@ -357,11 +357,6 @@ _COMMAND_INPUT = {
     "required": ["text"],
     "additionalProperties": False,
 }
-
-
-def agent_id(name: str) -> str:
-    """A name as an id: lower-case letters, digits, ``.``, ``_`` and ``-``."""
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or "website"
 
 
 def interface_of(agent: Agent) -> NLWebInterface:

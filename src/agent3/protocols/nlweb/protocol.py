@@ -33,6 +33,7 @@ class NLWeb(Protocol):
     """Websites. No browser starts before the first visit; without the extra ``browser`` only the visits fail."""
 
     name = "nlweb"
+    connector: NLWebConnector
 
     def __init__(self, services: Services):
         super().__init__(services)

@@ -74,7 +74,7 @@ class GatewayHost:
             card = card_of(agent, self._gateway.offered(agent, principal))
         if not self._schemes:
             return card
-        security = [{name: []} for name in self._schemes]
+        security: list[dict[str, list[str]]] = [{name: []} for name in self._schemes]
         return card.model_copy(update={"security_schemes": self._schemes, "security": security})
 
     async def _find_agent(

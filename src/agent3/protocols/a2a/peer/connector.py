@@ -30,7 +30,8 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
-from agent3.identity.secrets import Secret, redact_event, redact_outcome
+from agent3.identity.redaction import redact_event, redact_outcome
+from agent3.identity.secrets import Secret
 from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
@@ -39,7 +40,6 @@ from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
 from agent3.protocols.a2a.peer.description import (
     GIVEN,
     SIGNATURE,
-    agent_id,
     describe_agent,
     source_of,
     takes_free_input,
@@ -65,7 +65,7 @@ from agent3.protocols.a2a.wire.types import (
 )
 from agent3.security.outbound import Gate, Policy
 
-__all__ = ["DEADLINE_HEADER", "GIVEN", "SIGNATURE", "A2AConnector", "agent_id"]
+__all__ = ["DEADLINE_HEADER", "GIVEN", "SIGNATURE", "A2AConnector"]
 
 log = logger("a2a.client")
 

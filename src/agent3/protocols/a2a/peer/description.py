@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,12 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.definitions import AgentCapability
-from agent3.model import Agent, Capability, Hints, Price, Route
+from agent3.model import Agent, Capability, Hints, Price, Route, agent_id
 from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS
 from agent3.protocols.a2a.peer.card_discovery import FoundCard
 from agent3.protocols.a2a.peer.translation import FREE_INPUT
 
-__all__ = ["GIVEN", "SIGNATURE", "agent_id", "describe_agent", "source_of", "takes_free_input"]
+__all__ = ["GIVEN", "SIGNATURE", "describe_agent", "source_of", "takes_free_input"]
 
 SIGNATURE: Final = "signature"
 """The key in an agent's ``meta`` that holds whether its card is signed, and by which keys."""
@@ -67,7 +66,7 @@ def describe_agent(found: FoundCard, pattern: Route, signature: dict[str, Any], 
             )
         )
     return Agent(
-        id=agent_id(card.name),
+        id=agent_id(card.name, "a2a-agent"),
         name=card.name,
         description=card.description[:_MOST_DESCRIPTION],
         version=card.version,
@@ -83,11 +82,6 @@ def describe_agent(found: FoundCard, pattern: Route, signature: dict[str, Any], 
 def takes_free_input(capability: Capability | None) -> bool:
     """Whether a skill takes ``FREE_INPUT``, because its card gives no schema."""
     return capability is None or bool(capability.meta.get(_META, {}).get("free", True))
-
-
-def agent_id(name: str) -> str:
-    """A name as an id: lower-case letters, digits, ``.``, ``_`` and ``-``."""
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")[:64] or "a2a-agent"
 
 
 def source_of(address: str) -> str:

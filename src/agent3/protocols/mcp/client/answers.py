@@ -1,13 +1,13 @@
-"""What MCP servers answer, in the words of the house: results and errors to outcomes, input requests to questions.
+"""What MCP servers answer, translated to the gateway's model: results and errors to outcomes, requests to questions.
 
-Pure functions over decoded JSON. What a server says is not trusted to have the shape it should: a block that cannot
-be read is a malformed response, never a crash.
+Pure functions over decoded JSON. A server is not trusted to send what it should: a block that cannot be read is a
+malformed response, never a crash.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -25,173 +25,148 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Working, text_of
-from agent3.protocols.mcp.client.channels import Refused, params_of
-from agent3.protocols.mcp.door.questions import REQUEST
-from agent3.protocols.mcp.door.toolset import BLOCK, PASSED, STRUCTURED
+from agent3.protocols.mcp.client.channels import ServerError, params_of
+from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
 
 __all__ = [
-    "asked_of",
-    "block_of",
-    "error_of",
-    "event_of",
-    "needs_of",
-    "outcome_of",
-    "question_of",
-    "reply_of",
-    "response_of",
-    "responses_of",
-    "task_of",
-    "url_needs",
+    "block_to_part",
+    "content_to_parts",
+    "encode_elicit_result",
+    "encode_responses",
+    "error_to_needs",
+    "notification_to_event",
+    "request_to_question",
+    "requests_to_needs",
+    "result_to_outcome",
+    "server_error_to_error",
+    "task_to_outcome",
 ]
 
-_OWN_META = "io.modelcontextprotocol/"
-_FEWEST_POLL, _MOST_POLL = 0.05, 60.0
+_SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0
-"""Seconds after which we come again, whatever longer pause a server asks for."""
+"""Seconds after which we try again, even if the server asks for a longer pause."""
 
 
 # Results
 
 
-def outcome_of(result: Mapping[str, Any], call: Call) -> Outcome:
+def result_to_outcome(result: Mapping[str, Any], call: Call) -> Outcome:
     """The outcome that the result of ``tools/call`` stands for."""
     kind = result.get("resultType", "complete")
     if kind == "input_required":
-        return needs_of(result, call, {"state": result.get("requestState")})
+        return requests_to_needs(result, call, {"state": result.get("requestState")})
     if kind == "task":
-        # What is announced need not say what it asks for, and a client that follows tasks is to be asked by polling.
+        # The announcement need not include the questions, and a client that follows tasks is asked when it polls.
         polled = PASSED in call.meta or not result.get("inputRequests")
         waiting = result.get("status") == "input_required" and polled
-        return task_of({**result, "status": "working"} if waiting else result, call)
+        return task_to_outcome({**result, "status": "working"} if waiting else result, call)
     if kind != "complete":
         raise MalformedResponse(f"{call.agent} answered with a result of the unknown type {str(kind)[:64]!r}.")
     passed = PASSED in call.meta
-    parts = blocks_of(result, call.agent) if passed else parts_of(result, call.agent)
+    if passed:
+        structured = result.get("structuredContent")
+        last = () if structured is None else (Part(data=structured, meta={STRUCTURED: True}),)
+        parts = (*(block_to_part(block, call.agent) for block in result.get("content") or ()), *last)
+    else:
+        parts = content_to_parts(result, call.agent)
     meta = result.get("_meta")
-    kept = {key: one for key, one in meta.items() if not key.startswith(_OWN_META)} if isinstance(meta, dict) else {}
+    kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)} if isinstance(meta, dict) else {}
     if result.get("isError"):
-        said = text_of(parts)[:2_000] or f"{call.agent} says that it failed."
-        return Failed("target_failed", said, parts=parts, data={PASSED: {"meta": kept}} if passed else {})
+        text = text_of(parts)[:2_000] or f"{call.agent} reports that it failed."
+        return Failed("target_failed", text, parts=parts, data={PASSED: {"meta": kept}} if passed else {})
     return Done(parts, meta=kept)
 
 
-def blocks_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
-    """Every block of the content as a part that can be turned back into it, structured content as the last."""
-    structured = result.get("structuredContent")
-    last = () if structured is None else (Part(data=structured, meta={STRUCTURED: True}),)
-    return (*(block_of(block, who) for block in result.get("content") or ()), *last)
+_PLAIN_KEYS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}
+"""Keys of a block that a plain part can express by itself."""
 
 
-def block_of(block: Any, who: str) -> Part:
-    """One block of a server's content, with everything that a plain part does not say beside it."""
+def block_to_part(block: Any, who: str) -> Part:
+    """A content block as a part that can be turned back into it: what a plain part cannot say is kept in its meta."""
     try:
-        return _whole(block)
-    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
-        raise MalformedResponse(f"{who} answered with content that cannot be read: {wrong!r}.") from None
+        part = _to_part(block)
+        bare = Part(text=part.text, raw=part.raw, url=part.url, name=part.name, media_type=part.media_type)
+        kind = block["type"]
+        is_typed = bare.media_type is None or bare.media_type.startswith(kind)
+        if block.keys() <= _PLAIN_KEYS.get(kind, set()) and is_typed:
+            return bare
+        if kind == "resource":
+            # An empty payload stays, to tell text from bytes.
+            inner = {key: "" if key in ("text", "blob") else value for key, value in block["resource"].items()}
+            frame = {**block, "resource": inner}
+        else:
+            frame = {key: value for key, value in block.items() if key not in ("text", "data")}
+        return replace(bare, meta={BLOCK: frame})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedResponse(f"{who} answered with content that cannot be read: {error!r}.") from None
 
 
-_PAYLOADS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}
-
-
-def _whole(block: Mapping[str, Any]) -> Part:
-    part = _part(block)
-    bare = Part(text=part.text, raw=part.raw, url=part.url, name=part.name, media_type=part.media_type)
-    return bare if _says_all(bare, block) else replace(bare, meta={BLOCK: _husk(block)})
-
-
-def _says_all(part: Part, block: Mapping[str, Any]) -> bool:
-    """Whether the bare part is enough to tell which block it was."""
-    kind = block["type"]
-    return block.keys() <= _PAYLOADS.get(kind, set()) and (part.media_type is None or part.media_type.startswith(kind))
-
-
-def _husk(block: Mapping[str, Any]) -> dict[str, Any]:
-    """The block without its payload; of a resource an empty one stays, to tell text from bytes."""
-    if block["type"] == "resource":
-        inside = {key: "" if key in ("text", "blob") else one for key, one in block["resource"].items()}
-        return {**block, "resource": inside}
-    return {key: one for key, one in block.items() if key not in ("text", "data")}
-
-
-def parts_of(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
-    """The content as parts, structured content as the last; a text that only repeats it is left out."""
-    content = result.get("content") or []
+def content_to_parts(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
+    """The content as parts, structured content last; texts that only repeat it are left out."""
     try:
-        parts = [_part(block) for block in content]
-    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
-        raise MalformedResponse(f"{who} answered with content that cannot be read: {wrong!r}.") from None
+        parts = [_to_part(block) for block in result.get("content") or []]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedResponse(f"{who} answered with content that cannot be read: {error!r}.") from None
     structured = result.get("structuredContent")
     if structured is None:
         return tuple(parts)
-    if _repeat_each(parts, structured):
+    # A list is often wrapped as {"result": [...]}, with each of its items as a text beside it.
+    items = structured.get("result") if isinstance(structured, dict) and len(structured) == 1 else None
+    if (
+        isinstance(items, list)
+        and len(items) == len(parts)
+        and all(
+            _repeats(part, {"result": item}) or _repeats(part, item) for part, item in zip(parts, items, strict=True)
+        )
+    ):
         return (Part(data=structured),)
     return (*(part for part in parts if not _repeats(part, structured)), Part(data=structured))
 
 
-def _repeat_each(parts: Sequence[Part], structured: Any) -> bool:
-    """Whether the texts are the items of a list that is wrapped there as ``result``."""
-    items = structured.get("result") if isinstance(structured, dict) and len(structured) == 1 else None
-    if not isinstance(items, list) or len(items) != len(parts):
-        return False
-    return all(
-        _repeats(part, {"result": item}) or _repeats(part, item) for part, item in zip(parts, items, strict=True)
-    )
-
-
 def _repeats(part: Part, structured: Any) -> bool:
-    """Whether a text says just what the structured content says; a plain value is wrapped there as ``result``."""
+    """Whether a text says just what the structured content says, where a plain value is wrapped as ``result``."""
     if part.text is not None and structured == {"result": part.text}:
         return True
     if part.text is None or not part.text or part.text[0] not in '{["0123456789-tfn':
         return False
+    wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
     try:
-        return msgspec.json.decode(part.text) in (structured, _unwrapped(structured))
+        return msgspec.json.decode(part.text) in (structured, structured["result"] if wrapped else structured)
     except (msgspec.DecodeError, RecursionError):
         return False
 
 
-def _unwrapped(structured: Any) -> Any:
-    alone = isinstance(structured, dict) and structured.keys() == {"result"}
-    return structured["result"] if alone else structured
-
-
-def _part(block: Mapping[str, Any]) -> Part:
+def _to_part(block: Mapping[str, Any]) -> Part:
     kind = block["type"]
-    meta = _meta(block)
+    meta = dict(block.get("_meta") or {})
+    if annotations := block.get("annotations"):
+        meta["annotations"] = annotations
     if kind == "text":
-        return Part(text=_text(block["text"]), meta=meta)
+        return Part(text=_check_text(block["text"]), meta=meta)
     if kind in ("image", "audio"):
-        return Part(raw=base64.b64decode(block["data"], validate=True), media_type=_kind(block), meta=meta)
+        return Part(raw=base64.b64decode(block["data"], validate=True), media_type=_media_type(block), meta=meta)
     if kind == "resource_link":
         described = {key: block[key] for key in ("title", "description", "size") if block.get(key) is not None}
-        name = _text(block.get("name") or block["uri"])
-        return Part(url=_text(block["uri"]), name=name, media_type=_kind(block), meta={**described, **meta})
+        name = _check_text(block.get("name") or block["uri"])
+        uri = _check_text(block["uri"])
+        return Part(url=uri, name=name, media_type=_media_type(block), meta={**described, **meta})
     if kind == "resource":
-        return _embedded(block["resource"], meta)
+        resource = block["resource"]
+        uri = _check_text(resource["uri"])
+        media_type, meta = _media_type(resource), {**meta, "uri": uri}
+        if "blob" in resource:
+            raw = base64.b64decode(resource["blob"], validate=True)
+            return Part(raw=raw, media_type=media_type, name=uri, meta=meta)
+        return Part(text=_check_text(resource["text"]), media_type=media_type, name=uri, meta=meta)
     raise ValueError(f"a block of the unknown type {str(kind)[:64]!r}")
 
 
-def _embedded(resource: Mapping[str, Any], meta: dict[str, Any]) -> Part:
-    uri = _text(resource["uri"])
-    kind, told = _kind(resource), {**meta, "uri": uri}
-    if "blob" in resource:
-        return Part(raw=base64.b64decode(resource["blob"], validate=True), media_type=kind, name=uri, meta=told)
-    return Part(text=_text(resource["text"]), media_type=kind, name=uri, meta=told)
+def _media_type(block: Mapping[str, Any]) -> str | None:
+    value = block.get("mimeType")
+    return None if value is None else _check_text(value)
 
 
-def _meta(block: Mapping[str, Any]) -> dict[str, Any]:
-    found = block.get("_meta") or {}
-    if annotations := block.get("annotations"):
-        return {**found, "annotations": annotations}
-    return dict(found)
-
-
-def _kind(block: Mapping[str, Any]) -> str | None:
-    kind = block.get("mimeType")
-    return None if kind is None else _text(kind)
-
-
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"a text is of the type {type(value).__name__}")
     return value
@@ -200,36 +175,36 @@ def _text(value: Any) -> str:
 # Questions
 
 
-def needs_of(result: Mapping[str, Any], call: Call, state: dict[str, Any]) -> Needs:
-    """The questions of an input_required result, with what it takes to go on.
+def requests_to_needs(result: Mapping[str, Any], call: Call, state: dict[str, Any]) -> Needs:
+    """The questions of an input_required result, with the state that is needed to continue.
 
-    A server may use the same key in every round; the ids of questions are unique over the job.
+    A server may use the same key in every round; the ids of questions are unique within a job.
     """
     requests = result.get("inputRequests") or {}
     if not isinstance(requests, dict):
-        raise MalformedResponse(f"{call.agent} asks for input, but what it asks cannot be read.")
+        raise MalformedResponse(f"{call.agent} asks for input, but its inputRequests cannot be read.")
     keys: dict[str, str] = {}
     questions = []
     for key, request in requests.items():
         name = key if key not in call.answers else f"{key}-{call.turn}"
         keys[name] = key
-        questions.append(asked_of(name, request, call))
-    raw = [one.id for one in questions if REQUEST in (one.schema or {})]
+        questions.append(request_to_question(name, request, call))
+    raw = [question.id for question in questions if REQUEST in (question.schema or {})]
     return Needs(tuple(questions), state={"mcp": "input", "keys": keys, "raw": raw, **state})
 
 
-def asked_of(name: str, request: Any, call: Call) -> Question:
+def request_to_question(name: str, request: Any, call: Call) -> Question:
     """The question in a request of a server: for the person, or for the client's own model or folders."""
     method = request.get("method") if isinstance(request, dict) else None
     if method in ("sampling/createMessage", "roots/list") and PASSED in call.meta:
         return Question(name, f"{call.agent} asks for {method}", {"type": "object", REQUEST: request})
     if method != "elicitation/create":
         raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not offer to servers.")
-    return question_of(name, params_of(request))
+    return _elicitation_to_question(name, params_of(request))
 
 
-def question_of(name: str, params: Mapping[str, Any]) -> Question:
-    """The question in an ``elicitation/create``: a form with its schema, or an address to go to."""
+def _elicitation_to_question(name: str, params: Mapping[str, Any]) -> Question:
+    """The question in an ``elicitation/create``: a form with its schema, or an address to open."""
     text = str(params.get("message") or "The server asks for input.")
     if params.get("mode") == "url":
         return Question(name, text, url=str(params.get("url") or ""))
@@ -237,8 +212,8 @@ def question_of(name: str, params: Mapping[str, Any]) -> Question:
     return Question(name, text, schema if isinstance(schema, dict) else None)
 
 
-def response_of(answer: Answer | None) -> dict[str, Any]:
-    """What a server is told: an ElicitResult."""
+def encode_elicit_result(answer: Answer | None) -> dict[str, Any]:
+    """An answer as the protocol's ElicitResult."""
     if answer is None:
         return {"action": "cancel"}
     if answer.action != "accept":
@@ -246,32 +221,35 @@ def response_of(answer: Answer | None) -> dict[str, Any]:
     return {"action": "accept", "content": answer.data} if isinstance(answer.data, dict) else {"action": "accept"}
 
 
-def responses_of(call: Call) -> dict[str, Any]:
-    """The inputResponses of a turn that brings answers."""
+def encode_responses(call: Call) -> dict[str, Any]:
+    """The inputResponses of a turn that brings answers.
+
+    Declined if the client refused a request to its own model or folders: those have no result that says no.
+    """
     keys = call.state.get("keys") or {}
     raw = call.state.get("raw") or ()
-    return {key: reply_of(call.answers.get(name), name in raw) for name, key in keys.items()}
+    responses: dict[str, Any] = {}
+    for name, key in keys.items():
+        answer = call.answers.get(name)
+        if name not in raw:
+            responses[key] = encode_elicit_result(answer)
+        elif answer is None or answer.action != "accept":
+            raise Declined("The client declined what the server asked of its model or folders.")
+        else:
+            responses[key] = answer.data
+    return responses
 
 
-def reply_of(answer: Answer | None, raw: bool) -> Any:
-    """An ElicitResult, or what the client's own model or folders gave; Declined for a no, which they cannot say."""
-    if not raw:
-        return response_of(answer)
-    if answer is None or answer.action != "accept":
-        raise Declined("The client declined what the server asked of its model or folders.")
-    return answer.data
-
-
-def url_needs(refused: Refused) -> Needs | None:
-    """The questions in an error that says "go there first" (-32042), or None for any other."""
-    data = refused.data if isinstance(refused.data, dict) else {}
-    wanted = data.get("elicitations") if refused.code == -32042 else None
-    if not isinstance(wanted, list):
+def error_to_needs(error: ServerError) -> Needs | None:
+    """The questions in an error that says "open this address first" (-32042); None for any other."""
+    data = error.data if isinstance(error.data, dict) else {}
+    elicitations = data.get("elicitations") if error.code == -32042 else None
+    if not isinstance(elicitations, list):
         return None
     questions = (
-        question_of(str(one.get("elicitationId") or number), {**one, "mode": "url"})
-        for number, one in enumerate(wanted, 1)
-        if isinstance(one, dict)
+        _elicitation_to_question(str(params.get("elicitationId") or number), {**params, "mode": "url"})
+        for number, params in enumerate(elicitations, 1)
+        if isinstance(params, dict)
     )
     return Needs(tuple(questions), state={"mcp": "again"})
 
@@ -279,47 +257,45 @@ def url_needs(refused: Refused) -> Needs | None:
 # Tasks
 
 
-def task_of(task: Mapping[str, Any], call: Call) -> Outcome:
-    """How a task stands, as an outcome."""
+def task_to_outcome(task: Mapping[str, Any], call: Call) -> Outcome:
+    """The status of a task, as an outcome."""
     state = {"mcp": "task", "task": task.get("taskId")}
     status, text = task.get("status"), task.get("statusMessage")
     if not isinstance(state["task"], str):
         raise MalformedResponse(f"{call.agent} answered with a task that has no id.")
     if status == "completed":
         result = task.get("result")
-        return outcome_of({**(result if isinstance(result, dict) else {}), "resultType": "complete"}, call)
+        return result_to_outcome({**(result if isinstance(result, dict) else {}), "resultType": "complete"}, call)
     if status == "failed":
-        wrong = task.get("error")
-        known = wrong if isinstance(wrong, dict) else {}
-        code, words = known.get("code"), known.get("message")
-        refused = Refused(
-            code if isinstance(code, int) else None, str(words or text or "It failed."), known.get("data")
-        )
-        raise error_of(refused, call.agent, passed=PASSED in call.meta)
+        given = task.get("error")
+        error = given if isinstance(given, dict) else {}
+        code, message = error.get("code"), str(error.get("message") or text or "It failed.")
+        failure = ServerError(code if isinstance(code, int) else None, message, error.get("data"))
+        raise server_error_to_error(failure, call.agent, passed=PASSED in call.meta)
     if status == "cancelled":
-        return Failed("canceled", str(text or f"{call.agent} says that the task was cancelled."))
+        return Failed("canceled", str(text or f"{call.agent} reports that the task was cancelled."))
     if status == "input_required":
-        return needs_of(task, call, state)
+        return requests_to_needs(task, call, state)
     poll = task.get("pollIntervalMs")
     seconds = float(poll) / 1000 if isinstance(poll, int | float) and not isinstance(poll, bool) else 1.0
-    told = text if isinstance(text, str) else None
-    return Working(state, poll=min(max(seconds, _FEWEST_POLL), _MOST_POLL), text=told)
+    shown = text if isinstance(text, str) else None
+    return Working(state, poll=min(max(seconds, _SHORTEST_POLL), _LONGEST_POLL), text=shown)
 
 
 # Notifications and errors
 
 
-def event_of(method: str, params: Mapping[str, Any]) -> Event | None:
-    """The event that a notification stands for, or None for one that is nobody's business."""
+def notification_to_event(method: str, params: Mapping[str, Any]) -> Event | None:
+    """The event that a notification stands for; None for one that is not for callers."""
     if method == "notifications/progress":
         text = params.get("message")
         done, total = _number(params.get("progress")), _number(params.get("total"))
         return Event("progress", text=text if isinstance(text, str) else None, done=done, total=total)
     if method == "notifications/message":
-        data, who = params.get("data"), params.get("logger")
+        data, source = params.get("data"), params.get("logger")
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        told = None if who is None and isinstance(data, str) else {"logger": who, "data": data}
-        return Event("log", text=text[:2_000], name=str(params.get("level") or "info"), data=told)
+        kept = None if source is None and isinstance(data, str) else {"logger": source, "data": data}
+        return Event("log", text=text[:2_000], name=str(params.get("level") or "info"), data=kept)
     return None
 
 
@@ -327,7 +303,7 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-_CODES: dict[int, type[Agent3Error]] = {
+_ERRORS: dict[int, type[Agent3Error]] = {
     -32001: TargetRefused,
     -32003: TargetRefused,
     -32005: RateLimited,
@@ -335,24 +311,22 @@ _CODES: dict[int, type[Agent3Error]] = {
 }
 
 
-def error_of(refused: Refused, who: str, *, passed: bool = False) -> Agent3Error:
-    """The error that a server's error stands for; ``passed`` keeps it as it came, for a client that is to hear it."""
-    said = f"{who} answered: {refused.message[:1_000]}"
-    data = refused.data if isinstance(refused.data, dict) else {}
+def server_error_to_error(error: ServerError, who: str, *, passed: bool = False) -> Agent3Error:
+    """Our error for a server's; ``passed`` keeps the original in its data, for an MCP client that is to see it."""
+    data = error.data if isinstance(error.data, dict) else {}
     after = data.get("retry_after")
-    kind = _CODES.get(refused.code or 0, TargetError)
-    if refused.code == -32602:
-        kind = CapabilityNotFound if _unknown_tool(refused.message) else ValidationError
-    error = kind(said, retry_after=float(min(after, _LONGEST_PAUSE)) if isinstance(after, int | float) else None)
-    if passed and refused.code is not None:
-        error.data[PASSED] = {"error": {"code": refused.code, "message": refused.message, "data": refused.data}}
-    if refused.status is not None and refused.status < 500:
-        error.sent = False  # turned away at the door: no tool has run
-    return error
-
-
-def _unknown_tool(message: str) -> bool:
-    words = message.lower()
-    return "tool" in words and any(
-        word in words for word in ("unknown", "not found", "no tool", "no such", "not exist")
+    kind = _ERRORS.get(error.code or 0, TargetError)
+    if error.code == -32602:
+        # The protocol has one code for an unknown tool and for invalid arguments; only the text tells them apart.
+        text = error.message.lower()
+        unknown = any(phrase in text for phrase in ("unknown", "not found", "no tool", "no such", "not exist"))
+        kind = CapabilityNotFound if "tool" in text and unknown else ValidationError
+    found = kind(
+        f"{who} answered: {error.message[:1_000]}",
+        retry_after=float(min(after, _LONGEST_PAUSE)) if isinstance(after, int | float) else None,
     )
+    if passed and error.code is not None:
+        found.data[PASSED] = {"error": {"code": error.code, "message": error.message, "data": error.data}}
+    if error.status is not None and error.status < 500:
+        found.sent = False  # refused at the door: no tool has run
+    return found

@@ -1,15 +1,16 @@
-"""The connector of protocol ``mcp``: any MCP server becomes an Agent, its tools capabilities, a call a ``tools/call``.
+"""The connector of protocol ``mcp``: an MCP server becomes an Agent, its tools capabilities, a call a ``tools/call``.
 
-Speaks to servers of both eras over HTTP and as programs (upstream.py); turns calls into requests and answers into
-outcomes (answers.py). A route's address is a URL or ``stdio:`` and a command in JSON, its target the tool.
+The way of one call: ``MCPConnector.call`` builds the request, ``Upstream.request`` picks the session, a channel carries
+it over the outbound gate or to a program, and answers.py turns the result into an outcome. A route's address is a URL,
+or ``stdio:`` and a command in JSON; its target is the tool.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,49 +20,49 @@ from msgspec.structs import replace
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, Interrupted, ValidationError
+from agent3.identity.secret_refs import STORED
 from agent3.identity.secrets import Secret
-from agent3.model import Agent, Answer, Call, Capability, Failed, Hints, Outcome, Route
+from agent3.model import Agent, Answer, Call, Capability, Failed, Hints, Outcome, Route, agent_id, place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.answers import (
-    asked_of,
-    error_of,
-    event_of,
-    outcome_of,
-    response_of,
-    responses_of,
-    task_of,
-    url_needs,
+    encode_elicit_result,
+    encode_responses,
+    error_to_needs,
+    notification_to_event,
+    request_to_question,
+    result_to_outcome,
+    server_error_to_error,
+    task_to_outcome,
 )
-from agent3.protocols.mcp.client.channels import FOREVER, Exchange, Refused
+from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError
 from agent3.protocols.mcp.client.processes import PREFIX
-from agent3.protocols.mcp.client.upstream import OnChange, Session, Upstream, Upstreams, place_of
-from agent3.protocols.mcp.door.toolset import PASSED, Caller
+from agent3.protocols.mcp.client.upstream import OnChange, Session, Upstream, Upstreams
+from agent3.protocols.mcp.meta_keys import PASSED, TASKS
 from agent3.security.outbound import Policy
 
-__all__ = ["Heard", "MCPConnector", "client_meta", "passing", "power_of", "said_to"]
+__all__ = ["Heard", "MCPConnector", "client_meta", "encode_answer", "feature_of"]
 
 log = logger("mcp")
 
 KEY_META = "io.agent3/idempotency-key"
-"""Under which a call's key is told to the server, so that it can recognise a repetition."""
+"""The ``_meta`` key that tells the server the idempotency key of a call."""
 
-Heard = Callable[[str, dict[str, Any]], None]
-"""Takes the method and the parameters of something that a server told."""
+Heard = OnNotification
+"""Takes the method and the parameters of a notification of a server."""
 
-_POWERS = frozenset({"sampling", "roots"})
-_ASKABLE = ("form", "url", *_POWERS)
+_FEATURES = frozenset({"sampling", "roots"})
 _REJECTED = -1
-"""The code for a person's no to sampling."""
+"""The error code for a person's refusal of sampling."""
 _MOST_EVENTS = 10_000
-"""What one call may tell on its way; further words only show that it is alive."""
+"""Events that one call may emit; further notifications only show that it is alive."""
 
 
 class MCPConnector:
     """Reaches MCP servers. One for each gateway; it belongs to the event loop it is used in.
 
-    A call may be silent for ``idle`` seconds (longer if its caller gave it more time), and each word of progress
-    starts that clock anew, up to ``ceiling`` seconds. Connections and programs that nobody used for ``unused`` seconds
-    are ended, and come back on demand. ``on_change`` hears the address of a server that says that its lists changed.
+    A call may be silent for ``idle`` seconds (longer if its caller allows more), and each notification restarts that
+    clock, up to ``ceiling`` seconds. Connections and programs that have not been used for ``unused`` seconds are closed
+    and come back on demand. ``on_change`` takes the address of a server that says that its lists changed.
     """
 
     def __init__(
@@ -74,73 +75,193 @@ class MCPConnector:
         on_change: OnChange | None = None,
         env: Env = REAL,
     ):
-        self.upstreams = Upstreams(policy, idle=unused, on_change=on_change, env=env)
+        self.upstreams = Upstreams(policy, idle=unused, on_change=self._notice_change, env=env)
         self.upstreams.on_note = self._noted
+        self._on_change = on_change
+        self._stored: dict[str, str] = {}
+        """The addresses that servers are known by outside, where secrets were put into them."""
         self._idle = idle
         self._ceiling = ceiling
         self._listeners: dict[str, list[Heard]] = {}
-        self._headed: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
+        self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
         self, address: str, *, secret: Secret | None = None, route: Route | None = None, registered: bool = False
     ) -> Agent:
-        """The server as an agent, every tool a capability. An error if it cannot be reached, never an empty list.
+        """The server as an agent, each tool a capability. Raises if it cannot be reached; never an empty list instead.
 
-        ``registered`` is the operator's word for the address. ``route`` is the pattern for the routes of its tools,
-        where they need a credential.
+        ``registered`` says that the operator chose the address. ``route`` is the pattern for the routes of its tools,
+        with the address as it is stored, where they need a credential or references stand in the address.
         """
         pattern = route or Route("mcp", address)
         if registered:
             pattern = replace(pattern, meta={**pattern.meta, "registered": True})
+        if address != pattern.address:
+            self._stored[address] = pattern.address
         upstream = self.upstreams.get(address, secret, pattern.meta)
-        session = await self._reach(upstream)
-        tools = await self._list(upstream) if "tools" in session.capabilities or not session.capabilities else []
-        found = [one for tool in tools if (one := _capability(tool, pattern, session, self._ceiling)) is not None]
-        return _agent(address, pattern, session, tuple(found))
+        session = await upstream.session()
+        tools: list[dict[str, Any]] = []
+        if "tools" in session.capabilities or not session.capabilities:
+            try:
+                tools = await upstream.items("tools/list", "tools", fresh=True)
+            except ServerError as error:
+                raise server_error_to_error(error, place_of(address)) from None
+        capabilities = (_to_capability(tool, pattern, session, self._ceiling) for tool in tools)
+        info, place = session.info, place_of(address)
+        website = info.get("websiteUrl")
+        return Agent(
+            id=agent_id(str(info.get("name") or place), "mcp-server"),
+            name=str(info.get("title") or info.get("name") or place),
+            description=str(info.get("description") or session.instructions or "")[:2_000],
+            version=str(info.get("version") or "1"),
+            provider=website if isinstance(website, str) else None,
+            tags=("mcp",),
+            capabilities=tuple(capability for capability in capabilities if capability is not None),
+            # Fit to be shown: no query, and of a command only what tells it from others.
+            source=f"{place}#{hashlib.sha256(pattern.address.encode()).hexdigest()[:12]}"
+            if address.startswith(PREFIX)
+            else pattern.address.split("?", 1)[0],
+            meta={"route": msgspec.to_builtins(pattern)},
+            card={
+                "protocol": "mcp",
+                "protocolVersion": session.version,
+                "serverInfo": info,
+                "capabilities": session.capabilities,
+                **({"instructions": session.instructions} if session.instructions else {}),
+            },
+        )
+
+    # Calls
 
     async def call(self, call: Call) -> Outcome:
         """One turn of a tool. Cancelling it cancels the tool."""
-        assert call.route is not None
+        route = call.route
+        assert route is not None
+        state = call.state if isinstance(call.state, dict) else {}
         try:
-            return await self._turn(call, call.route)
-        except Refused as refused:
-            return url_needs(refused) or failed_by(error_of(refused, call.agent, passed=PASSED in call.meta))
-        except Agent3Error as wrong:
-            return failed_by(wrong)
+            upstream = self._upstream(route, call.secret)
+            if state.get("task"):
+                return await self._continue_task(call, upstream, state["task"])
+            if call.entry == "cancel":
+                return Failed("canceled", "The job was cancelled.")
+            if call.entry == "attach":
+                raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
+            if call.entry == "answer" and not state:
+                if not (call.idempotent or call.live.capability.hints.replay):
+                    raise Interrupted(
+                        f"{call.agent}/{call.capability} was interrupted while it waited for an answer, and cannot be "
+                        "repeated safely. Call it again."
+                    )
+            return await self._call_tool(call, route, upstream, state)
+        except ServerError as error:
+            return error_to_needs(error) or failed_by(
+                server_error_to_error(error, call.agent, passed=PASSED in call.meta)
+            )
+        except Agent3Error as error:
+            return failed_by(error)
+
+    async def _call_tool(self, call: Call, route: Route, upstream: Upstream, state: Mapping[str, Any]) -> Outcome:
+        if call.input is not None and not isinstance(call.input, dict):
+            raise ValidationError(f"{call.agent}/{call.capability} takes an object, got {type(call.input).__name__}.")
+        passed = call.meta.get(PASSED)
+        meta: dict[str, Any] = {} if passed is None else client_meta(passed)
+        if call.traceparent is not None:
+            meta["traceparent"] = call.traceparent
+        if call.key is not None:
+            meta[KEY_META] = call.key
+        if passed is None and (level := _wanted_level(call)):
+            meta["io.modelcontextprotocol/logLevel"] = level
+        name, arguments = route.target or call.capability, call.input or {}
+        params: dict[str, Any] = {"name": name, "arguments": arguments, "_meta": meta}
+        if state.get("mcp") == "input":
+            params["inputResponses"] = encode_responses(call)
+            if state.get("state") is not None:
+                params["requestState"] = state["state"]
+        # Arguments that the tool's schema wants in headers too; found once for each schema.
+        key, schema = (route.address, route.target), call.live.capability.input_schema
+        known = self._param_headers.get(key)
+        if known is None or known[0] is not schema:
+            known = self._param_headers[key] = schema, x_mcp_header_map(schema)
+        headers = mcp_param_headers(known[1], arguments) if known[1] else None
+        result = await upstream.request(
+            "tools/call",
+            params,
+            partial(self._make_pending, call),
+            name=encode_header_value(name),
+            headers=headers,
+            harmless=call.idempotent or call.key is not None,
+        )
+        return result_to_outcome(result, call)
+
+    async def _continue_task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
+        """The next step of a task that runs at the server."""
+
+        async def request(method: str, **more: Any) -> dict[str, Any]:
+            return await upstream.request(
+                method, {"taskId": task, **more}, partial(self._make_pending, call), name=encode_header_value(task)
+            )
+
+        if call.entry == "cancel":
+            await request("tasks/cancel")
+            return Failed("canceled", "The task was cancelled.")
+        if call.entry == "answer":
+            await request("tasks/update", inputResponses=encode_responses(call))
+        return task_to_outcome(await request("tasks/get"), call)
+
+    def _make_pending(self, call: Call) -> PendingRequest:
+        """A request for a call: its notifications become events, its questions go to the caller."""
+        left = itertools.count(_MOST_EVENTS, -1)
+
+        def emit(method: str, params: dict[str, Any]) -> None:
+            if (event := notification_to_event(method, params)) is not None and next(left) > 0:
+                call.emit(event)
+
+        idle = max(self._idle, 0.9 * (call.timeout or 0.0))
+        able = call.live.ask is not None and any(_can(call, feature) for feature in ("form", "url", *_FEATURES))
+        return PendingRequest(
+            emit,
+            _QuestionRelay(call) if able else None,
+            idle=idle,
+            ceiling=max(self._ceiling, idle),
+            features=_FEATURES.intersection(call.meta[PASSED]["can"]) if able and PASSED in call.meta else frozenset(),
+            level=_wanted_level(call),
+        )
+
+    # Anything but calls
 
     async def request(
-        self, route: Route, method: str, params: Mapping[str, Any], *, secret: Secret | None = None, **listening: Any
+        self, route: Route, method: str, params: Mapping[str, Any], *, secret: Secret | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Any other request to the server of a route, such as ``prompts/get``; errors of ours for those of the server.
+        """Any other request to the server of a route, such as ``prompts/get``; its errors come as ours.
 
-        ``hear`` and ``ask`` are who listens and who is asked meanwhile.
+        ``options`` are those of ``PendingRequest``.
         """
-        upstream = self.upstreams.get(route.address, secret, route.meta)
+        upstream = self._upstream(route, secret)
         name = params.get("name") or params.get("uri")
         try:
             return await upstream.request(
                 method,
                 params,
-                lambda: Exchange(idle=self._idle, ceiling=self._ceiling, **listening),
+                lambda: PendingRequest(idle=self._idle, ceiling=self._ceiling, **options),
                 name=encode_header_value(name) if isinstance(name, str) else None,
                 harmless=True,
             )
-        except Refused as refused:
-            raise error_of(refused, place_of(route.address), passed=True) from None
+        except ServerError as error:
+            raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
     async def items(self, route: Route, method: str, key: str, *, secret: Secret | None = None) -> list[dict[str, Any]]:
-        """A whole list of the server of a route, such as ``prompts/list`` by ``prompts``, cached as it allows."""
+        """A whole list of the server of a route, such as ``prompts/list`` with the key ``prompts``; may be cached."""
         try:
-            return await self.upstreams.get(route.address, secret, route.meta).items(method, key)
-        except Refused as refused:
-            raise error_of(refused, place_of(route.address), passed=True) from None
+            return await self._upstream(route, secret).items(method, key)
+        except ServerError as error:
+            raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
     def listen(self, address: str, heard: Heard) -> Callable[[], None]:
-        """Hear what the server at an address tells unasked, whenever it is connected; the answer ends the hearing."""
+        """Hear the notifications of the server at an address whenever it is connected; call the result to stop."""
         self._listeners.setdefault(address, []).append(heard)
 
         def leave() -> None:
-            left = [one for one in self._listeners.get(address, ()) if one is not heard]
+            left = [listener for listener in self._listeners.get(address, ()) if listener is not heard]
             if left:
                 self._listeners[address] = left
             else:
@@ -149,268 +270,118 @@ class MCPConnector:
         return leave
 
     async def connect(self, route: Route, *, secret: Secret | None = None) -> None:
-        """Be connected to the server of a route, and stay so for a while, to hear what it tells."""
-        await self.upstreams.get(route.address, secret, route.meta).session()
+        """Connect to the server of a route for a while, in order to hear its notifications."""
+        await self._upstream(route, secret).session()
 
     async def watch(self, route: Route, uris: Sequence[str], heard: Heard, *, secret: Secret | None = None) -> None:
-        """Ask the server of a route to tell of changes of some resources.
+        """Subscribe to changes of some resources of the server of a route.
 
-        A modern server tells ``heard`` that it will, then what changes, until its stream ends and this returns. A
-        legacy one promises it and this returns; it tells those who ``listen``, for as long as its session lives.
+        A modern server sends ``heard`` an acknowledgement and then the changes, until its stream ends and this
+        returns. For a legacy one this returns once it agrees; it sends changes to those who ``listen``, as long as its
+        session lives.
         """
-        upstream = self.upstreams.get(route.address, secret, route.meta)
+        upstream = self._upstream(route, secret)
         try:
             if (await upstream.session()).era == "modern":
                 wanted = {"notifications": {"resourceSubscriptions": list(uris)}}
                 await upstream.request(
                     "subscriptions/listen",
                     wanted,
-                    lambda: Exchange(heard, idle=FOREVER, ceiling=FOREVER, standing=True),
+                    lambda: PendingRequest(heard, idle=FOREVER, ceiling=FOREVER, subscription=True),
                     harmless=True,
                 )
                 return
             for uri in uris:
-                await upstream.request("resources/subscribe", {"uri": uri}, Exchange, harmless=True)
-        except Refused as refused:
-            raise error_of(refused, place_of(route.address), passed=True) from None
+                await upstream.request("resources/subscribe", {"uri": uri}, PendingRequest, harmless=True)
+        except ServerError as error:
+            raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
     async def aclose(self) -> None:
-        """End all connections and programs."""
+        """Close all connections and end all programs."""
         await self.upstreams.aclose()
 
-    # Inside
+    def _upstream(self, route: Route, secret: Secret | None) -> Upstream:
+        if (stored := route.meta.get(STORED)) is not None:
+            self._stored[route.address] = stored
+        return self.upstreams.get(route.address, secret, route.meta)
 
     def _noted(self, address: str, method: str, params: dict[str, Any]) -> None:
-        for heard in list(self._listeners.get(address, ())):
+        for heard in list(self._listeners.get(self._stored.get(address, address), ())):
             heard(method, params)
 
-    async def _reach(self, upstream: Upstream) -> Session:
-        return await upstream.session()
-
-    async def _list(self, upstream: Upstream) -> list[dict[str, Any]]:
-        try:
-            return await upstream.items("tools/list", "tools", fresh=True)
-        except Refused as refused:
-            raise error_of(refused, place_of(upstream.address)) from None
-
-    async def _turn(self, call: Call, route: Route) -> Outcome:
-        upstream = self.upstreams.get(route.address, call.secret, route.meta)
-        state = call.state if isinstance(call.state, dict) else {}
-        if state.get("task"):
-            return await self._task(call, upstream, state["task"])
-        if call.entry == "cancel":
-            return Failed("canceled", "The job was cancelled.")
-        if call.entry == "attach":
-            raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
-        if call.entry == "answer" and not state and not _may_replay(call):
-            raise Interrupted(
-                f"{call.agent}/{call.capability} was interrupted while it waited for an answer, and may not be "
-                "repeated unasked. Call it again."
-            )
-        return await self._tool(call, route, upstream, state)
-
-    async def _tool(self, call: Call, route: Route, upstream: Upstream, state: Mapping[str, Any]) -> Outcome:
-        if call.input is not None and not isinstance(call.input, dict):
-            raise ValidationError(f"{call.agent}/{call.capability} takes an object, got {type(call.input).__name__}.")
-        name = route.target or call.capability
-        params: dict[str, Any] = {"name": name, "arguments": call.input or {}, "_meta": _meta(call)}
-        if state.get("mcp") == "input":
-            params["inputResponses"] = responses_of(call)
-            if state.get("state") is not None:
-                params["requestState"] = state["state"]
-        result = await upstream.request(
-            "tools/call",
-            params,
-            lambda: self._exchange(call),
-            name=encode_header_value(name),
-            headers=self._param_headers(call, route, params["arguments"]),
-            harmless=call.idempotent or call.key is not None,
-        )
-        return outcome_of(result, call)
-
-    async def _task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
-        """The next step with a task that runs at the server."""
-
-        async def ask(method: str, **more: Any) -> dict[str, Any]:
-            return await upstream.request(
-                method, {"taskId": task, **more}, lambda: self._exchange(call), name=encode_header_value(task)
-            )
-
-        if call.entry == "cancel":
-            await ask("tasks/cancel")
-            return Failed("canceled", "The task was cancelled.")
-        if call.entry == "answer":
-            await ask("tasks/update", inputResponses=responses_of(call))
-        return task_of(await ask("tasks/get"), call)
-
-    def _exchange(self, call: Call) -> Exchange:
-        left = itertools.count(_MOST_EVENTS, -1)
-
-        def hear(method: str, params: dict[str, Any]) -> None:
-            if (event := event_of(method, params)) is not None and next(left) > 0:
-                call.emit(event)
-
-        idle = max(self._idle, 0.9 * (call.timeout or 0.0))
-        able = _can_ask(call)
-        return Exchange(
-            hear,
-            _Asking(call) if able else None,
-            idle=idle,
-            ceiling=max(self._ceiling, idle),
-            powers=_POWERS.intersection(call.meta[PASSED]["can"]) if able and PASSED in call.meta else frozenset(),
-            level=_level(call),
-        )
-
-    def _param_headers(self, call: Call, route: Route, arguments: Mapping[str, Any]) -> dict[str, str] | None:
-        """The arguments that the tool's schema wants to see in headers too."""
-        capability: Capability | None = call.live.capability if call.live is not None else None
-        if capability is None:
-            return None
-        key = route.address, route.target
-        known = self._headed.get(key)
-        if known is None or known[0] is not capability.input_schema:
-            known = self._headed[key] = capability.input_schema, x_mcp_header_map(capability.input_schema)
-        return mcp_param_headers(known[1], arguments) if known[1] else None
+    def _notice_change(self, address: str) -> None:
+        if self._on_change is not None:
+            self._on_change(self._stored.get(address, address))
 
 
-class _Asking:
-    """Puts the questions of a legacy server to the caller: those of a replayed call are answered from memory."""
+class _QuestionRelay:
+    """Puts the questions of a legacy server to the caller. When a call is replayed, earlier answers are reused."""
 
     def __init__(self, call: Call):
         self._call = call
         self._count = 0
 
     async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if not _may_ask(self._call, power_of(method, params)):
-            raise Refused(-32601, f"The client does not offer {method}")
+        if not _can(self._call, feature_of(method, params)):
+            raise ServerError(-32601, f"The client does not offer {method}")
         self._count += 1
-        question = asked_of(f"q{self._count}", {"method": method, "params": params}, self._call)
-        answer: Answer | None = self._call.answers.get(question.id) or await self._call.live.ask(question)
-        return said_to(method, answer)
+        question = request_to_question(f"q{self._count}", {"method": method, "params": params}, self._call)
+        answer = self._call.answers.get(question.id)
+        if answer is None:
+            ask = self._call.live.ask
+            assert ask is not None, "only a call that can ask relays questions"
+            answer = await ask(question)
+        return encode_answer(method, answer)
 
 
-def power_of(method: str, params: Mapping[str, Any]) -> str:
-    """What a client must be able to do to answer a request of a legacy server; nothing that any can, where unknown."""
+def feature_of(method: str, params: Mapping[str, Any]) -> str:
+    """The feature a client needs to answer a request of a legacy server; empty for an unknown request."""
     if method == "elicitation/create":
         return str(params.get("mode") or "form")
     return {"sampling/createMessage": "sampling", "roots/list": "roots"}.get(method, "")
 
 
-def said_to(method: str, answer: Answer | None) -> dict[str, Any]:
-    """What a legacy server is told that asked something; Refused for a no, where the protocol has no other word."""
+def encode_answer(method: str, answer: Answer | None) -> dict[str, Any]:
+    """The result for a request of a legacy server; ServerError for a refusal, where no result can express one."""
     if method == "elicitation/create":
-        return response_of(answer)
+        return encode_elicit_result(answer)
     if answer is None or answer.action != "accept" or not isinstance(answer.data, dict):
-        told = answer.data if answer is not None and isinstance(answer.data, dict) else {}
-        raise Refused(told.get("code", _REJECTED), str(told.get("message") or f"The client declined {method}"))
+        reason = answer.data if answer is not None and isinstance(answer.data, dict) else {}
+        raise ServerError(reason.get("code", _REJECTED), str(reason.get("message") or f"The client declined {method}"))
     return answer.data
 
 
-def _can_ask(call: Call) -> bool:
-    return call.live is not None and call.live.ask is not None and any(_may_ask(call, one) for one in _ASKABLE)
-
-
-def _may_ask(call: Call, power: str) -> bool:
-    """Whether the client can be asked so: what it said that it can do, or else what a person can."""
+def _can(call: Call, feature: str) -> bool:
+    """Whether the caller has a feature: what an MCP client declared, else what a person can do."""
     passed = call.meta.get(PASSED)
-    return power in (passed["can"] if passed is not None else ("form", "url"))
+    return feature in (passed["can"] if passed is not None else ("form", "url"))
 
 
-def passing(caller: Caller) -> dict[str, Any]:
-    """The ``meta`` of a call for an MCP client: the server hears of it, and its answer is passed on unchanged."""
-    said = {"can": sorted(caller.can), "level": caller.level, "meta": caller.meta}
-    return {PASSED: {key: one for key, one in said.items() if one or key == "can"}}
-
-
-def client_meta(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``_meta`` of a request that is passed on for a client."""
-    meta = dict(said.get("meta") or {})
-    meta["io.modelcontextprotocol/clientCapabilities"] = _capabilities(said["can"])
-    if said.get("level"):
-        meta["io.modelcontextprotocol/logLevel"] = said["level"]
-    return meta
-
-
-def _capabilities(can: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {power: {} for power in ("sampling", "roots") if power in can}
-    asking: dict[str, Any] = {power: {} for power in ("form", "url") if power in can}
-    if asking:
-        found["elicitation"] = asking
-    if "tasks" in can:
-        found["extensions"] = {"io.modelcontextprotocol/tasks": {}}
-    return found
-
-
-def _may_replay(call: Call) -> bool:
-    capability: Capability | None = call.live.capability if call.live is not None else None
-    return call.idempotent or (capability is not None and capability.hints.replay)
-
-
-def _meta(call: Call) -> dict[str, Any]:
-    passed = call.meta.get(PASSED)
-    found: dict[str, Any] = {} if passed is None else client_meta(passed)
-    if call.traceparent is not None:
-        found["traceparent"] = call.traceparent
-    if call.key is not None:
-        found[KEY_META] = call.key
-    if passed is None and (level := _level(call)):
-        found["io.modelcontextprotocol/logLevel"] = level
-    return found
-
-
-def _level(call: Call) -> str | None:
-    """The least of log lines that somebody wants to see; None where nobody looks."""
+def _wanted_level(call: Call) -> str | None:
+    """The lowest log level that the caller wants; None where nobody listens."""
     if (passed := call.meta.get(PASSED)) is not None:
         level: str | None = passed.get("level")
         return level
     return "info" if call.live.heard else None
 
 
-# Describing
+def client_meta(passed: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``_meta`` of a request that is passed on for an MCP client."""
+    can = passed["can"]
+    capabilities: dict[str, Any] = {feature: {} for feature in ("sampling", "roots") if feature in can}
+    elicitation: dict[str, Any] = {mode: {} for mode in ("form", "url") if mode in can}
+    if elicitation:
+        capabilities["elicitation"] = elicitation
+    if "tasks" in can:
+        capabilities["extensions"] = {TASKS: {}}
+    meta = {**(passed.get("meta") or {}), "io.modelcontextprotocol/clientCapabilities": capabilities}
+    if passed.get("level"):
+        meta["io.modelcontextprotocol/logLevel"] = passed["level"]
+    return meta
 
 
-def _agent(address: str, pattern: Route, session: Session, capabilities: tuple[Capability, ...]) -> Agent:
-    info = session.info
-    name = str(info.get("title") or info.get("name") or place_of(address))
-    return Agent(
-        id=agent_id(str(info.get("name") or place_of(address))),
-        name=name,
-        description=str(info.get("description") or session.instructions or "")[:2_000],
-        version=str(info.get("version") or "1"),
-        provider=_maybe(info.get("websiteUrl")),
-        tags=("mcp",),
-        capabilities=capabilities,
-        source=_source(address),
-        meta={"route": msgspec.to_builtins(pattern)},
-        card={
-            "protocol": "mcp",
-            "protocolVersion": session.version,
-            "serverInfo": info,
-            "capabilities": session.capabilities,
-            **({"instructions": session.instructions} if session.instructions else {}),
-        },
-    )
-
-
-def _source(address: str) -> str:
-    """Where it comes from, fit to be shown: no query, and of a command only what tells it from others."""
-    if not address.startswith(PREFIX):
-        return address.split("?", 1)[0]
-    return f"{place_of(address)}#{hashlib.sha256(address.encode()).hexdigest()[:12]}"
-
-
-def _maybe(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def agent_id(name: str) -> str:
-    """A name as an id: small letters, digits, ``.``, ``_`` and ``-``."""
-    found = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")
-    return found[:64] or "mcp-server"
-
-
-def _capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float) -> Capability | None:
-    """A tool as a capability, its schemas as they came; None, and a warning, for one that cannot be called."""
+def _to_capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float) -> Capability | None:
+    """A tool as a capability, its schemas unchanged; None, and a warning, for one that cannot be called."""
     name, schema = tool.get("name"), tool.get("inputSchema")
     if not isinstance(name, str) or not name or not isinstance(schema, dict):
         log.warning("%s lists a tool without name or schema; it is left out", session.channel.place)
@@ -418,28 +389,25 @@ def _capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceili
     if fault := find_invalid_x_mcp_header(schema):
         log.warning("%s: the tool %r is left out: %s", session.channel.place, name, fault)
         return None
-    output = tool.get("outputSchema")
-    annotations = tool.get("annotations") if isinstance(tool.get("annotations"), dict) else {}
-    meta = {key: tool[key] for key in ("annotations", "icons", "_meta", "execution") if tool.get(key)}
+    given = tool.get("annotations")
+    annotations: dict[str, Any] = given if isinstance(given, dict) else {}
+    titles = (tool.get("title"), annotations.get("title"))
+    examples, output = schema.get("examples"), tool.get("outputSchema")
+    read_only = annotations.get("readOnlyHint") is True
     return Capability(
         name=name,
-        title=_maybe(tool.get("title")) or _maybe((annotations or {}).get("title")),
+        title=next((title for title in titles if isinstance(title, str) and title), None),
         description=str(tool.get("description") or ""),
         input_schema=schema,
         output_schema=output if isinstance(output, dict) else None,
-        examples=tuple(schema.get("examples") or ()) if isinstance(schema.get("examples"), list) else (),
-        hints=_hints(annotations or {}),
+        examples=tuple(examples) if isinstance(examples, list) else (),
+        hints=Hints(
+            read_only=read_only,
+            idempotent=annotations.get("idempotentHint") is True,
+            consequential=not read_only and annotations.get("destructiveHint") is True,
+        ),
         routes=(replace(pattern, target=name),),
         timeout=ceiling,
         interactive=session.era == "legacy",
-        meta=meta,
-    )
-
-
-def _hints(annotations: Mapping[str, Any]) -> Hints:
-    read_only = annotations.get("readOnlyHint") is True
-    return Hints(
-        read_only=read_only,
-        idempotent=annotations.get("idempotentHint") is True,
-        consequential=not read_only and annotations.get("destructiveHint") is True,
+        meta={key: tool[key] for key in ("annotations", "icons", "_meta", "execution") if tool.get(key)},
     )

@@ -1,11 +1,10 @@
 """MCP servers that are programs on this machine, spoken to over standard input and output.
 
-Each runs in a session of its own, so that it and all it starts can be ended together. The environment it gets is
-small: where programs and the home are, the language, and what the operator gave. If the gateway dies without a word,
-a watchdog ends what it left behind: one shell for all, that waits for its own input to close, which the kernel does
-whatever the gateway died of. ``PR_SET_PDEATHSIG`` would reach only the first process of each tree (``npx``, not the
-``node`` below it), follows the thread and not the process, and needs code between fork and exec, which is not safe
-where threads run.
+Each runs in a session of its own, so that it and everything it starts can be ended together. Its environment is small:
+the paths of programs and home, the language, and what the operator gave. If the gateway dies, a watchdog ends what it
+left behind: one shell for all programs, which waits for its own standard input to close, as the kernel does however
+the gateway died. ``PR_SET_PDEATHSIG`` would reach only the first process of each tree (``npx``, not the ``node`` below
+it), follows the thread and not the process, and needs code between fork and exec, which is unsafe with threads.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,26 +25,40 @@ from msgspec import Struct
 from agent3 import jsonrpc
 from agent3.errors import Agent3Error, MalformedResponse, SetupError, Unavailable
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.client.channels import LIMITS, Exchange, answer_to, params_of, read, result_of
+from agent3.protocols.mcp.client.channels import (
+    LIMITS,
+    PendingRequest,
+    answer_request,
+    decode_message,
+    params_of,
+    parse_result,
+    spawn,
+)
 
-__all__ = ["Command", "PipeChannel", "Restarts", "Watchdog", "environment"]
+__all__ = ["PREFIX", "Command", "Restarts", "StdioChannel", "Watchdog", "environment"]
 
 log = logger("mcp.process")
 
 PREFIX = "stdio:"
-_KEPT = ("PATH", "HOME", "LANG") if os.name == "posix" else ("PATH", "USERPROFILE", "SYSTEMROOT", "TEMP")
+"""How the address of a program begins; its command follows as JSON."""
+_INHERITED = ("PATH", "HOME", "LANG") if os.name == "posix" else ("PATH", "USERPROFILE", "SYSTEMROOT", "TEMP")
 _GRACE = 2.0
 """Seconds that a program gets to end by itself once its input is closed, and again after SIGTERM."""
+_REAP = 5.0
+"""Seconds that the end of a killed program is waited for."""
+_LAST_LINES = 0.5
+"""Seconds to wait for the last lines of standard error and the exit code of a program that ended."""
 _TAIL = 20
+"""Lines of standard error that are kept for error messages."""
 _LONGEST_LINE = 2_000
-_SHOWN_PER_MINUTE = 20
-"""Lines of a program's standard error that are logged; of a long traceback the last one says most, and is kept."""
-_LINES_PER_MINUTE = 200
-"""Likewise for whoever reads what is logged as debug."""
+_INFO_LINES = 20
+"""Lines of standard error that are logged as info each minute; the last line of a long traceback is kept anyway."""
+_DEBUG_LINES = 200
+"""Lines that are logged each minute at all, the others as debug."""
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A program with its arguments. A value of ``env`` that reads ``env:NAME`` is taken from our own environment."""
+    """A program with its arguments. A value of ``env`` of the form ``env:NAME`` is read from our own environment."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -53,12 +67,12 @@ class Command(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     @property
     def address(self) -> str:
-        """What a route holds."""
+        """The command as the address of a route."""
         return PREFIX + msgspec.json.encode(self).decode()
 
     @property
     def name(self) -> str:
-        """For people: the program without its path."""
+        """The program without its path, for people."""
         return self.command.replace("\\", "/").rsplit("/", 1)[-1]
 
     @classmethod
@@ -66,13 +80,13 @@ class Command(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         """The command in an address, or SetupError."""
         try:
             return msgspec.json.decode(address.removeprefix(PREFIX), type=cls)
-        except msgspec.DecodeError as wrong:
-            raise SetupError(f"The address of an MCP server is not a command: {wrong}. Add it again.") from None
+        except msgspec.DecodeError as error:
+            raise SetupError(f"The address of an MCP server is not a command: {error}. Add it again.") from None
 
 
 def environment(command: Command, extra: Mapping[str, str], ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """All that the program will see. SetupError names a variable that the operator promised and did not set."""
-    found = {name: ours[name] for name in _KEPT if name in ours}
+    """The whole environment of the program. SetupError names a referenced variable that is not set."""
+    found = {name: ours[name] for name in _INHERITED if name in ours}
     for name, value in command.env.items():
         kind, _, source = value.partition(":")
         if kind == "env" and source:
@@ -85,7 +99,7 @@ def environment(command: Command, extra: Mapping[str, str], ours: Mapping[str, s
     return {**found, **extra}
 
 
-_WATCH = r"""
+_WATCHDOG_SCRIPT = r"""
 groups=
 while read -r what group; do
   case $what in
@@ -99,49 +113,49 @@ for group in $groups; do kill -KILL "-$group" 2>/dev/null; done
 
 
 class Watchdog:
-    """Ends the programs of a gateway that died. Started with the first program; does nothing where there is no sh."""
+    """Ends the programs of a gateway that died. Starts with the first program; does nothing where there is no sh."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def guard(self, group: int) -> None:
-        """End this group should we die."""
+        """End this process group if the gateway dies."""
         if os.name != "posix":
             return
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(  # noqa: S603 - a constant
-                ["/bin/sh", "-c", _WATCH],
+                ["/bin/sh", "-c", _WATCHDOG_SCRIPT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
             )
-        self._say(f"+ {group}\n")
+        self._write(f"+ {group}\n")
 
     def release(self, group: int) -> None:
-        """It has ended; its number may soon be somebody else's."""
-        self._say(f"- {group}\n")
+        """Forget a group that has ended: its number may soon belong to another process."""
+        self._write(f"- {group}\n")
 
     def close(self) -> None:
-        """Nothing is left to guard."""
+        """Stop; no program is left to guard."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
             process.wait()
 
-    def _say(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
-        except OSError as wrong:
-            log.warning("the watchdog of MCP programs is gone: %s", wrong)
+        except OSError as error:
+            log.warning("the watchdog of MCP programs is gone: %s", error)
 
 
 class Restarts:
-    """How often a program may be started again: at once after its first crash, then ever more slowly."""
+    """When a program may be started again: at once after its first crash, then more and more slowly."""
 
     def __init__(self, now: Callable[[], float], window: float = 60.0, longest: float = 30.0):
         self._now = now
@@ -149,8 +163,8 @@ class Restarts:
         self._longest = longest
         self._crashes: deque[float] = deque(maxlen=16)
 
-    def crashed(self) -> None:
-        """It ended, and not because we wanted it to."""
+    def record_crash(self) -> None:
+        """Count one unexpected end."""
         self._crashes.append(self._now())
 
     def wait(self) -> float:
@@ -164,11 +178,11 @@ class Restarts:
         return float(max(0.0, self._crashes[-1] + min(self._longest, 0.25 * 2**count) - now))
 
 
-class PipeChannel:
-    """One running program. Answers are told apart by their ids, so any number of requests may be under way.
+class StdioChannel:
+    """One running program. Answers are matched by id, so any number of requests may be under way.
 
-    ``on_stray`` hears the notifications that belong to no request. A question of the server does not say which
-    request it belongs to: with one under way it is clear, with several nobody is asked, and ``on_ambiguous`` is told.
+    ``on_message`` takes the notifications that belong to no request. A request of the server does not say which of our
+    requests it belongs to: with one under way that is clear; with several it is refused and ``on_ambiguous`` is called.
     """
 
     def __init__(self, command: Command, process: asyncio.subprocess.Process, watchdog: Watchdog):
@@ -176,18 +190,19 @@ class PipeChannel:
         self._process = process
         self._watchdog = watchdog
         self.place = f"The program {command.name!r}"
-        self.on_stray: Callable[[dict[str, Any]], None] | None = None
+        self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_crash: Callable[[], None] | None = None
         self.on_ambiguous: Callable[[], None] | None = None
-        self._waiting: dict[int, tuple[asyncio.Future[dict[str, Any]], Exchange]] = {}
-        self._said: deque[str] = deque(maxlen=_TAIL)
+        self._waiting: dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]] = {}
+        self._stderr_tail: deque[str] = deque(maxlen=_TAIL)
         self._closing = False
-        self._overhearing = asyncio.create_task(self._overhear())
-        self._tasks = {asyncio.create_task(self._listen()), self._overhearing}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading_stderr = spawn(self._tasks, self._read_stderr())
+        spawn(self._tasks, self._read_stdout())
 
     @classmethod
-    async def start(cls, command: Command, extra: Mapping[str, str], watchdog: Watchdog) -> PipeChannel:
-        """Start the program. Unavailable says why it could not be."""
+    async def start(cls, command: Command, extra: Mapping[str, str], watchdog: Watchdog) -> StdioChannel:
+        """Start the program. Unavailable says why it could not be started."""
         try:
             process = await asyncio.create_subprocess_exec(
                 command.command,
@@ -200,8 +215,8 @@ class PipeChannel:
                 limit=LIMITS.body,
                 start_new_session=True,
             )
-        except (OSError, ValueError) as wrong:
-            raise _not_started(command, wrong) from None
+        except (OSError, ValueError) as error:
+            raise _start_error(command, error) from None
         watchdog.guard(process.pid)
         return cls(command, process, watchdog)
 
@@ -211,27 +226,24 @@ class PipeChannel:
 
     @property
     def pid(self) -> int:
-        """The process, and its group."""
+        """The process id, which is also that of its group."""
         return self._process.pid
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self._waiting)
-
-    async def request(self, key: int, body: bytes, headers: Mapping[str, str], exchange: Exchange) -> Any:
+    async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = answer, exchange
+        self._waiting[key] = answer, pending
         try:
             await self._write(body)
-            return result_of(await answer, self.place)
+            return parse_result(await answer, self.place)
         except asyncio.CancelledError:
-            self._call_off(key)
+            stdin = self._process.stdin
+            if stdin is not None and self.alive:
+                stdin.write(jsonrpc.notification("notifications/cancelled", {"requestId": key}) + b"\n")
             raise
         finally:
             self._waiting.pop(key, None)
             if answer.done() and not answer.cancelled():
-                answer.exception()
+                answer.exception()  # so that asyncio does not complain of an exception that nobody retrieved
 
     async def tell(self, body: bytes, headers: Mapping[str, str]) -> None:
         await self._write(body)
@@ -241,28 +253,30 @@ class PipeChannel:
         if not self._closing:
             self._closing = True
             try:
-                await self._end()
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
+                for sign in (None, signal.SIGTERM):
+                    if sign is not None:
+                        self._kill(sign)
+                    try:
+                        async with asyncio.timeout(_GRACE):
+                            await self._process.wait()
+                        break
+                    except TimeoutError:
+                        continue
             finally:
                 self._kill(signal.SIGKILL)
                 self._watchdog.release(self.pid)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    # Inside
-
-    async def _end(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        for sign in (None, signal.SIGTERM):
-            if sign is not None:
-                self._kill(sign)
-            try:
-                async with asyncio.timeout(_GRACE):
+            # No program survives SIGKILL, but asyncio has to notice, or its transport is left open.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REAP):
                     await self._process.wait()
-                return
-            except TimeoutError:
-                continue
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The process
 
     def _kill(self, sign: signal.Signals) -> None:
         try:
@@ -276,48 +290,45 @@ class PipeChannel:
     async def _write(self, body: bytes) -> None:
         stdin = self._process.stdin
         if stdin is None or not self.alive:
-            await self._last_words()
-            raise self._gone(sent=False)
+            await self._await_end()
+            raise self._ended_error(sent=False)
         try:
             stdin.write(body + b"\n")
             await stdin.drain()
         except (ConnectionError, RuntimeError):
-            await self._last_words()
-            raise self._gone(sent=True) from None
+            await self._await_end()
+            raise self._ended_error(sent=True) from None
 
-    async def _last_words(self) -> None:
-        """Let what a program said before it ended arrive, and how it ended: somebody will want to know it."""
+    async def _await_end(self) -> None:
+        """Wait briefly for the last lines and the exit code of a program that ended, for the error message."""
         try:
-            async with asyncio.timeout(0.5):
-                await asyncio.wait([self._overhearing])
+            async with asyncio.timeout(_LAST_LINES):
+                await asyncio.wait([self._reading_stderr])
                 await self._process.wait()
         except TimeoutError:
-            log.debug("%s closed its input and goes on", self.place)
+            log.debug("%s closed its input but keeps running", self.place)
 
-    def _call_off(self, key: int) -> None:
-        stdin = self._process.stdin
-        if stdin is not None and self.alive:
-            stdin.write(jsonrpc.notification("notifications/cancelled", {"requestId": key}) + b"\n")
-
-    def _gone(self, *, sent: bool) -> Unavailable:
+    def _ended_error(self, *, sent: bool) -> Unavailable:
         code = self._process.returncode
         how = (
             "was stopped" if self._closing else f"ended (exit code {code})" if code is not None else "closed its input"
         )
-        error = Unavailable(f"{self.place} {how} before it answered.{self._quoted()}")
+        error = Unavailable(f"{self.place} {how} before it answered.{self._last_line()}")
         error.sent = sent
         return error
 
-    def _quoted(self) -> str:
-        return f" Its last words: {self._said[-1][:300]}" if self._said and not self._closing else ""
+    def _last_line(self) -> str:
+        return f" Its last output: {self._stderr_tail[-1][:300]}" if self._stderr_tail and not self._closing else ""
 
-    async def _listen(self) -> None:
+    # What it writes
+
+    async def _read_stdout(self) -> None:
         assert self._process.stdout is not None
         try:
             while line := await self._process.stdout.readline():
-                self._sort(line)
+                self._dispatch(line)
         except ValueError:
-            self._fail(MalformedResponse(f"{self.place} wrote a message of more than {LIMITS.body} bytes."))
+            self._fail_all(MalformedResponse(f"{self.place} wrote a message of more than {LIMITS.body} bytes."))
             self._kill(signal.SIGKILL)
         await self._process.wait()
         if crashed := not self._closing:
@@ -325,60 +336,54 @@ class PipeChannel:
             self._watchdog.release(self.pid)
             if self.on_crash is not None:
                 self.on_crash()
-        await self._last_words()
+        await self._await_end()
         if crashed:
-            log.warning("%s ended with exit code %s.%s", self.place, self._process.returncode, self._quoted())
-        self._fail(self._gone(sent=True))
+            log.warning("%s ended with exit code %s.%s", self.place, self._process.returncode, self._last_line())
+        self._fail_all(self._ended_error(sent=True))
 
-    def _fail(self, error: Agent3Error) -> None:
+    def _fail_all(self, error: Agent3Error) -> None:
         for answer, _ in self._waiting.values():
             if not answer.done():
                 answer.set_exception(error)
 
-    def _sort(self, line: bytes) -> None:
+    def _dispatch(self, line: bytes) -> None:
+        """Hand one message to the request it belongs to."""
         try:
-            message = read(line, self.place)
+            message = decode_message(line, self.place)
         except MalformedResponse:
-            log.debug("%s printed what is not a message: %s", self.place, line[:200])
+            log.debug("%s printed a line that is not a message: %s", self.place, line[:200])
             return
         if "method" not in message:
             key = message.get("id")
             if isinstance(key, int) and key in self._waiting and not self._waiting[key][0].done():
                 self._waiting[key][0].set_result(message)
-        elif "id" in message:
-            self._reply(message)
-        else:
-            self._tell(message)
-
-    def _tell(self, message: dict[str, Any]) -> None:
+            return
+        if "id" in message:
+            able = [pending for _, pending in self._waiting.values() if pending.can_answer]
+            if message.get("method") != "ping" and len(able) > 1 and self.on_ambiguous is not None:
+                self.on_ambiguous()
+            spawn(self._tasks, self._answer(message, able[0] if len(able) == 1 else None))
+            return
         params = params_of(message)
         token = params.get("progressToken")
         if isinstance(token, int) and token in self._waiting:
-            self._waiting[token][1].heard(str(message["method"]), params)
+            self._waiting[token][1].notify(str(message["method"]), params)
         elif message["method"] == "notifications/message":
-            working = [exchange for _, exchange in self._waiting.values() if not exchange.standing]
-            if len(working) == 1:  # it does not say whose it is
-                working[0].heard("notifications/message", params)
-        elif self.on_stray is not None:
-            self.on_stray(message)
+            # A log line does not say which request it belongs to; with one under way it is clear.
+            working = [pending for _, pending in self._waiting.values() if not pending.subscription]
+            if len(working) == 1:
+                working[0].notify("notifications/message", params)
+        elif self.on_message is not None:
+            self.on_message(message)
 
-    def _reply(self, message: dict[str, Any]) -> None:
-        able = [exchange for _, exchange in self._waiting.values() if exchange.can_answer]
-        if message.get("method") != "ping" and len(able) > 1 and self.on_ambiguous is not None:
-            self.on_ambiguous()
+    async def _answer(self, message: dict[str, Any], pending: PendingRequest | None) -> None:
+        try:
+            await self._write(await answer_request(message, pending))
+        except Agent3Error as error:
+            log.debug("%s did not take an answer: %s", self.place, error)
 
-        async def replied() -> None:
-            try:
-                await self._write(await answer_to(message, able[0] if len(able) == 1 else None))
-            except Agent3Error as wrong:
-                log.debug("%s did not take an answer: %s", self.place, wrong)
-
-        task = asyncio.create_task(replied())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _overhear(self) -> None:
-        """What it says on standard error: to the log, line by line, but not more than a log can bear."""
+    async def _read_stderr(self) -> None:
+        """Log standard error line by line, but no more of it than a log can bear."""
         assert self._process.stderr is not None
         rest, count, since = b"", 0, asyncio.get_running_loop().time()
         while chunk := await self._process.stderr.read(65_536):
@@ -389,29 +394,31 @@ class PipeChannel:
                 count, since = 0, now
             for line in lines:
                 count += 1
-                self._note(line, count)
+                self._log_line(line, count)
         if rest:
-            self._note(rest, count + 1)
+            self._log_line(rest, count + 1)
 
-    def _note(self, line: bytes, count: int) -> None:
+    def _log_line(self, line: bytes, count: int) -> None:
         text = line[:_LONGEST_LINE].decode(errors="replace").rstrip()
         if not text:
             return
-        self._said.append(text)
-        if count <= _LINES_PER_MINUTE:
-            log.log(logging.INFO if count <= _SHOWN_PER_MINUTE else logging.DEBUG, "%s: %s", self._command.name, text)
-        if count == _SHOWN_PER_MINUTE:
-            log.info("%s says more on standard error: in this minute it is for the level debug", self._command.name)
+        self._stderr_tail.append(text)
+        if count <= _DEBUG_LINES:
+            log.log(logging.INFO if count <= _INFO_LINES else logging.DEBUG, "%s: %s", self._command.name, text)
+        if count == _INFO_LINES:
+            log.info("%s writes more to standard error; the rest of this minute is logged as debug", self._command.name)
 
 
-def _not_started(command: Command, wrong: OSError | ValueError) -> Unavailable:
-    if isinstance(wrong, FileNotFoundError):
-        what = f"the folder {command.cwd}" if command.cwd and not os.path.isdir(command.cwd) else "the program"  # noqa: PTH112
+def _start_error(command: Command, error: OSError | ValueError) -> Unavailable:
+    """Why a program could not be started, and what to do about it."""
+    if isinstance(error, FileNotFoundError):
+        is_folder = command.cwd and not os.path.isdir(command.cwd)  # noqa: PTH112
+        what = f"the folder {command.cwd}" if is_folder else "the program"
         why = f"{what} was not found. Install it, or give its full path"
-    elif isinstance(wrong, PermissionError):
+    elif isinstance(error, PermissionError):
         why = "it may not be executed. Check its permissions"
     else:
-        why = str(wrong)
-    error = Unavailable(f"{command.name!r} cannot be started: {why}.")
-    error.sent = False
-    return error
+        why = str(error)
+    failure = Unavailable(f"{command.name!r} cannot be started: {why}.")
+    failure.sent = False
+    return failure

@@ -1,18 +1,18 @@
 """Upstreams: one MCP server with one credential, spoken to in the era it speaks.
 
-An ``Upstream`` agrees on an era (modern first, then ``initialize``), keeps one long-lived connection, opens it anew
-when it was lost, caches lists until the server says that they changed, and gives a conversation a connection of its
-own where questions could not be told apart otherwise. ``Upstreams`` is the pool of them. Neither knows what a tool
-or an outcome is.
+An ``Upstream`` agrees on an era (modern first, then ``initialize``), keeps one long-lived session, reopens it when it
+was lost, caches lists until the server says that they changed, and gives a call a session of its own where the
+server's questions could not be told apart otherwise. ``Upstreams`` is the pool. Neither knows tools or outcomes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace as changed
+from functools import partial
 from typing import Any, Literal
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
@@ -22,75 +22,82 @@ from agent3._version import __version__
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, Unavailable
 from agent3.identity.secrets import Secret
+from agent3.model import place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import (
     FOREVER,
     LEVELS,
     Authorization,
     Changing,
-    Exchange,
     HTTPChannel,
-    Refused,
-    answer_to,
+    PendingRequest,
+    ServerError,
+    answer_request,
     params_of,
+    spawn,
 )
-from agent3.protocols.mcp.client.processes import PREFIX, Command, PipeChannel, Restarts, Watchdog
+from agent3.protocols.mcp.client.processes import PREFIX, Command, Restarts, StdioChannel, Watchdog
+from agent3.protocols.mcp.meta_keys import TASKS
 from agent3.security.outbound import Gate, Policy, parse_url
 
-__all__ = ["Session", "Upstream", "Upstreams", "place_of"]
+__all__ = ["OnChange", "Session", "Upstream", "Upstreams"]
 
 log = logger("mcp")
 
 Era = Literal["modern", "legacy"]
-Powers = frozenset[str]
+Features = frozenset[str]
 """What a legacy session declares besides elicitation, for callers that can do it: ``sampling``, ``roots``."""
 OnChange = Callable[[str], None]
+"""Takes the address of a server whose lists changed."""
 OnNote = Callable[[str, str, dict[str, Any]], None]
-"""Hears the address of a server, and the method and parameters of what it told unasked."""
+"""Takes the address of a server, and the method and parameters of a notification that belongs to no request."""
 
-_NONE: Powers = frozenset()
-_INFO = {"name": "agent3", "version": __version__}
-_ASKING: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
-_CAPABILITIES = {**_ASKING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+_NO_FEATURES: Features = frozenset()
+_CLIENT_INFO = {"name": "agent3", "version": __version__}
+_ELICITATION: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MODERN_META = {
     "io.modelcontextprotocol/protocolVersion": LATEST_MODERN_VERSION,
-    "io.modelcontextprotocol/clientInfo": _INFO,
-    "io.modelcontextprotocol/clientCapabilities": _CAPABILITIES,
+    "io.modelcontextprotocol/clientInfo": _CLIENT_INFO,
+    "io.modelcontextprotocol/clientCapabilities": {**_ELICITATION, "extensions": {TASKS: {}}},
 }
 _MODERN_CODES = frozenset({-32020, -32021, -32022, -32601, -32602, -32603, -32700})
-"""Errors by which a modern server refuses a modern request; any other 4xx comes from somebody who is not one."""
-_UNSUPPORTED = -32022
+"""Errors by which a modern server refuses a modern request; any other 4xx comes from one that is not modern."""
+_UNSUPPORTED_VERSION = -32022
 _PROBE = 10.0
 """Seconds that a server gets to say whether it is modern. Legacy programs may say nothing at all."""
+_HANDSHAKE = 30.0
+"""Seconds that a legacy server gets to answer ``initialize``."""
 _PAGES = 1_000
 _LEGACY_TTL = 30.0
-"""Seconds that a legacy list is served from memory; that era has no word for it."""
-_EARS = 2.0
-"""Seconds that a conversation waits for the stream on which a legacy server may ask."""
-_OWN = 8
-"""Connections of their own that conversations with one server may have at once."""
+"""Seconds that a legacy list is served from memory; that era cannot say how long a list is good."""
+_STREAM_WAIT = 2.0
+"""Seconds to wait for the stream on which a legacy server may send its questions."""
+_OWN_SESSIONS = 8
+"""Sessions of their own that calls to one server may have at once."""
 
 
 class Session:
-    """A channel on which the era is agreed: puts the envelope around requests and the headers beside them."""
+    """A channel on which the era is agreed: adds the envelope and the headers to requests."""
 
-    def __init__(self, channel: HTTPChannel | PipeChannel, era: Era, version: str, hello: Mapping[str, Any]):
+    def __init__(self, channel: HTTPChannel | StdioChannel, era: Era, version: str, greeting: Mapping[str, Any]):
         self.channel = channel
         self.era = era
         self.version = version
         self.level: str | None = None
-        """The least of log lines that a legacy server was asked for."""
-        self.running: set[Exchange] = set()
+        """The lowest log level that a legacy server was asked for."""
+        self.running: set[PendingRequest] = set()
         self.listening = asyncio.Event()
-        """Set when the stream of what belongs to no request is open, or will not be."""
+        """Set when the stream of messages that belong to no request is open, or will not be."""
         self.watching: asyncio.Task[None] | None = None
-        self.capabilities: dict[str, Any] = _table(hello, "capabilities")
-        told = hello.get("instructions")
-        self.instructions: str | None = told if isinstance(told, str) else None
-        meta = _table(hello, "_meta")
-        self.info: dict[str, Any] = _table(hello, "serverInfo") or _table(meta, "io.modelcontextprotocol/serverInfo")
+        self.capabilities: dict[str, Any] = _table(greeting, "capabilities")
+        instructions = greeting.get("instructions")
+        self.instructions: str | None = instructions if isinstance(instructions, str) else None
+        self.info: dict[str, Any] = _table(greeting, "serverInfo") or _table(
+            _table(greeting, "_meta"), "io.modelcontextprotocol/serverInfo"
+        )
+        self.headers: Mapping[str, str] = {"MCP-Protocol-Version": version}
+        """Those of messages that are not requests."""
         self._keys = itertools.count(1)
-        self._base = {"MCP-Protocol-Version": version}
 
     @property
     def alive(self) -> bool:
@@ -101,54 +108,61 @@ class Session:
         self,
         method: str,
         params: Mapping[str, Any],
-        exchange: Exchange,
+        pending: PendingRequest,
         *,
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The result of a request; Refused for an error of the server."""
+        """The result of a request; ServerError for an error of the server."""
         key = next(self._keys)
         meta = {**(_MODERN_META if self.era == "modern" else {}), **(params.get("_meta") or {}), "progressToken": key}
         body = jsonrpc.request(key, method, {**params, "_meta": meta})
-        self.running.add(exchange)
+        sent = self.headers
+        if self.era == "modern":
+            sent = {**sent, "Mcp-Method": method, **(headers or {})}
+            if name is not None:
+                sent["Mcp-Name"] = name
+        self.running.add(pending)
         try:
-            async with exchange:
-                result = await self.channel.request(key, body, self._headed(method, name, headers), exchange)
+            async with pending:
+                result = await self.channel.request(key, body, sent, pending)
         finally:
-            self.running.discard(exchange)
+            self.running.discard(pending)
         if not isinstance(result, dict):
             raise MalformedResponse(f"{self.channel.place} answered {method} with something that is not an object.")
         return result
 
-    async def stray(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Take a message that came with no request: a question is answered if it is clear whose it is."""
-        if "id" not in message:
-            return None if self._overheard(message) else message
-        able = [exchange for exchange in self.running if exchange.can_answer]
-        body = await answer_to(message, able[0] if len(able) == 1 else None)
-        await self.channel.tell(body, self._base)
-        return None
+    async def take_message(self, message: dict[str, Any]) -> bool:
+        """Take a message that came with no request; False if no request under way can use it.
 
-    def _overheard(self, message: dict[str, Any]) -> bool:
-        """Whether it is a log line of the one request that is under way; servers exist that do not say whose it is."""
+        A request of the server is answered if it is clear which of our requests it belongs to.
+        """
+        if "id" in message:
+            able = [pending for pending in self.running if pending.can_answer]
+            body = await answer_request(message, able[0] if len(able) == 1 else None)
+            await self.channel.tell(body, self.headers)
+            return True
         if message.get("method") != "notifications/message":
             return False
-        working = [exchange for exchange in self.running if not exchange.standing]
+        # Some servers do not send log lines on the stream of the request they belong to.
+        working = [pending for pending in self.running if not pending.subscription]
         if len(working) == 1:
-            working[0].heard("notifications/message", params_of(message))
+            working[0].notify("notifications/message", params_of(message))
         return True
 
-    def headers(self) -> Mapping[str, str]:
-        """Those of requests that carry no message."""
-        return self._base
+    def announces(self) -> bool:
+        """Whether the server may send something that belongs to no request."""
+        if self.era == "legacy" and isinstance(self.channel, HTTPChannel):
+            return self.channel.session is not None
+        return any(_table(self.capabilities, kind).get("listChanged") for kind in ("tools", "prompts", "resources"))
 
-    def _headed(self, method: str, name: str | None, more: Mapping[str, str] | None) -> Mapping[str, str]:
-        if self.era == "legacy":
-            return self._base
-        found = {**self._base, "Mcp-Method": method, **(more or {})}
-        if name is not None:
-            found["Mcp-Name"] = name
-        return found
+    async def close(self) -> None:
+        """End it, and tell the server."""
+        if self.watching is not None:
+            self.watching.cancel()
+        if isinstance(self.channel, HTTPChannel):
+            await self.channel.end_session(self.headers)
+        await self.channel.aclose()
 
 
 def _table(where: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -159,18 +173,19 @@ def _table(where: Mapping[str, Any], key: str) -> dict[str, Any]:
 class Upstream:
     """One server with one credential.
 
-    Any number of requests may be under way at once, on one connection. A connection that was lost is opened anew;
-    what was under way on it is repeated only where that is certain to be harmless. A legacy server, which is told once
-    per session what can be asked of us, gets a session more for callers that can do more.
+    Any number of requests may be under way at once, on one session. A lost session is reopened; what was under way on
+    it is repeated only where that is certain to be harmless. A legacy server learns once per session what it may ask of
+    us, so callers that can do more get a further session.
     """
 
     def __init__(
         self,
         address: str,
-        open_channel: Callable[[], Awaitable[HTTPChannel | PipeChannel]],
+        open_channel: Callable[[], Awaitable[HTTPChannel | StdioChannel]],
         eras: dict[str, Era],
         on_change: OnChange | None = None,
         env: Env = REAL,
+        gate: Gate | None = None,
     ):
         self.address = address
         self.used = env.monotonic()
@@ -180,395 +195,337 @@ class Upstream:
         self._eras = eras
         self._on_change = on_change
         self._env = env
-        self._shared: dict[Powers, Session] = {}
+        self._gate = gate
+        self._shared: dict[Features, Session] = {}
         self._connecting = asyncio.Lock()
-        self._apart = False
-        self._spare: list[tuple[Powers, Session]] = []
-        self._own = asyncio.Semaphore(_OWN)
+        self._keeps_apart = False
+        self._spare: list[tuple[Features, Session]] = []
+        self._own_places = asyncio.Semaphore(_OWN_SESSIONS)
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def session(self, powers: Powers = _NONE) -> Session:
-        """The connection that all with these powers share, opened if need be."""
-        found = self._shared.get(powers)
-        if found is not None and found.alive:
-            return found
+    async def session(self, features: Features = _NO_FEATURES) -> Session:
+        """The session shared by all requests with these features, opened if necessary."""
+        session = self._shared.get(features)
+        if session is not None and session.alive:
+            return session
         async with self._connecting:
-            found = self._shared.get(powers)
-            if found is None or not found.alive:
-                found = self._shared[powers] = await self._connect(powers)
-                found.watching = self._spawn(self._watch(found))
-            return found
+            session = self._shared.get(features)
+            if session is None or not session.alive:
+                session = self._shared[features] = await self._connect(features)
+                session.watching = spawn(self._tasks, self._watch(session))
+            return session
 
     async def request(
         self,
         method: str,
         params: Mapping[str, Any],
-        exchange: Callable[[], Exchange],
+        make_pending: Callable[[], PendingRequest],
         *,
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         harmless: bool = False,
     ) -> dict[str, Any]:
-        """The result of a request. ``exchange`` makes a fresh one for each try.
+        """The result of a request. ``make_pending`` makes a fresh one for each attempt, whose clock then starts.
 
-        A session that the server no longer knows is opened anew, once. A request that it turned away with an HTTP
-        error for that reason never ran, so it is sent again; one that may have run only if that is ``harmless``.
+        A session that the server no longer knows is reopened, once. A request that it refused with an HTTP error for
+        that reason never ran, so it is sent again; one that may have run only if that is ``harmless``.
         """
         self.busy += 1
         try:
             for last in (False, True):
-                session = await self._fitting(exchange)
+                session = await self.session()
+                if session.era == "legacy" and (features := make_pending().features):
+                    session = await self.session(features)
+                pending = make_pending()
                 try:
-                    return await self._send(session, method, params, exchange(), name, headers)
-                except Refused as refused:
+                    if self._keeps_apart and session.era == "legacy" and pending.can_answer:
+                        async with self._own_session(pending.features) as own:
+                            return await self._send(own, method, params, pending, name, headers)
+                    return await self._send(session, method, params, pending, name, headers)
+                except ServerError as error:
                     if last:
                         raise
-                    self._consider(session, refused, harmless)
+                    self._drop_lost(session, error, harmless)
             raise AssertionError("unreachable")
         finally:
             self.busy -= 1
             self.used = self._env.monotonic()
 
     async def items(self, method: str, key: str, *, fresh: bool = False) -> list[dict[str, Any]]:
-        """All pages of a list, from memory while they are good. ``key`` is where the page holds its items."""
-        known = self._lists.get(method)
-        if known is not None and not fresh and self._env.monotonic() < known[1]:
-            return known[0]
+        """All pages of a list, from memory while they are good. ``key`` is where a page holds its items."""
+        cached = self._lists.get(method)
+        if cached is not None and not fresh and self._env.monotonic() < cached[1]:
+            return cached[0]
         found: list[dict[str, Any]] = []
         cursor: str | None = None
-        ttl = 0.0
         for _ in range(_PAGES):
-            page = await self.request(method, {"cursor": cursor} if cursor else {}, Exchange, harmless=True)
+            page = await self.request(method, {"cursor": cursor} if cursor else {}, PendingRequest, harmless=True)
             items, following = page.get(key), page.get("nextCursor")
             if not isinstance(items, list):
                 raise MalformedResponse(f"{place_of(self.address)} answered {method} without a list of {key}.")
-            found += [one for one in items if isinstance(one, dict)]
-            ttl = self._ttl(page)
+            found += [item for item in items if isinstance(item, dict)]
             if not isinstance(following, str) or not following or following == cursor:
                 break
             cursor = following
         else:
             raise MalformedResponse(f"{place_of(self.address)} gives {method} in more than {_PAGES} pages.")
+        given = page.get("ttlMs")
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            ttl = min(float(given) / 1000, FOREVER)
+        else:
+            ttl = _LEGACY_TTL if self._eras.get(self.address) == "legacy" else 0.0
         if ttl > 0:
             self._lists[method] = found, self._env.monotonic() + ttl
         return found
 
     async def aclose(self) -> None:
-        """Let go of everything; what is under way ends as unavailable."""
+        """Close everything; what is under way ends as unavailable."""
         self._closed = True
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        sessions = [*self._shared.values(), *(one for _, one in self._spare)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        sessions = [*self._shared.values(), *(session for _, session in self._spare)]
         self._shared, self._spare = {}, []
-        await asyncio.gather(*map(_farewell, sessions), *self._leaving)
+        await asyncio.gather(*(session.close() for session in sessions), *self._closing)
+        if self._gate is not None:
+            await self._gate.aclose()
 
-    # Opening
+    # Connecting
 
-    async def _connect(self, powers: Powers) -> Session:
+    async def _connect(self, features: Features) -> Session:
         if self._closed:
             error = Unavailable("The gateway is stopping.")
             error.sent = False
             raise error
-        known = self._eras.get(self.address)
+        era = self._eras.get(self.address)
         try:
-            return await self._agree(await self._open_channel(), known, powers)
+            return await self._negotiate(await self._open_channel(), era, features)
         except Unavailable:
-            # Programs exist that end at a first message they do not know.
-            if known is not None or not self.address.startswith(PREFIX):
+            # Some programs exit at a first message they do not know.
+            if era is not None or not self.address.startswith(PREFIX):
                 raise
-            return await self._agree(await self._open_channel(), "legacy", powers)
+            return await self._negotiate(await self._open_channel(), "legacy", features)
 
-    async def _agree(self, channel: HTTPChannel | PipeChannel, known: Era | None, powers: Powers) -> Session:
+    async def _negotiate(self, channel: HTTPChannel | StdioChannel, era: Era | None, features: Features) -> Session:
         try:
-            session = await self._discover(channel) if known != "legacy" else None
-            session = session or await self._initialize(channel, powers)
-        except Refused as refused:
+            session = await self._discover(channel) if era != "legacy" else None
+            session = session or await self._initialize(channel, features)
+        except ServerError as error:
             await channel.aclose()
             self._eras.pop(self.address, None)
-            raise _no_agreement(channel, refused) from None
-        except BaseException as wrong:
+            text = f"{channel.place} is not an MCP server that agent3 can talk to: {error.message[:300]}"
+            failure = TargetError(text)
+            failure.sent = False
+            raise failure from None
+        except BaseException as error:
             await channel.aclose()
-            if isinstance(wrong, Agent3Error):
-                wrong.sent = False  # the call itself never left
+            if isinstance(error, Agent3Error):
+                error.sent = False  # the call itself never left
             raise
         self._eras[self.address] = session.era
-        channel.on_stray = self._stray(session, channel)
+        if isinstance(channel, HTTPChannel):
+            channel.on_message = partial(self._take_message, session)
+        else:
+            channel.on_message = self._take_notification
+            channel.on_ambiguous = partial(self._keep_apart, session)
         return session
 
-    async def _discover(self, channel: HTTPChannel | PipeChannel) -> Session | None:
-        """The modern session, or None for a server of before."""
+    async def _discover(self, channel: HTTPChannel | StdioChannel) -> Session | None:
+        """The modern session, or None for a legacy server."""
         probe = Session(channel, "modern", LATEST_MODERN_VERSION, {})
-        try:
-            hello = await _greeting(probe)
-        except Refused as refused:
-            if refused.status is not None and refused.status >= 500:
-                raise
-            if refused.code == _UNSUPPORTED and not _speaks_legacy(refused.data):
-                raise
-            return None
-        except CallTimeout:
-            if isinstance(channel, PipeChannel):
+        for last in (False, True):
+            try:
+                greeting = await probe.request("server/discover", {}, PendingRequest(idle=_PROBE))
+                break
+            except ServerError as error:
+                versions = error.data.get("supported") if isinstance(error.data, dict) else None
+                supported = versions if isinstance(versions, list) else []
+                unsupported = error.code == _UNSUPPORTED_VERSION
+                # Some servers refuse our version and name it as supported all the same; asked again they take it.
+                if unsupported and probe.version in supported and not last:
+                    continue
+                if error.status is not None and error.status >= 500:
+                    raise
+                if unsupported and supported and not any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported):
+                    raise
                 return None
-            raise
-        supported = hello.get("supportedVersions")
-        if not isinstance(supported, list) or LATEST_MODERN_VERSION not in supported:
+            except CallTimeout:
+                if isinstance(channel, StdioChannel):
+                    return None
+                raise
+        offered = greeting.get("supportedVersions")
+        if not isinstance(offered, list) or LATEST_MODERN_VERSION not in offered:
             return None
-        return Session(channel, "modern", LATEST_MODERN_VERSION, hello)
+        return Session(channel, "modern", LATEST_MODERN_VERSION, greeting)
 
-    async def _initialize(self, channel: HTTPChannel | PipeChannel, powers: Powers) -> Session:
+    async def _initialize(self, channel: HTTPChannel | StdioChannel, features: Features) -> Session:
         if isinstance(channel, HTTPChannel):
             channel.legacy = True
-        able = {**_ASKING, **{one: {} for one in sorted(powers)}}
-        offer = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": able, "clientInfo": _INFO}
+        capabilities = {**_ELICITATION, **{feature: {} for feature in sorted(features)}}
+        params = {
+            "protocolVersion": LATEST_HANDSHAKE_VERSION,
+            "capabilities": capabilities,
+            "clientInfo": _CLIENT_INFO,
+        }
         opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {})
-        hello = await opening.request("initialize", offer, Exchange(idle=_PROBE * 3))
-        version = hello.get("protocolVersion")
+        greeting = await opening.request("initialize", params, PendingRequest(idle=_HANDSHAKE))
+        version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            raise Refused(None, f"it speaks MCP {version!r}, which is not known here")
-        session = Session(channel, "legacy", str(version), hello)
-        await channel.tell(jsonrpc.notification("notifications/initialized"), session.headers())
+            raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
+        session = Session(channel, "legacy", str(version), greeting)
+        await channel.tell(jsonrpc.notification("notifications/initialized"), session.headers)
         return session
 
-    # Using
-
-    async def _fitting(self, exchange: Callable[[], Exchange]) -> Session:
-        """The session on which such an exchange can be asked all that its caller can do."""
-        session = await self.session()
-        powers = exchange().powers if session.era == "legacy" else _NONE
-        return await self.session(powers) if powers else session
+    # Sending
 
     async def _send(
         self,
         session: Session,
         method: str,
         params: Mapping[str, Any],
-        exchange: Exchange,
+        pending: PendingRequest,
         name: str | None,
         headers: Mapping[str, str] | None,
     ) -> dict[str, Any]:
-        if session.era == "legacy" and exchange.can_answer:
-            if self._apart:
-                async with self._own_line(exchange.powers) as own:
-                    await _all_ears(own)
-                    await _turn_up(own, exchange.level)
-                    return await own.request(method, params, exchange, name=name, headers=headers)
-            await _all_ears(session)
-        await _turn_up(session, exchange.level)
-        return await session.request(method, params, exchange, name=name, headers=headers)
+        if session.era == "legacy":
+            over_http = isinstance(session.channel, HTTPChannel)
+            if pending.can_answer and over_http and not session.listening.is_set() and session.announces():
+                # Some servers ask on the stream that belongs to no request, so it has to be open first. Waited for
+                # once only: some servers hold back the head of that stream until they have something to send.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_STREAM_WAIT):
+                        await session.listening.wait()
+                session.listening.set()
+            level, known = pending.level, session.level
+            is_lower = level in LEVELS and (known is None or LEVELS.index(level) < LEVELS.index(known))
+            if is_lower and "logging" in session.capabilities:
+                # Have the server log as much as any caller wants; the door leaves out what a caller does not want.
+                session.level = level
+                try:
+                    await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
+                except (ServerError, Agent3Error) as error:
+                    log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
+        return await session.request(method, params, pending, name=name, headers=headers)
 
     @asynccontextmanager
-    async def _own_line(self, powers: Powers) -> AsyncIterator[Session]:
-        """A session for one conversation alone; kept for the next one, unless something was wrong with it."""
-        async with self._own:
-            spare = next((one for one in self._spare if one[0] == powers), None)
+    async def _own_session(self, features: Features) -> AsyncIterator[Session]:
+        """A session for one call alone, kept for the next one unless the call failed."""
+        async with self._own_places:
+            spare = next((entry for entry in self._spare if entry[0] == features), None)
             if spare is not None:
                 self._spare.remove(spare)
-            own = spare[1] if spare is not None else await self._connect(powers)
+            own = spare[1] if spare is not None else await self._connect(features)
             if own.watching is None:
-                own.watching = self._spawn(self._watch(own))
+                own.watching = spawn(self._tasks, self._watch(own))
             good = False
             try:
                 yield own
                 good = True
             finally:
                 if good and own.alive and not self._closed:
-                    self._spare.append((powers, own))
+                    self._spare.append((features, own))
                 else:
-                    _keep(self._leaving, _farewell(own))
+                    spawn(self._closing, own.close())
 
-    def _consider(self, session: Session, refused: Refused, harmless: bool) -> None:
-        """Return if the request may be sent again on a new connection, else raise."""
-        why = _stale(session, refused)
-        if why is None:
-            raise refused
-        self._shared = {powers: one for powers, one in self._shared.items() if one is not session}
+    def _drop_lost(self, session: Session, error: ServerError, harmless: bool) -> None:
+        """Drop a session that the server no longer knows. Raises unless the request may be sent on a new one."""
+        if session.era == "legacy":
+            about_session = "session" in error.message.lower()
+            lost = error.status == 404 or (about_session and (error.status == 400 or error.code == -32600))
+            if not lost or not isinstance(session.channel, HTTPChannel) or session.channel.session is None:
+                raise error
+        else:
+            if error.status not in (400, 404, 405, 406) or error.code in _MODERN_CODES:
+                raise error
+            self._eras.pop(self.address, None)  # it may be a legacy server by now
+        self._shared = {features: shared for features, shared in self._shared.items() if shared is not session}
         self._lists.clear()
-        if why == "era":
-            self._eras.pop(self.address, None)
-        _keep(self._leaving, _farewell(session))
-        if refused.status is None and not harmless:
+        spawn(self._closing, session.close())
+        if error.status is None and not harmless:
             raise Unavailable(
                 f"{session.channel.place} lost the session in the middle of the call; whether it did the work is not "
                 "known, so it was not repeated."
             )
         log.info("%s no longer knows the session; opening a new one", session.channel.place)
 
-    def _stray(self, session: Session, channel: HTTPChannel | PipeChannel) -> Any:
-        async def heard(message: dict[str, Any]) -> None:
-            if len([one for one in session.running if one.can_answer]) > 1 and "id" in message:
-                self._keep_apart(session)
-            try:
-                told = await session.stray(message)
-            except (Agent3Error, Refused) as wrong:
-                log.debug("%s: a stray message went nowhere: %s", session.channel.place, wrong)
+    # What the server sends unasked
+
+    async def _take_message(self, session: Session, message: dict[str, Any]) -> None:
+        """Take a message of an HTTP server that belongs to no request."""
+        if "id" in message and sum(pending.can_answer for pending in session.running) > 1:
+            self._keep_apart(session)
+        try:
+            if await session.take_message(message):
                 return
-            if told is not None and self._shared.get(_NONE) is session:
-                self._noted(told)
+        except (Agent3Error, ServerError) as error:
+            log.debug("%s: a message that belongs to no request was lost: %s", session.channel.place, error)
+            return
+        if self._shared.get(_NO_FEATURES) is session:  # each session hears it; it is passed on once
+            self._take_notification(message)
 
-        return heard if isinstance(channel, HTTPChannel) else self._noted
-
-    def _keep_apart(self, session: Session) -> None:
-        if not self._apart:
-            self._apart = True
-            log.warning(
-                "%s asked while several calls were under way, and does not say for which; from now on each call has "
-                "a connection of its own",
-                session.channel.place,
-            )
-
-    def _noted(self, message: dict[str, Any]) -> None:
+    def _take_notification(self, message: dict[str, Any]) -> None:
         method = str(message.get("method"))
         if method.startswith("notifications/") and method.endswith("/list_changed"):
-            self._forget()
+            self._forget_lists()
         if self.on_note is not None:
             self.on_note(self.address, method, params_of(message))
 
-    def _forget(self) -> None:
+    def _forget_lists(self) -> None:
         self._lists.clear()
         if self._on_change is not None:
             self._on_change(self.address)
 
-    def _ttl(self, page: Mapping[str, Any]) -> float:
-        given = page.get("ttlMs")
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            return min(float(given) / 1000, FOREVER)
-        return _LEGACY_TTL if self._eras.get(self.address) == "legacy" else 0.0
-
-    # Listening
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return _keep(self._tasks, work)
+    def _keep_apart(self, session: Session) -> None:
+        if not self._keeps_apart:
+            self._keeps_apart = True
+            log.warning(
+                "%s asked while several calls were under way, without saying for which; from now on each call has "
+                "a connection of its own",
+                session.channel.place,
+            )
 
     async def _watch(self, session: Session) -> None:
-        """Hear of changes for as long as the session lives; after a gap in the hearing, all may have changed."""
-        if isinstance(session.channel, PipeChannel):
-            session.channel.on_ambiguous = lambda: self._keep_apart(session)
-        pause, before = 1.0, False
+        """Listen for changes as long as the session lives. After a gap everything may have changed."""
+        pause, again = 1.0, False
         try:
-            while session.alive and _announces(session):
+            while session.alive and session.announces():
                 began = self._env.monotonic()
                 try:
-                    if not await self._hear(session, before):
+                    if not await self._listen(session, again):
                         return
-                    before = True
-                except Refused:
+                    again = True
+                except ServerError:
                     return
-                except Agent3Error as wrong:
-                    log.debug("%s: not heard for a while: %s", session.channel.place, wrong)
+                except Agent3Error as error:
+                    log.debug("%s: listening was interrupted: %s", session.channel.place, error)
                 pause = 1.0 if self._env.monotonic() - began > 60 else min(60.0, pause * 2)
                 await asyncio.sleep(pause)
         finally:
             session.listening.set()
 
-    async def _hear(self, session: Session, again: bool) -> bool:
-        """Listen until the stream ends; False if there is nothing more to be heard in this way."""
+    async def _listen(self, session: Session, again: bool) -> bool:
+        """Listen until the stream ends; False if the server offers no such stream."""
         channel = session.channel
         if session.era == "legacy":
-            return isinstance(channel, HTTPChannel) and await channel.stray(session.headers(), session.listening.set)
+            return isinstance(channel, HTTPChannel) and await channel.listen(session.headers, session.listening.set)
 
-        def note(method: str, params: dict[str, Any]) -> None:
-            if method == "notifications/subscriptions/acknowledged" and again:
-                self._forget()
-            self._noted({"method": method, "params": params})
+        def take(method: str, params: dict[str, Any]) -> None:
+            if again and method == "notifications/subscriptions/acknowledged":
+                self._forget_lists()
+            self._take_notification({"method": method, "params": params})
 
         wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
-        listening = Exchange(note, idle=FOREVER, ceiling=FOREVER, standing=True)
-        await session.request("subscriptions/listen", {"notifications": wanted}, listening)
+        pending = PendingRequest(take, idle=FOREVER, ceiling=FOREVER, subscription=True)
+        await session.request("subscriptions/listen", {"notifications": wanted}, pending)
         return True
 
 
-def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Do it beside, held in ``tasks`` until it is done."""
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task
-
-
-async def _all_ears(session: Session) -> None:
-    """Wait until a question could be heard. Servers exist that ask on the stream of no request, or nobody.
-
-    Once only: a server that keeps the head of that stream back until it has something to say is not waited for again.
-    """
-    if _announces(session) and isinstance(session.channel, HTTPChannel) and not session.listening.is_set():
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EARS):
-                await session.listening.wait()
-        session.listening.set()
-
-
-async def _turn_up(session: Session, level: str | None) -> None:
-    """Have a legacy server tell as much as anybody wants to hear; whoever wants less is spared the rest at the door."""
-    if session.era != "legacy" or level not in LEVELS or "logging" not in session.capabilities:
-        return
-    if session.level is not None and LEVELS.index(session.level) <= LEVELS.index(level):
-        return
-    session.level = level
-    try:
-        await session.request("logging/setLevel", {"level": level}, Exchange(idle=_EARS))
-    except (Refused, Agent3Error) as wrong:
-        log.debug("%s did not take the level %s: %s", session.channel.place, level, wrong)
-
-
-async def _greeting(probe: Session) -> dict[str, Any]:
-    """What a modern server says of itself. One that refuses our version and names it all the same is asked again."""
-    try:
-        return await probe.request("server/discover", {}, Exchange(idle=_PROBE))
-    except Refused as refused:
-        if refused.code != _UNSUPPORTED or probe.version not in _supported(refused.data):
-            raise
-    return await probe.request("server/discover", {}, Exchange(idle=_PROBE))
-
-
-def _announces(session: Session) -> bool:
-    """Whether the server may have something to tell that was not asked for."""
-    if session.era == "legacy" and isinstance(session.channel, HTTPChannel):
-        return session.channel.session is not None
-    kinds = ("tools", "prompts", "resources")
-    return any(_table(session.capabilities, kind).get("listChanged") for kind in kinds)
-
-
-def _stale(session: Session, refused: Refused) -> Literal["session", "era"] | None:
-    """Whether an error means that the server does not know us any more, and in what."""
-    about_session = "session" in refused.message.lower()
-    if session.era == "legacy":
-        lost = refused.status == 404 or (about_session and (refused.status == 400 or refused.code == -32600))
-        has_one = isinstance(session.channel, HTTPChannel) and session.channel.session is not None
-        return "session" if lost and has_one else None
-    turned_away = refused.status in (400, 404, 405, 406) and refused.code not in _MODERN_CODES
-    return "era" if turned_away else None
-
-
-def _speaks_legacy(data: Any) -> bool:
-    supported = _supported(data)
-    return not supported or any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported)
-
-
-def _supported(data: Any) -> list[Any]:
-    found = data.get("supported") if isinstance(data, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _no_agreement(channel: HTTPChannel | PipeChannel, refused: Refused) -> TargetError:
-    error = TargetError(f"{channel.place} is no MCP server that we can talk to: {refused.message[:300]}")
-    error.sent = False
-    return error
-
-
-async def _farewell(session: Session) -> None:
-    if session.watching is not None:
-        session.watching.cancel()
-    if isinstance(session.channel, HTTPChannel):
-        await session.channel.end_session(session.headers())
-    await session.channel.aclose()
-
-
 class Upstreams:
-    """The pool: one upstream for each server and credential, ended when unused for ``idle`` seconds.
+    """The pool: one upstream for each server and credential, closed when unused for ``idle`` seconds.
 
     Two credentials never share anything but what is known of the address: its era, and how often its program
     crashed. ``policy`` bounds what may be reached over HTTP; addresses that the operator ``registered`` may be on
@@ -588,7 +545,7 @@ class Upstreams:
         self.on_note: OnNote | None = None
         self._on_change = on_change
         self._env = env
-        self._all: dict[tuple[Any, ...], tuple[Upstream, Gate | None]] = {}
+        self._all: dict[tuple[Any, ...], Upstream] = {}
         self._eras: dict[str, Era] = {}
         self._restarts: dict[str, Restarts] = {}
         self._authorizations: dict[str, Authorization] = {}
@@ -601,120 +558,84 @@ class Upstreams:
         return len(self._all)
 
     def get(self, address: str, secret: Secret | None = None, where: Mapping[str, Any] | None = None) -> Upstream:
-        """The upstream of an address and credential. ``where`` is the route's own word on how to give the secret.
+        """The upstream of an address and credential. ``where`` is the ``meta`` of the route.
 
-        ``secret_env`` names the variable in which a program gets it, ``secret_header`` the header that carries it
-        instead of ``Authorization: Bearer``; ``registered`` says that the operator chose the address.
+        There ``secret_env`` names the variable in which a program gets the secret, ``secret_header`` the header that
+        carries it instead of ``Authorization: Bearer``; ``registered`` says that the operator chose the address.
         """
-        how = where or {}
-        key = (address, secret, how.get("secret_env"), how.get("secret_header"), bool(how.get("registered")))
+        meta = where or {}
+        key = (address, secret, meta.get("secret_env"), meta.get("secret_header"), bool(meta.get("registered")))
         found = self._all.get(key)
         if found is None:
             if self._closed:
                 raise Unavailable("The gateway is stopping.")
-            found = self._all[key] = self._make(address, secret, how)
-            self._sweep_later()
-        found[0].used = self._env.monotonic()
-        return found[0]
+            found = self._all[key] = self._make(address, secret, meta)
+            found.on_note = self.on_note
+            if self._sweeper is None or self._sweeper.done():
+                self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        found.used = self._env.monotonic()
+        return found
 
     def authorize(self, address: str, by: Authorization) -> None:
-        """Reach an address with a credential that changes, where no secret is given; from its next connection on."""
+        """Reach an address with a changing credential where no secret is given, from its next connection on."""
         self._authorizations[address] = by
 
-    def known(self, address: str) -> Era | None:
-        """The era of an address, if somebody has talked to it."""
-        return self._eras.get(address)
-
     async def aclose(self) -> None:
-        """End all connections and programs."""
+        """Close all connections and end all programs."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        everything, self._all = list(self._all.values()), {}
-        await asyncio.gather(*(_close(upstream, gate) for upstream, gate in everything), *self._closing)
+        upstreams, self._all = list(self._all.values()), {}
+        await asyncio.gather(*(upstream.aclose() for upstream in upstreams), *self._closing)
         self._watchdog.close()
 
-    # Inside
-
-    def _make(self, address: str, secret: Secret | None, how: Mapping[str, Any]) -> tuple[Upstream, Gate | None]:
+    def _make(self, address: str, secret: Secret | None, meta: Mapping[str, Any]) -> Upstream:
         if address.startswith(PREFIX):
-            opener, gate = self._program(address, secret, how), None
-        else:
-            gate = Gate(self._opened_for(address) if how.get("registered") else self._policy)
-            opener = _site(gate, address, _credential(secret, how), self._changing(address, secret))
-        upstream = Upstream(address, opener, self._eras, self._on_change, self._env)
-        upstream.on_note = self.on_note
-        return upstream, gate
+            command = Command.parse(address)
+            restarts = self._restarts.setdefault(address, Restarts(self._env.monotonic))
+            variable = meta.get("secret_env")
+            extra = {str(variable): secret.reveal()} if secret is not None and variable else {}
 
-    def _changing(self, address: str, secret: Secret | None) -> Authorization | None:
-        if secret is None:
-            return self._authorizations.get(address)
-        return secret.authorization if isinstance(secret, Changing) else None
+            async def start_program() -> HTTPChannel | StdioChannel:
+                if (wait := restarts.wait()) > 0:
+                    text = f"{command.name!r} keeps ending; it can be started again in {wait:.1f} s."
+                    error = Unavailable(text, retry_after=wait)
+                    error.sent = False
+                    raise error
+                channel = await StdioChannel.start(command, extra, self._watchdog)
+                channel.on_crash = restarts.record_crash
+                return channel
 
-    def _program(
-        self, address: str, secret: Secret | None, how: Mapping[str, Any]
-    ) -> Callable[[], Awaitable[HTTPChannel | PipeChannel]]:
-        command = Command.parse(address)
-        restarts = self._restarts.setdefault(address, Restarts(self._env.monotonic))
-        extra = {str(how["secret_env"]): secret.reveal()} if secret is not None and how.get("secret_env") else {}
+            return Upstream(address, start_program, self._eras, self._on_change, self._env)
+        policy = self._policy
+        if meta.get("registered"):
+            url = parse_url(address, policy)
+            host = f"[{url.host}]" if ":" in (url.host or "") else url.host
+            policy = dataclasses.replace(policy, allow_hosts=policy.allow_hosts | {f"{host}:{url.port}"})
+        gate = Gate(policy)
+        headers: dict[str, str] = {}
+        authorization = self._authorizations.get(address) if secret is None else None
+        if isinstance(secret, Changing):
+            authorization = secret.authorization
+        elif secret is not None and (header := meta.get("secret_header")):
+            headers = {str(header): secret.reveal()}
+        elif secret is not None:
+            headers = {"Authorization": f"Bearer {secret.reveal()}"}
 
-        async def start() -> PipeChannel:
-            if (wait := restarts.wait()) > 0:
-                error = Unavailable(
-                    f"{command.name!r} keeps ending; it is left alone for {wait:.1f} s.", retry_after=wait
-                )
-                error.sent = False
-                raise error
-            channel = await PipeChannel.start(command, extra, self._watchdog)
-            channel.on_crash = restarts.crashed
-            return channel
+        async def open_http() -> HTTPChannel | StdioChannel:
+            return HTTPChannel(gate, address, headers, authorization)
 
-        return start
-
-    def _opened_for(self, address: str) -> Policy:
-        url = parse_url(address, self._policy)
-        host = f"[{url.host}]" if ":" in (url.host or "") else url.host
-        return changed(self._policy, allow_hosts=self._policy.allow_hosts | {f"{host}:{url.port}"})
-
-    def _sweep_later(self) -> None:
-        if self._sweeper is None or self._sweeper.done():
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        return Upstream(address, open_http, self._eras, self._on_change, self._env, gate)
 
     async def _sweep(self) -> None:
-        """Let go of what nobody uses; it comes back on demand."""
+        """Close what has not been used for a while; it comes back on demand."""
         while self._all:
             await asyncio.sleep(max(0.05, self._idle / 4))
             oldest = self._env.monotonic() - self._idle
-            unused = [key for key, (one, _) in self._all.items() if not one.busy and one.used < oldest]
+            unused = [key for key, upstream in self._all.items() if not upstream.busy and upstream.used < oldest]
             for key in unused:
-                upstream, gate = self._all.pop(key)
-                log.info("%s was not used for %g s and is let go", place_of(upstream.address), self._idle)
-                _keep(self._closing, _close(upstream, gate))  # on its own: whoever ends the sweeping may not end this
-
-
-def place_of(address: str) -> str:
-    """An address for people: never the path of a URL or the arguments of a program, which may hold a credential."""
-    return Command.parse(address).name if address.startswith(PREFIX) else "/".join(address.split("/", 3)[:3])
-
-
-def _credential(secret: Secret | None, how: Mapping[str, Any]) -> dict[str, str]:
-    if secret is None or isinstance(secret, Changing):
-        return {}
-    header = how.get("secret_header")
-    return {str(header): secret.reveal()} if header else {"Authorization": f"Bearer {secret.reveal()}"}
-
-
-def _site(
-    gate: Gate, address: str, headers: Mapping[str, str], authorization: Authorization | None
-) -> Callable[[], Awaitable[HTTPChannel | PipeChannel]]:
-    async def open_site() -> HTTPChannel:
-        return HTTPChannel(gate, address, headers, authorization)
-
-    return open_site
-
-
-async def _close(upstream: Upstream, gate: Gate | None) -> None:
-    await upstream.aclose()
-    if gate is not None:
-        await gate.aclose()
+                upstream = self._all.pop(key)
+                log.info("%s was not used for %g s and is closed", place_of(upstream.address), self._idle)
+                # In a task of its own: cancelling the sweeper must not cut it short.
+                spawn(self._closing, upstream.aclose())

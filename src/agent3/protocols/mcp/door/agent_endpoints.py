@@ -10,26 +10,25 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
-from agent3.identity.secrets import Vault
+from agent3.gateway.lanes import HungUp, Reply
+from agent3.gateway.protocol import Services
 from agent3.model import Agent, Principal, encode
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.door.agent_tools import AgentTools, callable_by, how_to_answer, offers, route_of
 from agent3.protocols.mcp.door.door import MCPDoor
-from agent3.protocols.mcp.door.fast_lane import FastLane, HungUp, Reply, Visitor
-from agent3.protocols.mcp.door.passthrough import Keys, Mirror
+from agent3.protocols.mcp.door.fast_lane import FastLane, Visitor
+from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import ToolSet
-from agent3.server.build import Server
-from agent3.server.secret_refs import ReferringConnector
 
-__all__ = ["AgentDoors", "agent_in"]
+__all__ = ["AgentEndpoints", "agent_in"]
 
 log = logger("server")
 
@@ -55,12 +54,6 @@ Make = Callable[..., MCPDoor]
 """Makes the MCP door of a tool set, with the hosts and bounds of the gateway."""
 
 
-class Doorkeeping(Protocol):
-    """Tells who calls from an ASGI scope, or raises."""
-
-    def __call__(self, scope: Any) -> Principal: ...
-
-
 def agent_in(path: str) -> str | None:
     """The agent that a path names; None for a path that is no agent's door."""
     if not (path.startswith(PREFIX) and path.endswith(SUFFIX)):
@@ -69,7 +62,7 @@ def agent_in(path: str) -> str | None:
     return name if name and "/" not in name else None
 
 
-class AgentDoors:
+class AgentEndpoints:
     """All doors of agents, as one ASGI app. To be used within ``running()``.
 
     ``front`` is the door of the gateway itself: what is refused at every door alike is refused in its words.
@@ -77,23 +70,22 @@ class AgentDoors:
 
     def __init__(
         self,
-        server: Server,
-        doorkeeper: Doorkeeping,
+        services: Services,
+        connector: MCPConnector,
         front: MCPDoor,
         make: Make,
         *,
         most: int = MOST,
         idle: float = IDLE,
-        vault: Vault | None = None,
     ):
-        self.env = server.env
-        self._server = server
-        self._doorkeeper = doorkeeper
+        self.env = services.env
+        self.connector = connector
+        self._services = services
+        self._gateway = services.gateway
         self._front = front
         self._make = make
         self._most = most
         self._idle = idle
-        self._vault = vault or server.sign_ins
         self._open: OrderedDict[str, _Door] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
@@ -117,7 +109,7 @@ class AgentDoors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            principal = self._doorkeeper(scope)
+            principal = self._services.doorkeeper(scope)
             if not self._running or not self._front.answers_to(_host(scope)):
                 raise Unavailable("Not here, or not now.")
         except Agent3Error:
@@ -136,11 +128,11 @@ class AgentDoors:
         """The answer to a whole POST, by the fast lane of the agent's door; None for what has to come by ASGI."""
         name = agent_in(scope["path"]) or ""
         try:
-            principal = self._doorkeeper(scope)
+            principal = self._services.doorkeeper(scope)
             if not self._running:
                 return None
             door = self._open.get(name)
-            if door is None or not door.knows(_who(principal), self._server.directory.peek(name)):
+            if door is None or not door.knows(_who(principal), self._gateway.directory.peek(name)):
                 door = await self._door(name, principal)
                 door.remember(principal)
         except Agent3Error:
@@ -164,7 +156,7 @@ class AgentDoors:
         if self._open.get(name) is not door or not self._running:
             return False
         self._open.move_to_end(name)
-        return door.knows(who, self._server.directory.peek(name))
+        return door.knows(who, self._gateway.directory.peek(name))
 
     # Doors
 
@@ -183,7 +175,7 @@ class AgentDoors:
 
     async def _agent(self, name: str, principal: Principal) -> Agent:
         """The agent, if this caller may know of it."""
-        gateway = self._server.gateway
+        gateway = self._gateway
         return await gateway.agent(principal, name, lambda agent: callable_by(gateway, agent, principal))
 
     def _begin(self, agent: Agent) -> _Door:
@@ -222,7 +214,7 @@ class AgentDoors:
         if door is None:
             return
         try:
-            agent = await self._server.directory.get(name)
+            agent = await self._gateway.directory.get(name)
         except AgentNotFound:
             self._close(name, "its agent is gone")
             return
@@ -236,28 +228,14 @@ class AgentDoors:
 
     # What a door is made of
 
-    def mirror(self, agent: Agent, heard: Callable[[str, dict[str, Any]], None]) -> Mirror | None:
+    def passthrough(self, agent: Agent, heard: Callable[[str, dict[str, Any]], None]) -> Passthrough | None:
         """What shows the server of an agent; None for one that is no MCP server."""
-        connector, route = self.connector(), route_of(agent)
-        if connector is None or route is None:
-            return None
-        reference = route.credential
+        route = route_of(agent)
+        return None if route is None else Passthrough(self.connector, route, self._services.vault, heard)
 
-        async def keys() -> Keys:
-            secret = await self._vault.get(reference) if reference is not None else None
-            hidden = await connector.hidden(route.address) if isinstance(connector, ReferringConnector) else ()
-            return Keys(secret, hidden if secret is None else (*hidden, secret))
-
-        return Mirror(connector, route, keys, heard)
-
-    def connector(self) -> MCPConnector | None:
-        """What reaches MCP servers."""
-        found = self._server.core.connectors.get("mcp")
-        return found if isinstance(found, MCPConnector) else None
-
-    def tools(self, agent: Agent, mirror: Mirror | None) -> AgentTools:
+    def tools(self, agent: Agent, passthrough: Passthrough | None) -> AgentTools:
         """The tool set of an agent."""
-        return AgentTools(self._server.gateway, agent, mirror)
+        return AgentTools(self._gateway, agent, passthrough)
 
     def made(self, tools: ToolSet, agent: Agent) -> MCPDoor:
         """The MCP door of an agent, under the name of its server."""
@@ -275,9 +253,9 @@ class AgentDoors:
 
     async def renewed(self, address: str) -> None:
         """Have the directory renewed with what the server at an address can do now, and its doors with it."""
-        for agent in await self._server.renewals.renew(address):
+        for agent in await self._services.renewals.renew(address):
             if (door := self._open.get(agent.id)) is not None and door.fits(agent):
-                door.renew(await self._server.directory.get(agent.id))
+                door.renew(await self._gateway.directory.get(agent.id))
 
     def now(self) -> float:
         """Seconds of the gateway's clock."""
@@ -287,7 +265,7 @@ class AgentDoors:
 class _Guest:
     """Who was let in to an agent's door, and comes again with the same headers."""
 
-    def __init__(self, doors: AgentDoors, name: str, door: _Door, principal: Principal, visitor: Visitor):
+    def __init__(self, doors: AgentEndpoints, name: str, door: _Door, principal: Principal, visitor: Visitor):
         self._doors = doors
         self._name = name
         self._who = _who(principal)
@@ -313,12 +291,12 @@ class _Guest:
 class _Door:
     """One agent's door, while it is open. ``busy`` counts the requests inside, open streams among them."""
 
-    def __init__(self, doors: AgentDoors, agent: Agent):
+    def __init__(self, doors: AgentEndpoints, agent: Agent):
         self._doors = doors
         self._face = _face(agent)
         self._route = route_of(agent)
-        self._mirror = doors.mirror(agent, self.heard)
-        self._tools = doors.tools(agent, self._mirror)
+        self._passthrough = doors.passthrough(agent, self.heard)
+        self._tools = doors.tools(agent, self._passthrough)
         self._mcp = doors.made(self._tools, agent)
         self.lane = FastLane(self._mcp, env=doors.env)
         self._opened = asyncio.Event()
@@ -333,8 +311,7 @@ class _Door:
 
     async def live(self) -> None:
         """Be open until told to close."""
-        connector = self._doors.connector()
-        leave = connector.listen(self._route.address, self.heard) if connector is not None and self._route else None
+        leave = self._doors.connector.listen(self._route.address, self.heard) if self._route is not None else None
         try:
             async with self._mcp.running():
                 self._opened.set()
@@ -345,8 +322,8 @@ class _Door:
                 leave()
             for task in list(self._tasks.values()):
                 task.cancel()
-            if self._mirror is not None:
-                await self._mirror.aclose()
+            if self._passthrough is not None:
+                await self._passthrough.aclose()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -409,10 +386,10 @@ class _Door:
 
     def stay(self) -> None:
         """Keep the connection to the server while somebody is here, who may be waiting for its news."""
-        if self._mirror is None or not self.busy or self._doors.now() - self._stayed < _STAY:
+        if self._passthrough is None or not self.busy or self._doors.now() - self._stayed < _STAY:
             return
         self._stayed = self._doors.now()
-        self._spawn("connection", self._mirror.connect)
+        self._spawn("connection", self._passthrough.connect)
 
     def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something beside the requests, unless it is being done already."""

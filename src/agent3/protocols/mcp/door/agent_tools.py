@@ -35,9 +35,8 @@ from agent3.model import (
     encode,
 )
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.client.connector import passing
 from agent3.protocols.mcp.door.job_tasks import JobTasks
-from agent3.protocols.mcp.door.passthrough import Mirror
+from agent3.protocols.mcp.door.passthrough import Passthrough, passthrough_meta
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
     STRUCTURED,
@@ -111,12 +110,12 @@ def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
 
 
 class AgentTools:
-    """The tools of ``agent``, as the directory has it now. ``mirror`` shows the rest of an MCP server.
+    """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server.
 
     Resources, prompts and completions are there only where the server has them, for the door announces what is there.
     """
 
-    def __init__(self, gateway: Gateway, agent: Agent, mirror: Mirror | None = None):
+    def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None):
         self._gateway = gateway
         self._env = gateway.core.env
         self._metrics = gateway.core.metrics
@@ -124,8 +123,8 @@ class AgentTools:
         self._generation = 0
         self._all: dict[str, Tool] = {}
         self.renew(agent)
-        if mirror is not None:
-            self._show(mirror, offers(agent))
+        if passthrough is not None:
+            self._show(passthrough, offers(agent))
 
     def renew(self, agent: Agent) -> bool:
         """The agent as it is from now on; whether that is another list of tools."""
@@ -170,7 +169,7 @@ class AgentTools:
                 timeout=capability.timeout,
                 routes=capability.routes,
                 traceparent=caller.traceparent,
-                meta=passing(caller) if self._passes else {},
+                meta=passthrough_meta(caller) if self._passes else {},
             )
             outcome = await self._gateway.start(who, call, (agent, capability))
             if type(outcome) is not Done or self._passes:
@@ -238,8 +237,8 @@ class AgentTools:
 
     # What an MCP server has besides
 
-    def _show(self, mirror: Mirror, offered: frozenset[str]) -> None:
-        self._mirror = mirror
+    def _show(self, passthrough: Passthrough, offered: frozenset[str]) -> None:
+        self._passthrough = passthrough
         if "resources" in offered:
             self.resources, self.templates = self._resources, self._templates
             self.read, self.watch, self.unwatch = self._read, self._watch, self._unwatch
@@ -251,35 +250,35 @@ class AgentTools:
     async def _resources(self, principal: Principal) -> Sequence[Resource]:
         if not self._may_see(principal, READ):
             return []
-        return await self._timed("resources/list", principal, self._mirror.resources)
+        return await self._timed("resources/list", principal, self._passthrough.resources)
 
     async def _templates(self, principal: Principal) -> Sequence[Template]:
         if not self._may_see(principal, READ):
             return []
-        return await self._timed("resources/templates/list", principal, self._mirror.templates)
+        return await self._timed("resources/templates/list", principal, self._passthrough.templates)
 
     async def _prompts(self, principal: Principal) -> Sequence[Prompt]:
         if not self._may_see(principal, PROMPT):
             return []
-        return await self._timed("prompts/list", principal, self._mirror.prompts)
+        return await self._timed("prompts/list", principal, self._passthrough.prompts)
 
     async def _complete(self, completion: Completion, principal: Principal) -> Completed:
         if not self._may_see(principal, READ if completion.kind == "resource" else PROMPT):
             return Completed(())
-        return await self._timed("completion/complete", principal, lambda: self._mirror.complete(completion))
+        return await self._timed("completion/complete", principal, lambda: self._passthrough.complete(completion))
 
     async def _watch(self, uri: str, principal: Principal) -> None:
         self._check(principal, READ, uri)
-        await self._timed("resources/subscribe", principal, lambda: self._mirror.watch(uri, principal.id))
+        await self._timed("resources/subscribe", principal, lambda: self._passthrough.watch(uri, principal.id))
 
     def _unwatch(self, uri: str, principal: Principal) -> None:
-        self._mirror.unwatch(uri, principal.id)
+        self._passthrough.unwatch(uri, principal.id)
 
     async def _read(self, uri: str, caller: Caller) -> Done | Needs:
-        return await self._recorded(READ, uri, caller, lambda: self._mirror.read(uri, caller))
+        return await self._recorded(READ, uri, caller, lambda: self._passthrough.read(uri, caller))
 
     async def _prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
-        return await self._recorded(PROMPT, name, caller, lambda: self._mirror.prompt(name, arguments, caller))
+        return await self._recorded(PROMPT, name, caller, lambda: self._passthrough.prompt(name, arguments, caller))
 
     def _may_see(self, principal: Principal, method: str) -> bool:
         return self._gateway.core.access.allows(principal, self.agent.id, method, "mcp")
@@ -319,7 +318,7 @@ class AgentTools:
             return Done()
 
         route = route_of(self.agent)
-        routes = () if route is None else (replace(route, credential=None),)  # the mirror asks the vault itself
+        routes = () if route is None else (replace(route, credential=None),)  # the passthrough asks the vault itself
         capability = Capability(name=method, hints=Hints(read_only=True), routes=routes)
         call = Call(
             id=self._env.id(),

@@ -1,4 +1,4 @@
-"""One request that may take several turns: what runs, what is told meanwhile, and how its questions are asked.
+"""One request of a client that may take several turns: its work, its notifications, and how its questions are asked.
 
 Modern clients get a question as an interim result and send the request again with the answer; legacy clients are
 asked in place, while their request waits.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,20 +22,21 @@ from pydantic import ValidationError as WireError
 
 from agent3.errors import Canceled
 from agent3.model import Answer, Event, Needs, Question, encode, text_of
-from agent3.protocols.mcp.door.questions import Reply, Seal, answer_of, answers_of, power_for, request_of
-from agent3.protocols.mcp.door.requests import Context, era_of, meta_of, powers_of, principal_of
+from agent3.observe.logs import get as logger
+from agent3.protocols.mcp.door.questions import Reply, StateTokens, feature_for, to_answer, to_answers, to_request
+from agent3.protocols.mcp.door.requests import Context, client_features, era_of, meta_of, principal_of
 from agent3.protocols.mcp.door.toolset import Caller
 
-__all__ = ["Exchange", "Work", "uncut"]
+__all__ = ["Exchange", "Operation", "await_with_grace"]
 
-logger = logging.getLogger(__name__)
+log = logger("mcp")
 
 T = TypeVar("T")
 
 ROUNDS = 100
-"""How often one legacy request asks in place before it gives the question back."""
+"""How often one legacy request asks in place before it returns the question as text."""
 BACKLOG = 256
-"""Events that may wait for a slow reader; further ones are dropped, for progress is advice."""
+"""Events that may wait for a slow reader; further ones are dropped, for progress is only advice."""
 MESSAGE_LENGTH = 2000
 """Characters of a progress message."""
 GRACE = 5.0
@@ -45,104 +45,108 @@ _LEVELS: tuple[str, ...] = get_args(wire.LoggingLevel)
 
 
 class Params(Protocol):
-    """What the three requests share that can be paused."""
+    """What the parameters of all requests that can pause have in common."""
 
     input_responses: wire.InputResponses | None
     request_state: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Work(Generic[T]):
-    """What a request asks for. ``go_on`` gets the state that a Needs carried, and the answers to its questions."""
+class Operation(Generic[T]):
+    """What a request asks for. ``resume`` gets the state of a Needs, and the answers to its questions."""
 
     method: str
     name: str
     arguments: Any
     start: Callable[[Caller], Coroutine[Any, Any, T | Needs]]
-    go_on: Callable[[str, dict[str, Answer], Caller], Coroutine[Any, Any, T | Needs]]
+    resume: Callable[[str, dict[str, Answer], Caller], Coroutine[Any, Any, T | Needs]]
 
 
 class Exchange(Generic[T]):
-    """One request, from its first turn to a result. ``level`` is the least level of logs that the client wants."""
+    """One incoming request, from its first turn to a result. ``level`` is the lowest log level the client wants."""
 
-    def __init__(self, ctx: Context, seal: Seal, level: str | None):
+    def __init__(self, ctx: Context, tokens: StateTokens, level: str | None):
         self._ctx = ctx
-        self._seal = seal
-        self._feed = _Feed(ctx, level)
-        self.caller = _caller(ctx, self._feed, level)
+        self._tokens = tokens
+        self._notifier = _Notifier(ctx, level)
+        meta, features = meta_of(ctx), client_features(ctx)
+        trace = meta.get("traceparent")
+        self.caller = Caller(
+            principal=principal_of(ctx),
+            listener=self._notifier.listen,
+            era=era_of(ctx),
+            can_elicit="form" in features,
+            traceparent=trace if isinstance(trace, str) else None,
+            meta=meta,
+            can=features,
+            hang_up=self._notifier.hang_up if ctx.close_sse_stream is not None else None,
+            level=level,
+        )
 
-    async def result(self, work: Work[T], params: Params) -> T | Needs | wire.InputRequiredResult:
-        """What came of it; a Needs where the client cannot be asked."""
-        outcome = await self._first(work, params)
+    async def run(self, operation: Operation[T], params: Params) -> T | Needs | wire.InputRequiredResult:
+        """The result; a Needs where the client cannot be asked."""
+        caller = self.caller
+        modern = caller.era == "modern"
+        if modern and params.request_state is not None:
+            pause = self._tokens.verify(params.request_state, self._subject(operation))
+            answers = to_answers(pause.questions, params.input_responses or {})
+            if len(answers) == len(pause.questions):
+                outcome = await self._turn(operation.resume(pause.state, answers, caller))
+            else:  # what was left unanswered is asked again
+                outcome = Needs(pause.questions, state=pause.state, job=pause.job)
+        else:
+            outcome = await self._turn(operation.start(caller))
+            if modern and isinstance(outcome, Needs) and params.input_responses:
+                # A client may send answers before it is asked; if they suffice, it is not asked.
+                answers = to_answers(outcome.questions, params.input_responses)
+                if len(answers) == len(outcome.questions):
+                    outcome = await self._turn(operation.resume(_state_of(outcome), answers, caller))
         for _ in range(ROUNDS):
-            if not isinstance(outcome, Needs) or not self._can_ask(outcome.questions):
+            if not isinstance(outcome, Needs):
                 return outcome
-            if self.caller.era == "modern":
-                return self._ask_back(work, outcome)
-            answers = await self._ask_in_place(outcome.questions)
-            if answers is None:
+            questions = outcome.questions
+            if not questions or not caller.can.issuperset(map(feature_for, questions)):
                 return outcome
-            outcome = await self._turn(work.go_on(_state(outcome), answers, self.caller))
+            if modern:
+                token = self._tokens.issue(questions, _state_of(outcome), outcome.job, self._subject(operation))
+                requests: wire.InputRequests = {question.id: to_request(question) for question in questions}
+                return wire.InputRequiredResult(input_requests=requests, request_state=token)
+            given = await self._ask_in_place(questions)
+            if given is None:
+                return outcome
+            outcome = await self._turn(operation.resume(_state_of(outcome), given, caller))
         return outcome
 
-    async def _first(self, work: Work[T], params: Params) -> T | Needs:
-        """A new call, or the answers to the questions of an earlier one; what was left unanswered is asked again."""
-        if self.caller.era == "legacy" or params.request_state is None:
-            outcome = await self._turn(work.start(self.caller))
-            return await self._foreseen(work, outcome, params.input_responses or {})
-        paused = self._seal.open(params.request_state, self._subject(work))
-        answers = answers_of(paused.questions, params.input_responses or {})
-        if len(answers) < len(paused.questions):
-            return Needs(paused.questions, state=paused.state, job=paused.job)
-        return await self._turn(work.go_on(paused.state, answers, self.caller))
-
-    async def _foreseen(self, work: Work[T], outcome: T | Needs, replies: wire.InputResponses) -> T | Needs:
-        """A client may send answers without being asked; if they are all that is needed, it is not asked."""
-        if not isinstance(outcome, Needs) or not replies or self.caller.era == "legacy":
-            return outcome
-        answers = answers_of(outcome.questions, replies)
-        if len(answers) < len(outcome.questions):
-            return outcome
-        return await self._turn(work.go_on(_state(outcome), answers, self.caller))
-
     async def _turn(self, turn: Coroutine[Any, Any, T | Needs]) -> T | Needs:
-        """Run one turn while its events go out."""
-        async with self._feed.flowing():
+        """Run one turn while its notifications are sent."""
+        async with self._notifier.sending():
             return await turn
 
-    def _can_ask(self, questions: Sequence[Question]) -> bool:
-        return bool(questions) and self.caller.can.issuperset(map(power_for, questions))
-
-    def _subject(self, work: Work[T]) -> str:
-        """What a pause belongs to: this caller, this request, these arguments."""
-        who = self.caller.principal
-        arguments = msgspec.json.encode(work.arguments, order="deterministic")
+    def _subject(self, operation: Operation[T]) -> str:
+        """What a pause is bound to: this caller, this request, these arguments."""
+        principal = self.caller.principal
+        arguments = msgspec.json.encode(operation.arguments, order="deterministic")
         digest = hashlib.sha256(arguments).hexdigest()
-        return encode([who.id, who.tenant, work.method, work.name, digest]).decode()
-
-    def _ask_back(self, work: Work[T], needs: Needs) -> wire.InputRequiredResult:
-        paused = self._seal.close(needs.questions, _state(needs), needs.job, self._subject(work))
-        requests: wire.InputRequests = {question.id: request_of(question) for question in needs.questions}
-        return wire.InputRequiredResult(input_requests=requests, request_state=paused)
+        return encode([principal.id, principal.tenant, operation.method, operation.name, digest]).decode()
 
     async def _ask_in_place(self, questions: Sequence[Question]) -> dict[str, Answer] | None:
-        """Ask one by one; after a no the rest counts as cancelled. None where the client could not be asked."""
+        """Ask one by one; after a refusal the rest counts as cancelled. None where the client could not be asked."""
         answers: dict[str, Answer] = {}
         for question in questions:
             try:
-                answers[question.id] = answer_of(question, await self._ask(question))
+                answers[question.id] = to_answer(question, await self._ask(question))
             except (MCPError, WireError) as error:
-                if power_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
-                    logger.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
+                if feature_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
+                    log.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
                     return None
-                # These have no other word for a no; it is for whoever asked to make the best of it.
+                # Sampling and roots have no result that says no; the tool decides what to make of the error.
                 answers[question.id] = Answer("decline", {"code": error.code, "message": error.message})
             if answers[question.id].action != "accept":
                 break
         return {question.id: answers.get(question.id, Answer("cancel")) for question in questions}
 
     async def _ask(self, question: Question) -> Reply:
-        request = request_of(question)
+        request = to_request(question)
         related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         session = self._ctx.session
         if isinstance(request, wire.ElicitRequest):
@@ -154,32 +158,15 @@ class Exchange(Generic[T]):
         return await session.send_request(request, wire.CreateMessageResult, metadata=related)
 
 
-def _caller(ctx: Context, feed: _Feed, level: str | None) -> Caller:
-    meta = meta_of(ctx)
-    trace = meta.get("traceparent")
-    can = powers_of(ctx)
-    return Caller(
-        principal=principal_of(ctx),
-        listener=feed.listen,
-        era=era_of(ctx),
-        can_elicit="form" in can,
-        traceparent=trace if isinstance(trace, str) else None,
-        meta=meta,
-        can=can,
-        hang_up=feed.hang_up if ctx.close_sse_stream is not None else None,
-        level=level,
-    )
-
-
-def _state(needs: Needs) -> str:
+def _state_of(needs: Needs) -> str:
     return needs.state if isinstance(needs.state, str) else needs.job or ""
 
 
-async def uncut(work: Coroutine[Any, Any, T]) -> T:
+async def await_with_grace(work: Coroutine[Any, Any, T]) -> T:
     """Await some work that is cancelled once when we are, and then has a while to clean up.
 
     The SDK cancels by scope: it would interrupt every further await of the work as well, so that a ledger could not
-    write down that the call was cancelled. A task of its own is outside of that scope.
+    record that the call was cancelled. A task of its own is outside of that scope.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -189,43 +176,44 @@ async def uncut(work: Coroutine[Any, Any, T]) -> T:
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task}, timeout=GRACE)
         if task.done() and not task.cancelled() and task.exception() is not None:
-            logger.debug("A cancelled call ended with %s", type(task.exception()).__name__)
+            log.debug("A cancelled call ended with %s", type(task.exception()).__name__)
         raise
     if task.cancelled():
         raise Canceled("The call was cancelled inside the gateway")
     return task.result()
 
 
-class _Feed:
-    """The events of one request, as notifications, as far as the client wants them.
+class _Notifier:
+    """The events of one request as notifications, as far as the client wants them.
 
-    ``listen`` never waits. Everything that was said is sent before the result is.
+    ``listen`` never waits. Everything that was emitted is sent before the result is.
     """
 
     def __init__(self, ctx: Context, level: str | None):
         self._ctx = ctx
         self._levels = _LEVELS[_LEVELS.index(level) :] if level in _LEVELS else ()
-        self._progress = "progress_token" in (ctx.meta or {})
+        self._wants_progress = "progress_token" in (ctx.meta or {})
         self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._reached: float | None = None
+        self._progress: float | None = None
 
     def listen(self, event: Event) -> None:
-        wanted = self._levels if event.kind == "log" else self._progress
+        wanted = self._levels if event.kind == "log" else self._wants_progress
         if wanted and event.kind in ("log", "progress", "status", "artifact") and self._waiting.qsize() < BACKLOG:
             self._waiting.put_nowait(event)
 
     async def hang_up(self) -> None:
-        """Close the stream after all that was said so far."""
+        """Close the stream after everything that was emitted so far."""
         assert self._ctx.close_sse_stream is not None
         await self._waiting.join()
         await self._ctx.close_sse_stream()
 
     @asynccontextmanager
-    async def flowing(self) -> AsyncIterator[None]:
-        if not (self._progress or self._levels):
+    async def sending(self) -> AsyncIterator[None]:
+        """Send notifications during a block, and the remaining ones at its end."""
+        if not (self._wants_progress or self._levels):
             yield
             return
-        pump = asyncio.ensure_future(self._pump())
+        pump = asyncio.ensure_future(self._send_all())
         try:
             yield
             self._waiting.put_nowait(None)
@@ -233,39 +221,38 @@ class _Feed:
         finally:
             pump.cancel()
 
-    async def _pump(self) -> None:
+    async def _send_all(self) -> None:
         while True:
             event = await self._waiting.get()
             try:
                 if event is None:
                     return
-                await (self._log(event) if event.kind == "log" else self._report(event))
+                await (self._send_log(event) if event.kind == "log" else self._send_progress(event))
             except Exception:
-                logger.exception("An event could not be sent to the client")
+                log.exception("An event could not be sent to the client")
             finally:
                 self._waiting.task_done()
 
-    async def _report(self, event: Event) -> None:
+    async def _send_progress(self, event: Event) -> None:
         text = event.text or (text_of(event.parts) if event.kind == "artifact" else None)
-        if event.done is not None or text:
-            message = text[:MESSAGE_LENGTH] if text else None
-            await self._ctx.session.report_progress(self._further(event.done), event.total, message)
-
-    def _further(self, done: float | None) -> float:
-        """The protocol wants each figure above the last, also for events that bring none of their own."""
-        before = self._reached
-        if before is None:
-            self._reached = done or 0.0
+        if event.done is None and not text:
+            return
+        # The protocol wants each figure above the last, also for events without a figure of their own.
+        if self._progress is None:
+            self._progress = event.done or 0.0
+        elif event.done is not None and event.done > self._progress:
+            self._progress = event.done
         else:
-            self._reached = done if done is not None and done > before else before + 1e-6
-        return self._reached
+            self._progress += 1e-6
+        message = text[:MESSAGE_LENGTH] if text else None
+        await self._ctx.session.report_progress(self._progress, event.total, message)
 
-    async def _log(self, event: Event) -> None:
+    async def _send_log(self, event: Event) -> None:
         level: Any = event.name if event.name in _LEVELS else "info"
-        if level in self._levels:
-            data, logger_name = event.data if event.data is not None else event.text, None
-            if isinstance(event.data, dict) and event.data.keys() == {"logger", "data"}:
-                data, logger_name = event.data["data"], event.data["logger"]
-            params = wire.LoggingMessageNotificationParams(level=level, data=data, logger=logger_name)
-            note = wire.LoggingMessageNotification(params=params)
-            await self._ctx.session.send_notification(note, self._ctx.request_id)
+        if level not in self._levels:
+            return
+        data, source = event.data if event.data is not None else event.text, None
+        if isinstance(event.data, dict) and event.data.keys() == {"logger", "data"}:
+            data, source = event.data["data"], event.data["logger"]
+        params = wire.LoggingMessageNotificationParams(level=level, data=data, logger=source)
+        await self._ctx.session.send_notification(wire.LoggingMessageNotification(params=params), self._ctx.request_id)

@@ -65,6 +65,7 @@ class GatewayTools:
         try:
             self._verbs.check(name, arguments)
             who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+            outcome: Outcome
             if name != "agent3_call":
                 outcome = Done((Part(data=await self._verbs.look(name, arguments, who)),))
             else:

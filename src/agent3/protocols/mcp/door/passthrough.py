@@ -1,8 +1,7 @@
-"""One MCP server shown as itself: its resources, prompts and completions, and news of what changes there.
+"""One MCP server passed through to MCP clients: its resources, prompts and completions, and news of their changes.
 
-What the server says is put into the words of ``agent3.protocols.mcp.door.toolset``, cleaned, freed of the secrets that the server was
-given, and handed to a door, which tells it to clients of either era. Tools are not here: they are called through the
-steps of the call core.
+What the server says is translated to the types of ``toolset``, cleaned, and stripped of the secrets that the server was
+given. The door then tells it to clients of either era. Tools are not here: they are called through the call core.
 """
 
 from __future__ import annotations
@@ -10,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, TooLarge, Unavailable
-from agent3.identity.secrets import Secret, redact, redact_outcome
+from agent3.identity.redaction import redact_error, redact_outcome, redact_value
+from agent3.identity.secret_refs import OpenRoute, open_route
+from agent3.identity.secrets import Secret, Vault
 from agent3.model import Call, Done, Needs, Part, Question, Route
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.client.answers import asked_of, block_of, needs_of, responses_of
-from agent3.protocols.mcp.client.channels import Refused
-from agent3.protocols.mcp.client.connector import Heard, MCPConnector, client_meta, passing, power_of, said_to
+from agent3.protocols.mcp.client.answers import block_to_part, encode_responses, request_to_question, requests_to_needs
+from agent3.protocols.mcp.client.channels import OnNotification, ServerError, spawn
+from agent3.protocols.mcp.client.connector import MCPConnector, client_meta, encode_answer, feature_of
 from agent3.protocols.mcp.door.toolset import (
-    PASSED,
-    URI,
     Caller,
     Completed,
     Completion,
@@ -36,113 +34,70 @@ from agent3.protocols.mcp.door.toolset import (
     Resource,
     Template,
 )
-from agent3.security.sanitize import clean_outcome, clean_text, rewrite_value
+from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, URI
+from agent3.security.sanitize import clean_outcome
 
-__all__ = ["Keys", "Mirror", "purged"]
+__all__ = ["Passthrough", "passthrough_meta"]
 
 log = logger("mcp")
 
 T = TypeVar("T")
-Wrong = TypeVar("Wrong", bound=Agent3Error)
+OutcomeT = TypeVar("OutcomeT", Done, Needs)
+ErrorT = TypeVar("ErrorT", bound=Agent3Error)
 
 ROUNDS = 10
-"""How often one read or prompt may ask for more."""
-WATCHED = 1_000
-"""Resources of one server that clients may wait for."""
-WATCHED_BY_ONE = 200
-"""And how many of these one client may."""
-_PATIENCE = 10.0
-"""Seconds that a server has to promise that it will tell of changes."""
-_LATEST = 60.0
-"""Longest pause before a lost stream of news is opened again."""
-_OWN_META = "io.modelcontextprotocol/"
-_POWERS = frozenset({"sampling", "roots"})
-_ASKABLE = _POWERS | {"form", "url"}
+"""How often one read or prompt may ask for more input."""
+MOST_WATCHED = 1_000
+"""Resources of one server that clients may watch."""
+MOST_WATCHED_BY_CLIENT = 200
+"""How many of these one client may watch."""
+_ACKNOWLEDGED_WITHIN = 10.0
+"""Seconds that a server has to agree to a subscription."""
+_LONGEST_PAUSE = 60.0
+"""Seconds before a lost subscription is opened again, at most."""
+_FEATURES = frozenset({"sampling", "roots"})
+_ASKABLE = _FEATURES | {"form", "url"}
 
 
-class Keys(NamedTuple):
-    """What a server is given, and all that must not come back from it: that, and the secrets of its address."""
-
-    secret: Secret | None = None
-    hidden: tuple[Secret, ...] = ()
-
-
-Find = Callable[[], Awaitable[Keys]]
-
-
-class _Round(NamedTuple):
-    """One question to the server that several wait for: which resources it is about, and what became of it."""
+class _Subscribing(NamedTuple):
+    """A subscription that is being negotiated and that several callers wait for. The task gives the refusals."""
 
     uris: frozenset[str]
-    refused: asyncio.Task[dict[str, Agent3Error]]
+    refusals: asyncio.Task[dict[str, Agent3Error]]
 
 
-class Mirror:
-    """The server of a route. ``keys`` finds its credential, each time anew; ``heard`` takes its news."""
+def passthrough_meta(caller: Caller) -> dict[str, Any]:
+    """The ``meta`` of a call for an MCP client: the server learns of the client, and its answer passes unchanged."""
+    said: dict[str, Any] = {"can": sorted(caller.can)}
+    if caller.level:
+        said["level"] = caller.level
+    if caller.meta:
+        said["meta"] = caller.meta
+    return {PASSED: said}
 
-    def __init__(self, connector: MCPConnector, route: Route, keys: Find, heard: Heard):
+
+class Passthrough:
+    """The server of a route. Its secrets are asked of the vault each time; ``heard`` takes its notifications."""
+
+    def __init__(self, connector: MCPConnector, route: Route, vault: Vault, heard: OnNotification):
         self._connector = connector
         self._route = route
-        self._keys = keys
+        self._vault = vault
         self._heard = heard
         self._watched: dict[str, Counter[str]] = {}
-        self._promised: frozenset[str] = frozenset()
-        self._round: _Round | None = None
+        """Who watches a resource, and how often; by its address."""
+        self._subscribed: frozenset[str] = frozenset()
+        self._subscribing: _Subscribing | None = None
         self._stream: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def connect(self) -> None:
-        """Be connected, so that news is heard."""
-        await self._guarded(lambda keys: self._connector.connect(self._route, secret=keys.secret))
-
-    # Resources
-
-    async def resources(self) -> list[Resource]:
-        """All that it lists."""
-        return [_resource(one) for one in await self._items("resources/list", "resources") if _named(one, "uri")]
-
-    async def templates(self) -> list[Template]:
-        """All families that it lists."""
-        found = await self._items("resources/templates/list", "resourceTemplates")
-        return [_template(one) for one in found if _named(one, "uriTemplate")]
-
-    async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """What it has at an address."""
-
-        async def asked(keys: Keys) -> Done | Needs:
-            result = await self._conversed("resources/read", {"uri": uri}, caller, keys)
-            return result if isinstance(result, Needs) else _redacted(_contents_of(result, uri), keys.hidden)
-
-        return await self._guarded(asked)
-
-    async def watch(self, uri: str, client: str) -> None:
-        """Let it tell when a resource changes, until ``unwatch`` is said as often, or this mirror is closed.
-
-        Any number may begin at once: one promise of the server serves them all.
-        """
-        self._admit(uri, client)
-        try:
-            await self._have_promised(uri)
-        except BaseException:
-            self.unwatch(uri, client)
-            raise
-
-    def unwatch(self, uri: str, client: str) -> None:
-        """A client that waited for a resource does so no longer; one that did not is no matter."""
-        waiting = self._watched.get(uri, Counter())
-        if client not in waiting:
-            return
-        waiting[client] -= 1
-        if not waiting[client]:
-            del waiting[client]
-        if not waiting:
-            del self._watched[uri]
-        if not self._watched:
-            self._replace_stream(None, frozenset())
+        """Connect, so that notifications are heard."""
+        await self._with_secrets(lambda opened: self._connector.connect(opened.route, secret=opened.secret))
 
     async def aclose(self) -> None:
-        """Wait for no more news, now and later."""
+        """Stop watching, now and later."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -150,21 +105,92 @@ class Mirror:
         if tasks:
             await asyncio.wait(tasks)
 
+    # Resources
+
+    async def resources(self) -> list[Resource]:
+        """All resources that it lists."""
+        found = []
+        for item in await self._items("resources/list", "resources"):
+            if _is_named(item, "uri"):
+                size = item.get("size")
+                known = size if isinstance(size, int) else None
+                found.append(Resource(uri=item["uri"], size=known, **_common_fields(item, item["uri"])))
+        return found
+
+    async def templates(self) -> list[Template]:
+        """All resource templates that it lists."""
+        items = await self._items("resources/templates/list", "resourceTemplates")
+        return [
+            Template(uri_template=item["uriTemplate"], **_common_fields(item, item["uriTemplate"]))
+            for item in items
+            if _is_named(item, "uriTemplate")
+        ]
+
+    async def read(self, uri: str, caller: Caller) -> Done | Needs:
+        """The contents of a resource."""
+
+        async def request(opened: OpenRoute) -> Done | Needs:
+            result = await self._converse("resources/read", {"uri": uri}, caller, opened)
+            if isinstance(result, Needs):
+                return result
+            contents = result.get("contents")
+            if not isinstance(contents, list):
+                raise MalformedResponse(f"The server answered a read of {uri[:200]!r} without contents.")
+            parts = tuple(_contents_to_part(item, uri) for item in contents)
+            return _redact_outcome(Done(parts, meta=_own_meta(result)), opened.hidden)
+
+        return await self._with_secrets(request)
+
     # Prompts
 
     async def prompts(self) -> list[Prompt]:
-        """All that it lists."""
-        return [_prompt(one) for one in await self._items("prompts/list", "prompts") if _named(one, "name")]
+        """All prompts that it lists."""
+        found = []
+        for item in await self._items("prompts/list", "prompts"):
+            if not _is_named(item, "name"):
+                continue
+            given = item.get("arguments")
+            arguments = tuple(
+                PromptArgument(
+                    name=argument["name"],
+                    title=_text(argument, "title"),
+                    description=_text(argument, "description"),
+                    required=argument.get("required") is True,
+                )
+                for argument in (given if isinstance(given, list) else [])
+                if isinstance(argument, dict) and _is_named(argument, "name")
+            )
+            prompt = Prompt(
+                name=item["name"],
+                title=_text(item, "title"),
+                description=_text(item, "description"),
+                arguments=arguments,
+                icons=_icons(item),
+                meta=_table(item, "_meta"),
+            )
+            found.append(prompt)
+        return found
 
     async def prompt(self, name: str, arguments: Mapping[str, str], caller: Caller) -> Prompted | Needs:
-        """A prompt of it, filled in."""
+        """A prompt with its arguments filled in."""
         params = {"name": name, **({"arguments": dict(arguments)} if arguments else {})}
 
-        async def asked(keys: Keys) -> Prompted | Needs:
-            result = await self._conversed("prompts/get", params, caller, keys)
-            return result if isinstance(result, Needs) else _prompted(result, name, keys.hidden)
+        async def request(opened: OpenRoute) -> Prompted | Needs:
+            result = await self._converse("prompts/get", params, caller, opened)
+            if isinstance(result, Needs):
+                return result
+            given = result.get("messages")
+            if not isinstance(given, list):
+                raise MalformedResponse(f"The server answered the prompt {name[:200]!r} without messages.")
+            messages = [message if isinstance(message, dict) else {} for message in given]
+            parts = tuple(block_to_part(message.get("content"), "The server") for message in messages)
+            safe = _redact_outcome(Done(parts, meta=_own_meta(result)), opened.hidden)
+            roles: list[Literal["user", "assistant"]]
+            roles = ["assistant" if message.get("role") == "assistant" else "user" for message in messages]
+            description = redact_value(_text(result, "description"), opened.hidden)
+            return Prompted(tuple(map(Message, roles, safe.parts)), description, meta=safe.meta)
 
-        return await self._guarded(asked)
+        return await self._with_secrets(request)
 
     async def complete(self, completion: Completion) -> Completed:
         """What it proposes for an argument."""
@@ -175,351 +201,286 @@ class Mirror:
         if completion.given:
             params["context"] = {"arguments": completion.given}
 
-        async def asked(keys: Keys) -> Completed:
-            result = await self._request("completion/complete", params, keys)
-            return _completed(_safe(result, keys.hidden))
+        async def request(opened: OpenRoute) -> Completed:
+            result = await self._connector.request(opened.route, "completion/complete", params, secret=opened.secret)
+            found = _table(redact_value(result, opened.hidden), "completion")
+            values, total = found.get("values"), found.get("total")
+            if not isinstance(values, list):
+                raise MalformedResponse("The server answered a completion without values.")
+            known = total if isinstance(total, int) else None
+            return Completed(tuple(map(str, values)), known, bool(found.get("hasMore")))
 
-        return await self._guarded(asked)
+        return await self._with_secrets(request)
 
-    # Inside
+    # Requests
 
-    async def _guarded(self, ask: Callable[[Keys], Awaitable[T]]) -> T:
-        """Ask it something with its credential. What goes wrong is told without that, and without hidden characters."""
-        keys = await self._keys()
+    async def _with_secrets(self, request: Callable[[OpenRoute], Awaitable[T]]) -> T:
+        """Make a request with the server's credential; errors are stripped of secrets and hidden characters."""
+        opened = await open_route(self._route, self._vault)
         try:
-            return await ask(keys)
-        except Agent3Error as wrong:
-            raise purged(wrong, keys.hidden) from None
-        except Exception as wrong:  # noqa: BLE001 - whatever is raised may quote what the server said
-            kind = CallTimeout if isinstance(wrong, TimeoutError) else TargetError
-            raise purged(kind(f"The server failed: {type(wrong).__name__}: {wrong}"), keys.hidden) from None
-
-    async def _request(self, method: str, params: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-        return await self._connector.request(self._route, method, params, secret=keys.secret)
+            return await request(opened)
+        except Agent3Error as error:
+            raise redact_error(error, opened.hidden) from None
+        except Exception as error:  # noqa: BLE001 - whatever is raised may quote what the server said
+            kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
+            raise redact_error(kind(f"The server failed: {type(error).__name__}: {error}"), opened.hidden) from None
 
     async def _items(self, method: str, key: str) -> list[dict[str, Any]]:
-        async def asked(keys: Keys) -> list[dict[str, Any]]:
-            found = await self._connector.items(self._route, method, key, secret=keys.secret)
-            return [_safe(one, keys.hidden) for one in found]
+        async def request(opened: OpenRoute) -> list[dict[str, Any]]:
+            items = await self._connector.items(opened.route, method, key, secret=opened.secret)
+            return [redact_value(item, opened.hidden) for item in items]
 
-        return await self._guarded(asked)
+        return await self._with_secrets(request)
 
-    async def _conversed(
-        self, method: str, params: dict[str, Any], caller: Caller, keys: Keys
+    async def _converse(
+        self, method: str, params: dict[str, Any], caller: Caller, opened: OpenRoute
     ) -> dict[str, Any] | Needs:
-        """The result, or what is asked for it. Asked again from the top, it gives the answers that the caller has.
+        """The result, or the questions that are open. Called again, it replays the answers that the caller has.
 
-        The state that a server wants back lives only inside one of these, so that clients need not carry it.
+        The state that a server wants back lives only within one of these calls, so clients need not carry it.
         """
-        said = passing(caller)
-        sent = {**params, "_meta": client_meta(said[PASSED])}
-        asking = Call(id="", principal=caller.principal, agent="The server", capability=method, meta=said)
+        meta = passthrough_meta(caller)
+        sent = {**params, "_meta": client_meta(meta[PASSED])}
+        call = Call(id="", principal=caller.principal, agent="The server", capability=method, meta=meta)
         for _ in range(ROUNDS):
-            result = await self._answered(method, sent, asking, caller, keys)
+            result = await self._request(method, sent, call, caller, opened)
             if isinstance(result, Needs):
-                return _redacted(result, keys.hidden)
+                return _redact_outcome(result, opened.hidden)
             if result.get("resultType", "complete") != "input_required":
                 return result
-            needs = needs_of(result, asking, {"state": result.get("requestState")})
-            if any(one.id not in caller.answers for one in needs.questions):
-                return _redacted(replace(needs, state=None), keys.hidden)
-            sent |= {"inputResponses": _responses(asking, needs, caller), "requestState": needs.state["state"]}
+            needs = requests_to_needs(result, call, {"state": result.get("requestState")})
+            if any(question.id not in caller.answers for question in needs.questions):
+                return _redact_outcome(replace(needs, state=None), opened.hidden)
+            answered = replace(call, state=needs.state, answers=caller.answers)
+            sent |= {"inputResponses": encode_responses(answered), "requestState": needs.state["state"]}
         raise TargetError(f"The server asked more than {ROUNDS} times before it answered {method}.")
 
-    async def _answered(
-        self, method: str, params: Mapping[str, Any], asking: Call, caller: Caller, keys: Keys
+    async def _request(
+        self, method: str, params: Mapping[str, Any], call: Call, caller: Caller, opened: OpenRoute
     ) -> dict[str, Any] | Needs:
-        """The result, where a legacy server that asks meanwhile hears what the caller has answered before.
+        """The result of one request. A legacy server that asks meanwhile gets the answers that the caller has.
 
-        At the first question that is open the request is given up: it only reads, and comes again with the answer.
+        At the first open question the request is abandoned: it only reads, and is made again with the answer.
         """
-        asked = _Asked(asking, caller)
+        replay = _AnswerReplay(call, caller)
         request = asyncio.ensure_future(
             self._connector.request(
-                self._route,
+                opened.route,
                 method,
                 params,
-                secret=keys.secret,
-                ask=asked if caller.can & _ASKABLE else None,
-                powers=caller.can & _POWERS,
+                secret=opened.secret,
+                on_request=replay if caller.can & _ASKABLE else None,
+                features=caller.can & _FEATURES,
                 level=caller.level,
             )
         )
         try:
-            waiting: list[asyncio.Future[Any]] = [request, asked.open]
+            waiting: list[asyncio.Future[Any]] = [request, replay.open_question]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return await request if request.done() else Needs((asked.open.result(),))
+            return await request if request.done() else Needs((replay.open_question.result(),))
         finally:
             request.cancel()
-            asked.open.cancel()
+            replay.open_question.cancel()
             await asyncio.wait([request])
 
-    # News
+    # Watching resources
 
-    def _admit(self, uri: str, client: str) -> None:
-        """Count one who waits, within what all and what one may."""
+    async def watch(self, uri: str, client: str) -> None:
+        """Have changes of a resource notified until ``unwatch`` is called as often, or this is closed.
+
+        Any number of callers may begin at once; one subscription at the server serves them all.
+        """
         if self._closed:
-            raise Unavailable("This server is not shown here any more. Come again.")
-        mine = sum(client in waiting for waiting in self._watched.values())
-        known = self._watched.get(uri, Counter())
-        if client not in known and mine >= WATCHED_BY_ONE:
-            raise TooLarge(f"You wait for {mine} resources of this server already. Read this one now and then.")
-        if not known and len(self._watched) >= WATCHED:
-            raise TooLarge(f"{WATCHED} resources of this server are waited for already. Read this one now and then.")
+            raise Unavailable("This server is no longer offered here. Connect again.")
+        clients = self._watched.get(uri, Counter())
+        own = sum(client in others for others in self._watched.values())
+        if client not in clients and own >= MOST_WATCHED_BY_CLIENT:
+            raise TooLarge(
+                f"You watch {own} resources of this server already. Read this one from time to time instead."
+            )
+        if not clients and len(self._watched) >= MOST_WATCHED:
+            raise TooLarge(
+                f"{MOST_WATCHED} resources of this server are watched already. Read this one from time to time instead."
+            )
         self._watched.setdefault(uri, Counter())[client] += 1
-
-    async def _have_promised(self, uri: str) -> None:
-        """Return when the server tells of this resource; who comes while it is being asked waits for the next round."""
-        while uri not in self._promised:
-            if self._round is None:
-                uris = frozenset(self._watched)
-                self._round = _Round(uris, self._spawn(self._ask_for(uris)))
-                self._round.refused.add_done_callback(lambda _: setattr(self, "_round", None))
-            uris, refused = self._round
-            await asyncio.wait([refused])
-            if refused.cancelled():
-                raise Unavailable("This server is not shown here any more. Come again.")
-            if (wrong := refused.result().get(uri)) is not None:
-                raise wrong
-            if uri in uris:
-                return
-
-    async def _ask_for(self, uris: frozenset[str]) -> dict[str, Agent3Error]:
-        """Have it promise all of these together, or each new one alone where one of them is refused; the refusals."""
-        new = uris - self._promised
         try:
-            await self._open(uris)
+            # Callers that come while the server is being asked join the next round.
+            while uri not in self._subscribed:
+                if self._subscribing is None:
+                    uris = frozenset(self._watched)
+                    self._subscribing = _Subscribing(uris, spawn(self._tasks, self._subscribe(uris)))
+                    self._subscribing.refusals.add_done_callback(lambda _: setattr(self, "_subscribing", None))
+                uris, refusals = self._subscribing
+                await asyncio.wait([refusals])
+                if refusals.cancelled():
+                    raise Unavailable("This server is no longer offered here. Connect again.")
+                if (refusal := refusals.result().get(uri)) is not None:
+                    raise refusal
+                if uri in uris:
+                    return
+        except BaseException:
+            self.unwatch(uri, client)
+            raise
+
+    def unwatch(self, uri: str, client: str) -> None:
+        """Take back one ``watch`` of a client; without one this does nothing."""
+        clients = self._watched.get(uri, Counter())
+        if client not in clients:
+            return
+        clients[client] -= 1
+        if not clients[client]:
+            del clients[client]
+        if not clients:
+            del self._watched[uri]
+        if not self._watched:
+            self._replace_stream(None, frozenset())
+
+    async def _subscribe(self, uris: frozenset[str]) -> dict[str, Agent3Error]:
+        """Subscribe to all of these together, or to each new one alone if that is refused; gives the refusals."""
+        new = uris - self._subscribed
+        try:
+            await self._open_stream(uris)
             return {}
-        except Agent3Error as wrong:
-            if wrong.retryable or len(new) == 1:
-                return dict.fromkeys(new, wrong)
-        refused: dict[str, Agent3Error] = {}
+        except Agent3Error as error:
+            if error.retryable or len(new) == 1:
+                return dict.fromkeys(new, error)
+        refusals: dict[str, Agent3Error] = {}
         for uri in sorted(new):
             try:
-                await self._open(self._promised | {uri})
-            except Agent3Error as wrong:
-                refused[uri] = wrong
-        return refused
+                await self._open_stream(self._subscribed | {uri})
+            except Agent3Error as error:
+                refusals[uri] = error
+        return refusals
 
-    async def _open(self, uris: frozenset[str]) -> None:
-        """Open a stream of news. The one before it ends when this one is promised, so that none is missed."""
-        promised: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream = self._spawn(self._follow(uris, promised))
-        await asyncio.wait([promised, stream], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-        if not promised.done():
+    async def _open_stream(self, uris: frozenset[str]) -> None:
+        """Open a subscription. The one before it ends only when this one is acknowledged, so that no news is missed."""
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream = spawn(self._tasks, self._follow(uris, acknowledged))
+        await asyncio.wait([acknowledged, stream], timeout=_ACKNOWLEDGED_WITHIN, return_when=asyncio.FIRST_COMPLETED)
+        if not acknowledged.done():
             stream.cancel()
-            raise CallTimeout("The server did not promise in time to tell of changes.")
-        promised.result()
+            raise CallTimeout("The server did not agree in time to report changes.")
+        acknowledged.result()
         self._replace_stream(stream, uris)
-        if not self._watched:  # whoever wanted it has gone meanwhile
+        if not self._watched:  # all watchers have left meanwhile
             self._replace_stream(None, frozenset())
 
     def _replace_stream(self, stream: asyncio.Task[None] | None, uris: frozenset[str]) -> None:
         if self._stream is not None:
             self._stream.cancel()
-        self._stream, self._promised = stream, uris
+        self._stream, self._subscribed = stream, uris
 
-    async def _follow(self, uris: frozenset[str], promised: asyncio.Future[None]) -> None:
-        """Keep the stream of news open; after a gap everything that is waited for may have changed."""
+    async def _follow(self, uris: frozenset[str], acknowledged: asyncio.Future[None]) -> None:
+        """Keep a subscription open; after a gap everything that is watched may have changed."""
 
         def heard(method: str, params: dict[str, Any]) -> None:
             if method != "notifications/subscriptions/acknowledged":
                 self._heard(method, params)
-            elif not promised.done():
-                promised.set_result(None)
+            elif not acknowledged.done():
+                acknowledged.set_result(None)
             else:
-                self._all_may_have_changed()
+                for uri in sorted(self._watched):
+                    self._heard("notifications/resources/updated", {"uri": uri})
+
+        async def subscribe(opened: OpenRoute) -> None:
+            await self._connector.watch(opened.route, wanted, heard, secret=opened.secret)
 
         pause, wanted = 1.0, sorted(uris)
         while wanted:
             try:
-                await self._guarded(lambda keys: self._tell(wanted, heard, keys))  # noqa: B023 - awaited here
-                if not promised.done():  # a legacy server, which tells those who listen
-                    promised.set_result(None)
+                await self._with_secrets(subscribe)
+                if not acknowledged.done():  # a legacy server, which notifies on its session instead
+                    acknowledged.set_result(None)
                     return
-            except Agent3Error as wrong:
-                if not promised.done():
-                    promised.set_exception(wrong)
+            except Agent3Error as error:
+                if not acknowledged.done():
+                    acknowledged.set_exception(error)
                     return
-                log.debug("news of resources is not heard for a while: %s", wrong)
+                log.debug("the subscription to resources was interrupted: %s", error)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LATEST)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             wanted = sorted(uri for uri in uris if uri in self._watched)
 
-    async def _tell(self, uris: Sequence[str], heard: Heard, keys: Keys) -> None:
-        await self._connector.watch(self._route, uris, heard, secret=keys.secret)
 
-    def _all_may_have_changed(self) -> None:
-        for uri in sorted(self._watched):
-            self._heard("notifications/resources/updated", {"uri": uri})
+class _AnswerReplay:
+    """Answers a legacy server with what the caller has answered before; ``open_question`` is the first still open."""
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-class _Asked:
-    """Answers what a legacy server asks from what the caller said before; ``open`` is the first that it did not."""
-
-    def __init__(self, asking: Call, caller: Caller):
-        self.open: asyncio.Future[Question] = asyncio.get_running_loop().create_future()
-        self._asking = asking
+    def __init__(self, call: Call, caller: Caller):
+        self.open_question: asyncio.Future[Question] = asyncio.get_running_loop().create_future()
+        self._call = call
         self._caller = caller
         self._count = 0
 
     async def __call__(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if power_of(method, params) not in self._caller.can:
-            raise Refused(-32601, f"The client does not offer {method}")
+        if feature_of(method, params) not in self._caller.can:
+            raise ServerError(-32601, f"The client does not offer {method}")
         self._count += 1
-        question = asked_of(f"q{self._count}", {"method": method, "params": params}, self._asking)
+        question = request_to_question(f"q{self._count}", {"method": method, "params": params}, self._call)
         if question.id not in self._caller.answers:
-            if not self.open.done():
-                self.open.set_result(question)
-            await asyncio.Event().wait()  # until the request is given up
-        return said_to(method, self._caller.answers[question.id])
+            if not self.open_question.done():
+                self.open_question.set_result(question)
+            await asyncio.Event().wait()  # until the request is abandoned
+        return encode_answer(method, self._caller.answers[question.id])
 
 
-def _responses(asking: Call, needs: Needs, caller: Caller) -> dict[str, Any]:
-    return responses_of(replace(asking, state=needs.state, answers=caller.answers))
+# Cleaning
 
 
-# Nothing secret and nothing hidden
-
-
-def purged(wrong: Wrong, secrets: Sequence[Secret]) -> Wrong:
-    """The error without hidden characters and without the secrets, in its words and in its data."""
-    wrong.message = _safe(wrong.message, secrets)
-    wrong.args = (wrong.message,)
-    wrong.data = _safe(wrong.data, secrets)
-    return wrong
-
-
-def _safe(value: T, secrets: Sequence[Secret]) -> T:
-    """A JSON value likewise. Cleaned first: a character that nobody sees must not keep a secret from being found."""
-    safe: T = rewrite_value(value, lambda text: redact(clean_text(text), secrets))
+def _redact_outcome(outcome: OutcomeT, secrets: Sequence[Secret]) -> OutcomeT:
+    safe = redact_outcome(clean_outcome(outcome), secrets)
+    assert isinstance(safe, type(outcome))
     return safe
 
 
-Said = TypeVar("Said", Done, Needs)
+# Reading the server's JSON
 
 
-def _redacted(said: Said, secrets: Sequence[Secret]) -> Said:
-    safe = redact_outcome(clean_outcome(said), secrets)
-    assert isinstance(safe, type(said))
-    return safe
-
-
-# The protocol's words in ours
-
-
-def _named(item: Mapping[str, Any], key: str) -> bool:
+def _is_named(item: Mapping[str, Any], key: str) -> bool:
     if isinstance(item.get(key), str) and isinstance(item.get("name", ""), str):
         return True
-    log.warning("a server lists something without %s, which is left out", key)
+    log.warning("a server lists an item without %s; it is left out", key)
     return False
 
 
-def _resource(one: Mapping[str, Any]) -> Resource:
-    size = one.get("size")
-    return Resource(uri=one["uri"], size=size if isinstance(size, int) else None, **_described(one, one["uri"]))
-
-
-def _template(one: Mapping[str, Any]) -> Template:
-    return Template(uri_template=one["uriTemplate"], **_described(one, one["uriTemplate"]))
-
-
-def _described(one: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _common_fields(item: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
-        "name": one.get("name") or name,
-        "title": _text(one, "title"),
-        "description": _text(one, "description"),
-        "media_type": _text(one, "mimeType"),
-        "annotations": _table(one, "annotations"),
-        "icons": _icons(one),
-        "meta": _table(one, "_meta"),
+        "name": item.get("name") or name,
+        "title": _text(item, "title"),
+        "description": _text(item, "description"),
+        "media_type": _text(item, "mimeType"),
+        "annotations": _table(item, "annotations"),
+        "icons": _icons(item),
+        "meta": _table(item, "_meta"),
     }
 
 
-def _prompt(one: Mapping[str, Any]) -> Prompt:
-    arguments = one.get("arguments")
-    given = arguments if isinstance(arguments, list) else []
-    return Prompt(
-        name=one["name"],
-        title=_text(one, "title"),
-        description=_text(one, "description"),
-        arguments=tuple(_argument(each) for each in given if isinstance(each, dict) and _named(each, "name")),
-        icons=_icons(one),
-        meta=_table(one, "_meta"),
-    )
-
-
-def _argument(one: Mapping[str, Any]) -> PromptArgument:
-    return PromptArgument(
-        name=one["name"],
-        title=_text(one, "title"),
-        description=_text(one, "description"),
-        required=one.get("required") is True,
-    )
-
-
-def _prompted(result: Mapping[str, Any], name: str, secrets: Sequence[Secret]) -> Prompted:
-    messages = result.get("messages")
-    if not isinstance(messages, list):
-        raise MalformedResponse(f"The server answered the prompt {name[:200]!r} without messages.")
-    said = [one if isinstance(one, dict) else {} for one in messages]
-    parts = tuple(block_of(one.get("content"), "The server") for one in said)
-    safe = _redacted(Done(parts, meta=_meta(result)), secrets)
-    roles: list[Literal["user", "assistant"]]
-    roles = ["assistant" if one.get("role") == "assistant" else "user" for one in said]
-    about = _safe(_text(result, "description"), secrets)
-    return Prompted(tuple(map(Message, roles, safe.parts)), about, meta=safe.meta)
-
-
-def _completed(result: Mapping[str, Any]) -> Completed:
-    found = result.get("completion")
-    values = found.get("values") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(values, list):
-        raise MalformedResponse("The server answered a completion without values.")
-    total = found.get("total")
-    known = total if isinstance(total, int) else None
-    return Completed(tuple(map(str, values)), known, bool(found.get("hasMore")))
-
-
-def _contents_of(result: Mapping[str, Any], uri: str) -> Done:
-    found = result.get("contents")
-    if not isinstance(found, list):
-        raise MalformedResponse(f"The server answered a read of {uri[:200]!r} without contents.")
-    return Done(tuple(_contents(one, uri) for one in found), meta=_meta(result))
-
-
-def _contents(one: Any, uri: str) -> Part:
-    if not isinstance(one, dict) or not isinstance(one.get("blob", one.get("text")), str):
+def _contents_to_part(item: Any, uri: str) -> Part:
+    if not isinstance(item, dict) or not isinstance(item.get("blob", item.get("text")), str):
         raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with contents that cannot be read.")
-    meta = {**_table(one, "_meta"), URI: one.get("uri") if isinstance(one.get("uri"), str) else uri}
-    if "blob" not in one:
-        return Part(text=one["text"], media_type=_text(one, "mimeType"), meta=meta)
-    with suppress(ValueError):
-        raw = base64.b64decode(one["blob"], validate=True)
-        return Part(raw=raw, media_type=_text(one, "mimeType"), meta=meta)
-    raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with bytes that are not base64.")
+    meta = {**_table(item, "_meta"), URI: item.get("uri") if isinstance(item.get("uri"), str) else uri}
+    if "blob" not in item:
+        return Part(text=item["text"], media_type=_text(item, "mimeType"), meta=meta)
+    try:
+        raw = base64.b64decode(item["blob"], validate=True)
+    except ValueError:
+        raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with invalid base64.") from None
+    return Part(raw=raw, media_type=_text(item, "mimeType"), meta=meta)
 
 
-def _meta(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one for key, one in _table(result, "_meta").items() if not key.startswith(_OWN_META)}
+def _own_meta(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in _table(result, "_meta").items() if not key.startswith(RESERVED)}
 
 
-def _text(one: Mapping[str, Any], key: str) -> str | None:
-    value = one.get(key)
+def _text(item: Mapping[str, Any], key: str) -> str | None:
+    value = item.get(key)
     return value if isinstance(value, str) else None
 
 
-def _table(one: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = one.get(key)
+def _table(item: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = item.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def _icons(one: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    value = one.get("icons")
-    return tuple(each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
+def _icons(item: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    value = item.get("icons")
+    return tuple(icon for icon in value if isinstance(icon, dict)) if isinstance(value, list) else ()

@@ -1,18 +1,20 @@
-"""What a set of tools offers to MCP clients, in our own words: tools, resources, prompts, tasks, and who calls.
+"""What a set of tools offers to MCP clients: tools, resources, prompts, completions, tasks, and who calls.
 
-The door (``agent3.protocols.mcp.door.door``) turns these into the protocol's own types. Nothing here knows the SDK, so that
-whoever writes a tool set does not load it.
+A tool set must have tools; everything else is an optional capability with a protocol of its own, and
+``Capabilities.of`` finds which of them it has. The door translates these types to the protocol's. Nothing here knows
+the SDK, so a tool set can be written without loading it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from agent3.model import Answer, Done, Event, Needs, Outcome, Part, Principal
+from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
 __all__ = [
     "ANNOTATIONS",
@@ -21,10 +23,12 @@ __all__ = [
     "STRUCTURED",
     "URI",
     "Caller",
+    "Capabilities",
     "Completed",
     "Completion",
     "Completions",
     "Era",
+    "Fingerprints",
     "Message",
     "Prompt",
     "PromptArgument",
@@ -32,35 +36,24 @@ __all__ = [
     "Prompts",
     "Resource",
     "Resources",
+    "Subscriptions",
     "Task",
     "Tasks",
     "Template",
     "Tool",
     "ToolSet",
-    "Watched",
+    "ignore_event",
 ]
 
 Era = Literal["modern", "legacy"]
-"""modern: 2026-07-28, each request for itself. legacy: everything before it, with ``initialize`` and a session."""
-
-URI = "io.agent3/uri"
-"""The key in a part's ``meta`` that makes it the embedded resource of that address."""
-ANNOTATIONS = "io.agent3/annotations"
-"""The key in a part's ``meta`` under which the protocol's annotations stand: audience, priority, lastModified."""
-BLOCK = "io.agent3/block"
-"""The key in a part's ``meta`` that holds all of a server's content block but its payload, to be passed on as it is."""
-STRUCTURED = "io.agent3/structured"
-"""The key in a part's ``meta`` that makes its data the structured content, and no block beside it."""
-PASSED = "io.agent3/mcp"
-"""In a call's ``meta`` what an MCP client said of its request, and that the server's answer is to be passed on to it
-unchanged; in the data of such a call's failure, how the server put it: ``error``, or ``meta`` of a result."""
+"""modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
     """One tool as a client sees it. ``annotations`` uses the names of the wire, such as ``readOnlyHint``.
 
     ``requires`` names what a client must be able to do: ``form``, ``url``, ``sampling``, ``roots`` or ``tasks``.
-    Clients that cannot are refused before the tool is asked.
+    Clients that cannot are refused before the tool is called.
     """
 
     name: str
@@ -148,7 +141,7 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class Completed(Struct, frozen=True):
-    """What a value could become, where there is more than is told."""
+    """Proposals for a value; ``more`` says that there are others."""
 
     values: tuple[str, ...]
     total: int | None = None
@@ -156,14 +149,18 @@ class Completed(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """How a job stands. ``outcome`` is Working while it goes on and Needs while it waits; times are seconds of Unix."""
+    """The state of a job. ``outcome`` is Working while it runs and Needs while it waits; times are Unix seconds."""
 
     id: str
     outcome: Outcome
     created: float
     updated: float
     ttl: float | None = None
-    """Seconds from ``created`` for which it can be asked for; None for ever."""
+    """Seconds from ``created`` for which it can be queried; None for ever."""
+
+
+def ignore_event(event: Event) -> None:
+    """The listener of a caller that wants no events."""
 
 
 @dataclass(slots=True)
@@ -183,17 +180,18 @@ class Caller:
     can: frozenset[str] = frozenset()
     """What the client can do for us: ``form``, ``url``, ``sampling``, ``roots``, and follow ``tasks``."""
     answers: dict[str, Answer] = field(default_factory=dict)
-    """What was answered so far, for prompts and reads, which are asked again from the top."""
+    """All answers so far, for prompts and reads, which start again from the top after a question."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Closes the stream of a legacy client that can come back for the rest; None for all others."""
     level: str | None = None
-    """The least level of log lines that the client wants to see; None for no lines."""
+    """The lowest level of log lines that the client wants; None for no lines."""
 
 
 class ToolSet(Protocol):
-    """What the door opens to. Refusals are raised as ``Agent3Error``; a cancelled request cancels the turn.
+    """What a door serves. Refusals are raised as ``Agent3Error``; a cancelled request cancels the turn.
 
-    A tool set that also is a ``Resources``, ``Prompts``, ``Completions``, ``Tasks`` or ``Watched`` offers these too.
+    A tool set that also implements ``Resources``, ``Subscriptions``, ``Prompts``, ``Completions``, ``Tasks`` or
+    ``Fingerprints`` offers these too.
     """
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
@@ -212,6 +210,16 @@ class ToolSet(Protocol):
         ...
 
 
+@runtime_checkable
+class Fingerprints(Protocol):
+    """Can tell whether its list of tools changed, so that listings may be cached."""
+
+    def fingerprint(self, principal: Principal) -> Hashable:
+        """A value that stays the same as long as ``tools`` gives this caller the same."""
+        ...
+
+
+@runtime_checkable
 class Resources(Protocol):
     """Offers resources."""
 
@@ -224,25 +232,31 @@ class Resources(Protocol):
         ...
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """Its contents, as text and raw parts; ``NotFound`` for what is not there or not this caller's.
+        """The contents, as text and raw parts; ``NotFound`` for what is not there or not this caller's.
 
-        After a ``Needs`` it is asked again from the top, with ``caller.answers``.
+        After a ``Needs`` it is called again from the top, with ``caller.answers``.
         """
         ...
 
 
-class Watched(Protocol):
-    """Wants to know which resources somebody waits for; without it every address can be watched."""
+@runtime_checkable
+class Subscriptions(Protocol):
+    """Decides which resources may be watched; without it every address can be.
+
+    One that also has ``unwatch(uri, principal)`` gets a call of it for each ``watch`` that was granted and has ended.
+    """
 
     async def watch(self, uri: str, principal: Principal) -> None:
-        """Somebody begins to wait for changes; ``NotFound`` where there is nothing for this caller."""
-        ...
-
-    def unwatch(self, uri: str, principal: Principal) -> None:
-        """Somebody who began waits no longer; said once for each ``watch`` that was granted. It may be left out."""
+        """A client starts watching; ``NotFound`` where there is nothing for this caller."""
         ...
 
 
+@runtime_checkable
+class _Unwatch(Protocol):
+    def unwatch(self, uri: str, principal: Principal) -> None: ...
+
+
+@runtime_checkable
 class Prompts(Protocol):
     """Offers prompts."""
 
@@ -253,30 +267,58 @@ class Prompts(Protocol):
     async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
         """The prompt filled in; ``NotFound`` for one that is not listed, ``ValidationError`` for wrong arguments.
 
-        After a ``Needs`` it is asked again from the top, with ``caller.answers``.
+        After a ``Needs`` it is called again from the top, with ``caller.answers``.
         """
         ...
 
 
+@runtime_checkable
 class Completions(Protocol):
-    """Helps to type arguments."""
+    """Proposes values for arguments that are being typed."""
 
     async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | Completed:
         """What the value could become, best first."""
         ...
 
 
+@runtime_checkable
 class Tasks(Protocol):
-    """Lets calls that go on be followed as tasks: a ``Working`` outcome whose ``job`` is known here becomes one."""
+    """Lets long calls be followed as tasks: a ``Working`` outcome whose ``job`` is known here becomes one."""
 
     async def task(self, job: str, caller: Caller) -> Task:
-        """How it stands; ``NotFound`` for what is not there or not this caller's."""
+        """The state of a job; ``NotFound`` for what is not there or not this caller's."""
         ...
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
-        """Take answers, to all or some of what is asked. Returns as soon as they are kept."""
+        """Take answers to all or some of the open questions. Returns as soon as they are stored."""
         ...
 
     async def cancel(self, job: str, caller: Caller) -> None:
-        """Cancel it; one that has ended stays as it is."""
+        """Cancel a job; one that has ended stays as it is."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The optional capabilities of a tool set; None for what it does not offer."""
+
+    resources: Resources | None = None
+    subscriptions: Subscriptions | None = None
+    unwatch: Callable[[str, Principal], None] | None = None
+    prompts: Prompts | None = None
+    completions: Completions | None = None
+    tasks: Tasks | None = None
+    fingerprint: Callable[[Principal], Hashable] | None = None
+
+    @classmethod
+    def of(cls, toolset: ToolSet) -> Capabilities:
+        """What a tool set offers. Also finds methods that were set on the instance, as ``AgentTools`` does."""
+        return cls(
+            resources=toolset if isinstance(toolset, Resources) else None,
+            subscriptions=toolset if isinstance(toolset, Subscriptions) else None,
+            unwatch=toolset.unwatch if isinstance(toolset, _Unwatch) else None,
+            prompts=toolset if isinstance(toolset, Prompts) else None,
+            completions=toolset if isinstance(toolset, Completions) else None,
+            tasks=toolset if isinstance(toolset, Tasks) else None,
+            fingerprint=toolset.fingerprint if isinstance(toolset, Fingerprints) else None,
+        )

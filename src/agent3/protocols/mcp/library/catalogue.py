@@ -1,4 +1,4 @@
-"""The tools of one server, by name and version: which is the newest, which one is pinned, which one is past its time.
+"""The tools of one server by name and version: which is the newest, which one is pinned, which one is retired.
 
 Safe from any thread: what a name stands for is a tuple that is replaced as a whole. It knows nothing of calls.
 """
@@ -12,23 +12,26 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from agent3.definitions import ToolDefinition, ToolDeprecation
+from agent3.definitions import ToolDefinition
 from agent3.errors import CapabilityNotFound, Conflict, SetupError
 
-__all__ = ["Catalogue", "Version", "newness"]
+__all__ = ["Catalogue", "Version", "version_key"]
 
 _PIN = "sha256:"
 
 
 class Version:
-    """One version of a tool. ``epoch`` is a number of its own; whoever keeps results of it keeps them under that."""
+    """One version of a tool. Cached results of it are kept under its ``epoch``, a number of its own."""
 
     def __init__(self, definition: ToolDefinition, function: Callable[..., Any], epoch: int):
         self.definition = definition
         self.function = function
         self.epoch = epoch
-        self.newness = newness(definition.version)
-        self.sunset = _moment(definition.deprecated)
+        self.key = version_key(definition.version)
+        self.sunset: float | None = None
+        if definition.deprecated is not None and definition.deprecated.sunset is not None:
+            moment = datetime.fromisoformat(definition.deprecated.sunset)
+            self.sunset = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         self._digest: str | None = None
 
     @property
@@ -43,13 +46,13 @@ class Version:
 
     @property
     def digest(self) -> str:
-        """What a caller pins it by; made when it is first asked for."""
+        """What a caller pins it by; computed on first use."""
         if self._digest is None:
             self._digest = self.definition.digest
         return self._digest
 
-    def retired(self, now: float) -> bool:
-        """Whether its time is over."""
+    def is_retired(self, now: float) -> bool:
+        """Whether its sunset has passed."""
         return self.sunset is not None and self.sunset <= now
 
 
@@ -61,85 +64,95 @@ class Catalogue:
         self._tools: dict[str, tuple[Version, ...]] = {}
         self._epochs = itertools.count(1)
         self._lock = Lock()
-        self._ending: set[Version] = set()
+        self._with_sunset: set[Version] = set()
         self._newest: tuple[int, tuple[Version, ...]] = (0, ())
         self.revision = 0
 
     def add(self, definition: ToolDefinition, function: Callable[..., Any]) -> Version:
-        """Take one version of a tool; Conflict where it is there already."""
+        """Add one version of a tool; Conflict if it is there already."""
         if not callable(function):
             raise SetupError(f"Tool {definition.name!r} needs a function to run, got {type(function).__name__}.")
         version = Version(definition, function, next(self._epochs))
         with self._lock:
             others = self._tools.get(version.name, ())
-            if any(one.version == version.version for one in others):
+            if any(other.version == version.version for other in others):
                 raise Conflict(
                     f"Server {self._server!r} has a tool {version.name!r} already, in version {version.version}. "
                     "Unregister it first, or give this one another version."
                 )
-            newest_first = sorted((version, *others), key=lambda one: one.newness, reverse=True)
+            newest_first = sorted((version, *others), key=lambda entry: entry.key, reverse=True)
             self._tools[version.name] = tuple(newest_first)
             if version.sunset is not None:
-                self._ending.add(version)
+                self._with_sunset.add(version)
             self.revision += 1
         return version
 
     def remove(self, name: str, version: str | None = None) -> bool:
-        """Take back one version, or all of them; whether there was something to take."""
+        """Remove one version of a tool, or all; whether there was something to remove."""
         with self._lock:
-            family = self._tools.get(name, ())
-            left = tuple(one for one in family if version is not None and one.version != version)
-            if len(left) == len(family):
+            versions = self._tools.get(name, ())
+            left = tuple(entry for entry in versions if version is not None and entry.version != version)
+            if len(left) == len(versions):
                 return False
             if left:
                 self._tools[name] = left
             else:
                 del self._tools[name]
-            self._ending.difference_update(set(family) - set(left))
+            self._with_sunset.difference_update(set(versions) - set(left))
             self.revision += 1
         return True
 
     def clear(self) -> None:
-        """Take back everything."""
+        """Remove everything."""
         with self._lock:
             self._tools.clear()
-            self._ending.clear()
+            self._with_sunset.clear()
             self.revision += 1
 
     def renew(self, name: str | None = None) -> bool:
-        """Give a tool's versions, or all, new epochs; whether there was one."""
+        """Give new epochs to the versions of a tool, or to all; whether there was one."""
         with self._lock:
-            families = [self._tools.get(name, ())] if name is not None else list(self._tools.values())
-            for version in itertools.chain.from_iterable(families):
+            groups = [self._tools.get(name, ())] if name is not None else list(self._tools.values())
+            for version in itertools.chain.from_iterable(groups):
                 version.epoch = next(self._epochs)
-        return name is None or bool(families[0])
+        return name is None or bool(groups[0])
 
-    def family(self, name: str) -> tuple[Version, ...]:
-        """All versions of a tool, the newest first; none where there is no such tool."""
+    def versions(self, name: str) -> tuple[Version, ...]:
+        """All versions of a tool, the newest first; empty if there is no such tool."""
         return self._tools.get(name, ())
 
-    def find(self, asked: str) -> Version | None:
-        """What ``name``, ``name@version`` or ``name@sha256:…`` stands for; None where there is no tool of that name.
+    def find(self, wanted: str) -> Version | None:
+        """What ``name``, ``name@version`` or ``name@sha256:…`` stands for; None if there is no tool of that name.
 
-        CapabilityNotFound for a version that is not there, Conflict for a definition that is no longer the pinned one.
+        CapabilityNotFound for an unknown version, Conflict for a definition that is no longer the pinned one.
         """
-        name, _, wanted = asked.partition("@")
-        family = self._tools.get(name)
-        if family is None:
+        name, _, label = wanted.partition("@")
+        versions = self._tools.get(name)
+        if versions is None:
             return None
-        if not wanted:
-            return family[0]
-        for version in family:
-            if wanted in (version.version, version.digest if wanted.startswith(_PIN) else None):
+        if not label:
+            return versions[0]
+        is_pin = label.startswith(_PIN)
+        for version in versions:
+            if label in (version.version, version.digest if is_pin else None):
                 return version
-        raise _changed_since(name, family) if wanted.startswith(_PIN) else _no_version(name, wanted, family)
+        if not is_pin:
+            known = [version.version for version in versions]
+            text = f"Tool {name!r} has no version {label[:100]!r}; there is {', '.join(known)}."
+            raise CapabilityNotFound(text, data={"versions": known})
+        newest = versions[0]
+        raise Conflict(
+            f"Tool {name!r} is no longer defined as you pinned it. Look at its definition, then call "
+            f"{name}@{newest.digest} (version {newest.version}).",
+            data={"version": newest.version, "digest": newest.digest},
+        )
 
     def newest(self) -> Sequence[Version]:
         """The newest version of each tool, in the order of their registration."""
         revision, found = self._newest
         if revision != self.revision:
             with self._lock:
-                found = tuple(family[0] for family in self._tools.values())
+                found = tuple(versions[0] for versions in self._tools.values())
                 self._newest = (self.revision, found)
         return found
 
@@ -148,52 +161,26 @@ class Catalogue:
         with self._lock:
             return tuple(itertools.chain.from_iterable(self._tools.values()))
 
-    def ended(self, now: float) -> int:
-        """How many sunsets have passed: with ``revision`` it tells whether a list is still the same."""
-        if not self._ending:
+    def count_retired(self, now: float) -> int:
+        """How many sunsets have passed: together with ``revision`` it tells whether a list is still the same."""
+        if not self._with_sunset:
             return 0
         with self._lock:
-            return sum(one.retired(now) for one in self._ending)
+            return sum(version.is_retired(now) for version in self._with_sunset)
 
 
-def newness(version: str) -> tuple[tuple[Any, ...], ...]:
+def version_key(version: str) -> tuple[tuple[Any, ...], ...]:
     """What versions are compared by: numbers as numbers, ``2.0-beta`` before ``2.0``, ``2`` and ``2.0.0`` alike.
 
-    What stands behind a ``+`` does not count, as in semantic versioning.
+    What follows a ``+`` does not count, as in semantic versioning.
     """
     pieces = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v").partition("+")[0])
-    keys: list[tuple[Any, ...]] = [(2, int(one)) if one.isdigit() else (0, one) for one in pieces]
+    keys: list[tuple[Any, ...]] = [(2, int(piece)) if piece.isdigit() else (0, piece) for piece in pieces]
     while keys and keys[-1] == (2, 0):
         keys.pop()
-    return (*_without_zeros(keys), (1,))
-
-
-def _without_zeros(keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Zeros before a word do not count either: ``2.0-beta`` is a forerunner of ``2``."""
-    first = next((at for at, key in enumerate(keys) if key[0] == 0), len(keys))
-    end = first
+    # Zeros before the first word do not count either: 2.0-beta precedes 2.
+    first_word = next((index for index, key in enumerate(keys) if key[0] == 0), len(keys))
+    end = first_word
     while end and keys[end - 1] == (2, 0):
         end -= 1
-    return keys[:end] + keys[first:]
-
-
-def _moment(deprecated: ToolDeprecation | None) -> float | None:
-    if deprecated is None or deprecated.sunset is None:
-        return None
-    moment = datetime.fromisoformat(deprecated.sunset)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _no_version(name: str, wanted: str, family: Sequence[Version]) -> CapabilityNotFound:
-    there = [one.version for one in family]
-    text = f"Tool {name!r} has no version {wanted[:100]!r}; there is {', '.join(there)}."
-    return CapabilityNotFound(text, data={"versions": there})
-
-
-def _changed_since(name: str, family: Sequence[Version]) -> Conflict:
-    newest = family[0]
-    text = (
-        f"Tool {name!r} is no longer defined as you pinned it. Look at its definition, then call "
-        f"{name}@{newest.digest} (version {newest.version})."
-    )
-    return Conflict(text, data={"version": newest.version, "digest": newest.digest})
+    return (*keys[:end], *keys[first_word:], (1,))

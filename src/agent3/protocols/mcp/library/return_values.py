@@ -1,4 +1,4 @@
-"""What the function of a tool may return beyond values: bytes, artifacts, and several of these at once.
+"""What the function of a tool may return besides plain values: bytes, artifacts, and several of these at once.
 
 The call core knows parts and outcomes; here the rest becomes one of them, before large pieces are stored away.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from agent3.model import Artifact, Done, Part
 from agent3.protocols.functions.functions import parts_of
 
-__all__ = ["giving", "media_type"]
+__all__ = ["adapt_returns"]
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -23,49 +23,42 @@ _MAGIC = (
 )
 
 
-def giving(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with what it returns in a form that the call core knows. Its signature stays as it is."""
+def adapt_returns(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, returning values that the call core knows. Its signature stays the same."""
     if isinstance(function, functools.partial):
-        return functools.partial(giving(function.func), *function.args, **function.keywords)
+        return functools.partial(adapt_returns(function.func), *function.args, **function.keywords)
+
+    async def await_and_adapt(value: Coroutine[Any, Any, Any]) -> Any:
+        return _adapt(await value)
 
     @functools.wraps(function)
-    def given(*args: Any, **named: Any) -> Any:
+    def adapted(*args: Any, **named: Any) -> Any:
         value = function(*args, **named)
-        return _later(value) if inspect.iscoroutine(value) else _known(value)
+        return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
 
-    return given
-
-
-async def _later(value: Coroutine[Any, Any, Any]) -> Any:
-    return _known(await value)
+    return adapted
 
 
-def _known(value: Any) -> Any:
+def _adapt(value: Any) -> Any:
     if isinstance(value, bytes):
-        return _raw(value)
+        return _bytes_part(value)
     if isinstance(value, Artifact):
         return Done(artifacts=(value,))
-    if isinstance(value, tuple | list) and any(isinstance(one, Part | Artifact | bytes) for one in value):
-        return _several(value)
-    return value
-
-
-def _several(values: tuple[Any, ...] | list[Any]) -> Done:
+    if not isinstance(value, tuple | list) or not any(isinstance(item, Part | Artifact | bytes) for item in value):
+        return value
     parts: list[Part] = []
-    for one in values:
-        if isinstance(one, bytes):
-            parts.append(_raw(one))
-        elif not isinstance(one, Artifact):
-            parts.extend(parts_of(one))
-    return Done(tuple(parts), tuple(one for one in values if isinstance(one, Artifact)))
+    for item in value:
+        if isinstance(item, bytes):
+            parts.append(_bytes_part(item))
+        elif not isinstance(item, Artifact):
+            parts.extend(parts_of(item))
+    return Done(tuple(parts), tuple(item for item in value if isinstance(item, Artifact)))
 
 
-def _raw(body: bytes) -> Part:
-    return Part(raw=body, media_type=media_type(body))
-
-
-def media_type(body: bytes) -> str:
-    """What some bytes are, by how they begin; images are shown by clients, and other bytes only kept."""
+def _bytes_part(body: bytes) -> Part:
+    """Some bytes, with the media type by which they begin: clients show images, and only keep other bytes."""
     if body[:4] == b"RIFF" and body[8:12] in (b"WEBP", b"WAVE"):
-        return "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
-    return next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
+        kind = "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
+    else:
+        kind = next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
+    return Part(raw=body, media_type=kind)

@@ -1,7 +1,7 @@
 """The documented MCP security: who a client is, which tools it has, what it may send, and how often.
 
-Three plain classes that stand alone, and ``GuardedTools``, which puts them around any set of tools at an MCP door. A
-gateway asks the same questions with its doorkeeper, its rules and its steps; this is for servers of one's own.
+Three plain classes that stand alone, and ``GuardedTools``, which puts them around any tool set at an MCP door. A
+gateway does the same with its doorkeeper, rules and steps; this is for servers of your own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from agent3 import schema
-from agent3.definitions import ToolDefinition, ToolParameter
+from agent3.definitions import ToolDefinition
 from agent3.env import REAL, Env
 from agent3.errors import CapabilityNotFound, RateLimited, SetupError, Unauthenticated, ValidationError
 from agent3.identity.signed_requests import WINDOW, secret_bytes
@@ -28,11 +28,12 @@ from agent3.protocols.mcp.door.toolset import Caller, Tool, ToolSet
 from agent3.security.access import Access
 from agent3.settings import Rule
 
-__all__ = ["GuardedTools", "MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"]
+__all__ = ["GuardedTools", "MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager", "rate_limit_error"]
 
 log = logger("mcp")
 
 LONGEST_SHOWN = 100
+"""Characters of a client's or tool's name that are logged or quoted."""
 
 
 class _Named(Protocol):
@@ -49,13 +50,13 @@ T = TypeVar("T", bound=str | _Named)
 class MCPSecurityManager:
     """Authenticates clients by a shared key and says which tools they have. Safe from any thread.
 
-    All clients share the one key, so whoever has it can sign as any of them: the names keep honest programs apart, no
-    others. For clients that do not trust each other give a server ``principal=``, or let a gateway serve, where each
+    All clients share the one key, so anyone who has it can sign as any of them: the names keep honest programs apart,
+    no others. For clients that do not trust each other give a server ``principal=``, or let a gateway serve, where each
     client has a key of its own.
 
     ``permissions`` maps a client to its tools, both with ``*`` and ``?``: ``{"desk": ["search_*"], "*": ["ping"]}``.
-    ``rules`` are those of the settings, or the gateway's own Access; ``server`` is the agent they speak of. Where
-    neither is given no client has any tool. SetupError for a key of fewer than 16 bytes.
+    ``rules`` are those of the settings, or the gateway's own Access; ``server`` is the agent they name. Without either
+    no client has any tool. SetupError for a key of fewer than 16 bytes.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class MCPSecurityManager:
         env: Env = REAL,
     ):
         if permissions is not None and rules is not None:
-            raise SetupError("MCPSecurityManager takes permissions or rules, not both: two lists would contradict.")
+            raise SetupError("MCPSecurityManager takes permissions or rules, not both: they could contradict.")
         self.api_key = api_key
         self._secret = secret_bytes(api_key, "The api_key of MCPSecurityManager")
         self._permissions = {client: tuple(tools) for client, tools in (permissions or {}).items()}
@@ -81,14 +82,23 @@ class MCPSecurityManager:
     def authenticate_client(self, client_id: str, signature: str, timestamp: str) -> bool:
         """Whether the signature is the HMAC-SHA256, in hexadecimal, of ``client_id:timestamp``, within 300 seconds.
 
-        Compared in constant time. Whatever is malformed is False, never an exception; every False is logged and
-        counted in ``mcp_auth_failures_total``.
+        Compared in constant time. Anything malformed is False, never an exception; every False is logged and counted
+        in ``mcp_auth_failures_total``.
         """
-        fault = self._fault(client_id, signature, timestamp)
-        if fault is None:
-            return True
+        if not all(isinstance(value, str) for value in (client_id, signature, timestamp)):
+            fault = "client id, signature and timestamp must be text"
+        elif not re.fullmatch("[0-9]{1,15}", timestamp):
+            fault = "the timestamp is not a number of seconds"
+        elif abs(int(self._env.now()) - int(timestamp)) > WINDOW:
+            fault = f"Request timestamp too old: {timestamp}"
+        else:
+            message = f"{client_id}:{timestamp}".encode("utf-8", "surrogatepass")
+            expected = hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode()
+            if hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected):
+                return True
+            fault = "wrong signature"
         self._metrics.mcp_auth_failures.inc()
-        log.warning("Client %s was not authenticated: %s", _shown(client_id), fault)
+        log.warning("Client %s was not authenticated: %s", _shorten(client_id), fault)
         return False
 
     def authorize_tool_access(self, client_id: str, tool_name: str) -> bool:
@@ -97,44 +107,33 @@ class MCPSecurityManager:
 
     def visible(self, client_id: str, tools: Iterable[T]) -> list[T]:
         """Those of the tools, given by name or as anything with a ``name``, that ``authorize_tool_access`` allows."""
-        has = self._get_client_permissions(client_id)
-        return [tool for tool in tools if (tool if isinstance(tool, str) else tool.name) in has]
+        permitted = self._get_client_permissions(client_id)
+        return [tool for tool in tools if (tool if isinstance(tool, str) else tool.name) in permitted]
 
     def principal(self, scope: Mapping[str, Any]) -> Principal:
         """Who calls, from the headers X-Client-Id, X-Timestamp and X-Signature of an ASGI scope; for ``MCPDoor``.
 
-        From other machines it raises Unauthenticated in any case: this signature says nothing of the request, and who
-        reads it can use it for five minutes. A network door takes the form of docs/reference/signing.md.
+        Always Unauthenticated for other machines: this signature does not cover the request, and whoever reads it can
+        use it for five minutes. For a network door see docs/reference/signing.md.
         """
-        found = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        given = [found.get(name, "") for name in (b"x-client-id", b"x-signature", b"x-timestamp")]
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        given = [headers.get(name, "") for name in (b"x-client-id", b"x-signature", b"x-timestamp")]
         peer = (scope.get("client") or ("", 0))[0]
         if not peer.startswith("127.") and peer != "::1":
-            raise Unauthenticated("This signature is taken on loopback only. See docs/reference/signing.md.")
+            raise Unauthenticated("This signature is accepted on loopback only. See docs/reference/signing.md.")
         if not self.authenticate_client(*given):
             raise Unauthenticated("Send X-Client-Id, X-Timestamp and X-Signature, the HMAC-SHA256 of ID:TIMESTAMP.")
         return Principal(given[0], "client")
 
     def _get_client_permissions(self, client_id: str) -> Container[str]:
-        """The tools of a client, to be asked with ``in``: the one place that list and call both look at."""
+        """The tools of a client, to be tested with ``in``: the one place that listing and calling both use."""
         if self._access is not None:
-            return _Ruled(self._access, Principal(client_id, "client"), self._server)
+            return _RuledTools(self._access, Principal(client_id, "client"), self._server)
         granted = [tools for client, tools in self._permissions.items() if fnmatchcase(client_id, client)]
-        return _Granted([pattern for tools in granted for pattern in tools])
-
-    def _fault(self, client_id: str, signature: str, timestamp: str) -> str | None:
-        if not all(isinstance(one, str) for one in (client_id, signature, timestamp)):
-            return "client id, signature and timestamp must be text"
-        if not re.fullmatch("[0-9]{1,15}", timestamp):
-            return "the timestamp is not a number of seconds"
-        if abs(int(self._env.now()) - int(timestamp)) > WINDOW:
-            return f"Request timestamp too old: {timestamp}"
-        message = f"{client_id}:{timestamp}".encode("utf-8", "surrogatepass")
-        expected = hmac.new(self._secret, message, hashlib.sha256).hexdigest().encode()
-        return None if hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected) else "wrong signature"
+        return _GrantedTools([pattern for tools in granted for pattern in tools])
 
 
-class _Granted:
+class _GrantedTools:
     """Tools by patterns."""
 
     def __init__(self, patterns: Sequence[str]):
@@ -144,7 +143,7 @@ class _Granted:
         return isinstance(tool, str) and any(fnmatchcase(tool, pattern) for pattern in self._patterns)
 
 
-class _Ruled:
+class _RuledTools:
     """Tools by the rules."""
 
     def __init__(self, access: Access, principal: Principal, server: str):
@@ -156,7 +155,7 @@ class _Ruled:
         return isinstance(tool, str) and self._access.allows(self._principal, self._server, tool, "mcp")
 
 
-def _shown(text: object) -> str:
+def _shorten(text: object) -> str:
     return repr(text)[: LONGEST_SHOWN + 2]
 
 
@@ -164,7 +163,7 @@ def _shown(text: object) -> str:
 
 
 class MCPInputValidator:
-    """Checks the parameters of an invocation before the tool is asked; every fault is a ValidationError."""
+    """Checks the parameters of an invocation before the tool is called; every fault is a ValidationError."""
 
     MAX_PARAM_LENGTH = 10_000
     """Characters of a text, also inside arrays and objects."""
@@ -176,36 +175,34 @@ class MCPInputValidator:
 
         A tool that states its input as a schema is checked against that, with every fault in ``errors``.
         """
-        self._check_size(parameters)
+        if len(parameters) > self.MAX_PARAMS_COUNT:
+            raise ValidationError(f"Too many parameters: {len(parameters)}")
+        for key, value in parameters.items():
+            longest = max(len(key), _longest_text(value))
+            if longest > self.MAX_PARAM_LENGTH:
+                raise ValidationError(f"Parameter '{key[:LONGEST_SHOWN]}' too long: {longest} chars")
         if tool_def.input_schema is not None:
             schema.compile(tool_def.input_schema).check(dict(parameters))
             return
         for definition in tool_def.parameters:
-            self._check_parameter(definition, parameters)
-
-    def _check_size(self, parameters: Mapping[str, Any]) -> None:
-        if len(parameters) > self.MAX_PARAMS_COUNT:
-            raise ValidationError(f"Too many parameters: {len(parameters)}")
-        for key, value in parameters.items():
-            longest = max(len(key), _longest(value))
-            if longest > self.MAX_PARAM_LENGTH:
-                raise ValidationError(f"Parameter '{key[:LONGEST_SHOWN]}' too long: {longest} chars")
-
-    def _check_parameter(self, definition: ToolParameter, parameters: Mapping[str, Any]) -> None:
-        name = definition.name
-        if name not in parameters:
-            if definition.required:
-                raise ValidationError(f"Missing required parameter: {name}")
-            return
-        value = parameters[name]
-        if not self._validate_type(value, definition.type):
-            got = type(value).__name__
-            raise ValidationError(f"Parameter '{name}' has invalid type. Expected {definition.type}, got {got}")
-        if definition.enum and not any(_same(value, one) for one in definition.enum):
-            raise ValidationError(f"Parameter '{name}' must be one of {definition.enum}")
+            name = definition.name
+            if name not in parameters:
+                if definition.required:
+                    raise ValidationError(f"Missing required parameter: {name}")
+                continue
+            value = parameters[name]
+            if not self._validate_type(value, definition.type):
+                got = type(value).__name__
+                raise ValidationError(f"Parameter '{name}' has invalid type. Expected {definition.type}, got {got}")
+            # True == 1 in Python, but not in JSON.
+            if definition.enum and not any(
+                isinstance(value, bool) == isinstance(choice, bool) and bool(value == choice)
+                for choice in definition.enum
+            ):
+                raise ValidationError(f"Parameter '{name}' must be one of {definition.enum}")
 
     def _validate_type(self, value: Any, expected_type: str) -> bool:
-        """A boolean is a number for Python only, and 2.0 is an integer for JSON Schema; unknown types are open."""
+        """Unknown types allow anything. A boolean is a number in Python only; 2.0 is an integer in JSON Schema."""
         if expected_type in ("number", "integer"):
             whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             return not isinstance(value, bool) and (whole or (expected_type == "number" and isinstance(value, float)))
@@ -222,23 +219,19 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _longest(value: Any) -> int:
-    """The length of the longest text in a value, keys too. Without recursion, and a circle is walked once."""
+def _longest_text(value: Any) -> int:
+    """The length of the longest text in a value, keys included. Not recursive, and safe for circular values."""
     longest = 0
     waiting, seen = [value], set()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            longest = max(longest, len(one))
-        elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
-            seen.add(id(one))
-            waiting.extend(one)
-            if isinstance(one, dict):
-                waiting.extend(one.values())
+        item = waiting.pop()
+        if isinstance(item, str):
+            longest = max(longest, len(item))
+        elif isinstance(item, (dict, list, tuple)) and id(item) not in seen:
+            seen.add(id(item))
+            waiting.extend(item)
+            if isinstance(item, dict):
+                waiting.extend(item.values())
     return longest
 
 
@@ -248,8 +241,8 @@ def _longest(value: Any) -> int:
 class MCPRateLimiter:
     """At most ``requests_per_minute`` in any sixty seconds, for each client. Safe from any thread.
 
-    A window that slides, not a bucket, so that sixty per minute are sixty in every minute. What was refused does not
-    count, so nobody is locked out. It runs on the monotonic clock and remembers ``max_clients``; the idlest go first.
+    A sliding window, not a bucket, so that sixty per minute are sixty in every minute. Refused requests do not count,
+    so nobody is locked out. It uses the monotonic clock and remembers ``max_clients``; the idlest go first.
     """
 
     def __init__(self, requests_per_minute: int = 60, *, max_clients: int = 10_000, env: Env = REAL):
@@ -265,15 +258,20 @@ class MCPRateLimiter:
         """Whether the request may be made now; if so, it counts."""
         now = self._env.monotonic()
         with self._lock:
-            taken = self._recent(client_id, now)
+            taken = self._taken.setdefault(client_id, deque())
+            self._taken.move_to_end(client_id)
+            while taken and taken[0] <= now - 60.0:
+                taken.popleft()
+            if len(self._taken) > self._max_clients:
+                self._taken.popitem(last=False)
             if len(taken) < self.requests_per_minute:
                 taken.append(now)
                 return True
-        log.warning("Rate limit exceeded for client %s", _shown(client_id))
+        log.warning("Rate limit exceeded for client %s", _shorten(client_id))
         return False
 
     def retry_after(self, client_id: str) -> float:
-        """Seconds until ``allow_request`` will say yes; 0.0 when it would now."""
+        """Seconds until ``allow_request`` will say yes; 0.0 if it would now."""
         now = self._env.monotonic()
         with self._lock:
             taken = self._taken.get(client_id, ())
@@ -282,7 +280,7 @@ class MCPRateLimiter:
 
     @property
     def request_history(self) -> dict[str, list[datetime]]:
-        """A copy of what counts, by client, in local time; a client that made none has an empty list."""
+        """A copy of the requests that count, by client, in local time; a client without any has an empty list."""
         now, wall = self._env.monotonic(), datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - as documented
         history: dict[str, list[datetime]] = defaultdict(list)
         with self._lock:
@@ -290,23 +288,21 @@ class MCPRateLimiter:
                 history[client] = [wall - timedelta(seconds=now - at) for at in taken if at > now - 60.0]
         return history
 
-    def _recent(self, client_id: str, now: float) -> deque[float]:
-        taken = self._taken.setdefault(client_id, deque())
-        self._taken.move_to_end(client_id)
-        while taken and taken[0] <= now - 60.0:
-            taken.popleft()
-        if len(self._taken) > self._max_clients:
-            self._taken.popitem(last=False)
-        return taken
+
+def rate_limit_error(limiter: MCPRateLimiter, client: str) -> RateLimited:
+    """The error for a client whose request was not allowed."""
+    wait = limiter.retry_after(client)
+    text = f"Rate limit exceeded for client {client}. Try again in {wait:.1f} s."
+    return RateLimited(text, retry_after=wait)
 
 
 # Together, at a door
 
 
 class GuardedTools:
-    """A tool set behind the three classes: what a client may not call, it neither sees nor can tell from nothing.
+    """A tool set behind the three classes. A client cannot tell a tool it may not call from one that does not exist.
 
-    ``definitions`` are those of the tools whose parameters the validator knows; others pass to the steps behind.
+    ``definitions`` are those of the tools whose parameters the validator checks; others pass to the steps behind.
     """
 
     def __init__(
@@ -320,7 +316,7 @@ class GuardedTools:
         self._inner = inner
         self._security = security
         self._limiter = limiter or MCPRateLimiter()
-        self._definitions = {one.name: one for one in definitions}
+        self._definitions = {definition.name: definition for definition in definitions}
         self._validator = validator or MCPInputValidator()
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
@@ -333,10 +329,7 @@ class GuardedTools:
         if not self._security.authorize_tool_access(client, name):
             raise CapabilityNotFound(f"There is no tool {name[:LONGEST_SHOWN]!r}.")
         if not self._limiter.allow_request(client):
-            wait = self._limiter.retry_after(client)
-            raise RateLimited(
-                f"Rate limit exceeded for client {client}. The next call is taken in {wait:.1f} s.", retry_after=wait
-            )
+            raise rate_limit_error(self._limiter, client)
         if definition := self._definitions.get(name):
             self._validator.validate_tool_invocation(definition, arguments)
         return await self._inner.call(name, arguments, caller)

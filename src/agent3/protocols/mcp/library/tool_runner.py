@@ -1,224 +1,344 @@
-"""Where the tools of one server are run: who has which, how many at once, under the steps of a call core.
+"""Runs the tools of one server: who has which, how many at once, under the steps of a call core.
 
-Finding and listing is safe from any thread; what is a coroutine belongs to the loop of the core. It knows no wire.
+Finding and listing is safe from any thread. Calls may come from any event loop and run in that of the core. It knows
+no wire protocol: ``serving`` offers it to MCP clients, ``server`` to Python programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from agent3 import bridge
 from agent3.calls.outcomes import failed_by
 from agent3.calls.result_cache import EPOCH
-from agent3.definitions import ToolDefinition
 from agent3.env import Env
-from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RateLimited, RequestError
-from agent3.model import Answer, Capability, Deprecation, Done, Event, Failed, Outcome, Price, Principal
+from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RequestError
+from agent3.gateway import Caller as GatewayCaller
+from agent3.model import LOCAL, Answer, Capability, Deprecation, Done, Event, Failed, Outcome, Price, Principal
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
 from agent3.observe.traces import new, parse
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
-from agent3.protocols.mcp.library.fair_queue import Turns
-from agent3.protocols.mcp.library.return_values import giving
-from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
+from agent3.protocols.mcp.library.fair_queue import FairQueue
+from agent3.protocols.mcp.library.return_values import adapt_returns
+from agent3.protocols.mcp.library.security import (
+    MCPInputValidator,
+    MCPRateLimiter,
+    MCPSecurityManager,
+    rate_limit_error,
+)
 from agent3.schema import nearest
 
-__all__ = ["DEPRECATED", "TRACE", "Rules", "Workshop"]
+__all__ = ["DEPRECATED", "TRACE", "Listener", "Rules", "ToolRunner"]
 
 log = logger("mcp")
 
+T = TypeVar("T")
+Listener = Callable[[Event], None]
+
 TRACE = "io.agent3/trace"
-"""The key in the ``meta`` of a result under which its trace id stands; a failure has it in its data, as ``trace``."""
+"""The key of the trace id in the ``meta`` of a result; a failure has it in its data, as ``trace``."""
 DEPRECATED = "io.agent3/deprecated"
 """The key in the ``meta`` of a tool and of each of its results: since, sunset, replacement."""
 
-_USUAL = 30.0
-"""Seconds that the core gives a call as a whole, where nobody names another time."""
+_USUAL_TIMEOUT = 30.0
+"""Seconds that the core gives a call as a whole by default."""
 _LONGEST_NAME = 200
-"""Characters that the ledger keeps of a name that a stranger made up."""
+"""Characters that the ledger keeps of an unknown name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a server asks of a call before it runs. ``spares_local``: the local person is not counted."""
+    """What is checked before a call runs. ``spares_local``: the rate limit does not count the local person."""
 
     security: MCPSecurityManager | None = None
     limiter: MCPRateLimiter | None = None
     validator: MCPInputValidator | None = None
-    turns: Turns | None = None
+    queue: FairQueue | None = None
     timeout: float | None = None
     spares_local: bool = False
 
 
-class Workshop:
+class ToolRunner:
     """Runs the tools in a catalogue, as the capabilities of one local agent."""
 
-    def __init__(self, name: str, agent: LocalAgent, core: Standalone, rules: Rules, env: Env):
-        self.catalogue = Catalogue(name)
-        self._name = name
+    def __init__(self, agent: LocalAgent, core: Standalone, rules: Rules, env: Env):
+        self.name = agent.name
+        self.description = agent.description
+        self.version = agent.version
+        self.security = rules.security
+        self.catalogue = Catalogue(agent.name)
         self._agent = agent
         self._core = core
         self._rules = rules
         self._env = env
-        self._made: dict[Version, Any] = {}
+        self._functions: dict[Version, Any] = {}
+        self._capabilities: dict[Version, Capability] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._core_loop: asyncio.AbstractEventLoop | None = None
         core.host(agent)
-        agent.functions = _Functions(self._lookup)
+        agent.functions = _LazyFunctions(self._find_function)
 
-    # Who has what
+    # Listing
 
-    def offered(self, principal: Principal, *, all_versions: bool = False) -> Sequence[Version]:
-        """The tools that a caller has, without those whose time is over: of each the newest version, or all."""
+    def list_versions(self, principal: Principal, *, all_versions: bool = False) -> Sequence[Version]:
+        """The tools that a caller has and that are not retired: of each the newest version, or all.
+
+        The same sequence as long as nothing changes.
+        """
         found = self.catalogue.all() if all_versions else self.catalogue.newest()
         now = self._env.now()
-        if self.catalogue.ended(now):
-            found = [one for one in found if not one.retired(now)]
-        security = self._rules.security
-        return found if security is None else security.visible(principal.id, found)
+        if self.catalogue.count_retired(now):
+            found = [version for version in found if not version.is_retired(now)]
+        return found if self.security is None else self.security.visible(principal.id, found)
 
     def fingerprint(self, principal: Principal) -> tuple[Any, ...]:
-        """Something that stays the same as long as ``offered`` does."""
-        who = principal.id if self._rules.security is not None else None
-        return (self.catalogue.revision, self.catalogue.ended(self._env.now()), who)
+        """A value that stays the same as long as ``list_versions`` does."""
+        client = principal.id if self.security is not None else None
+        return (self.catalogue.revision, self.catalogue.count_retired(self._env.now()), client)
 
-    def found(self, asked: str, principal: Principal) -> Version:
-        """What a caller means by a name. What it may not call, it cannot tell from what is not there."""
-        security = self._rules.security
-        if security is None or security.authorize_tool_access(principal.id, asked.partition("@")[0]):
-            version = self.catalogue.find(asked)
+    def find(self, wanted: str, principal: Principal) -> Version:
+        """What a caller means by a name. It cannot tell a tool that it may not call from one that does not exist."""
+        if self.security is None or self.security.authorize_tool_access(principal.id, wanted.partition("@")[0]):
+            version = self.catalogue.find(wanted)
             if version is not None:
                 return version
-        raise self.unknown(asked, principal)
+        raise self.unknown_tool_error(wanted, principal)
 
-    def unknown(self, asked: str, principal: Principal) -> CapabilityNotFound:
-        """What a caller hears of a tool that it does not have, with the nearest that it has."""
-        near = nearest(asked.partition("@")[0], (one.name for one in self.offered(principal)))
+    def unknown_tool_error(self, wanted: str, principal: Principal) -> CapabilityNotFound:
+        """The error for a tool that a caller does not have, with the nearest that it has."""
+        names = (version.name for version in self.list_versions(principal))
+        near = nearest(wanted.partition("@")[0], names)
         hint = f" Did you mean {near!r}?" if near else ""
         data = {"nearest": [near]} if near else None
-        return CapabilityNotFound(f"Server {self._name!r} has no tool {asked[:100]!r}.{hint}", data=data)
+        return CapabilityNotFound(f"Server {self.name!r} has no tool {wanted[:100]!r}.{hint}", data=data)
 
-    # Running
+    def watch(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call a function, on any thread, whenever the tools change; call the result to stop."""
+        self._watchers.append(on_change)
 
-    async def call(self, asked: str, arguments: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome:
-        """One call through all steps, counted. CapabilityNotFound is raised; other refusals are outcomes.
+        def stop() -> None:
+            with suppress(ValueError):
+                self._watchers.remove(on_change)
 
-        Whatever came of it, the ledger has a row of it.
-        """
-        began = self._env.monotonic()
-        label, word = "unknown", "error"
-        try:
-            version = await self._sought(asked, principal, options)
-            label = version.name
-            outcome = await self._turn(version, dict(arguments), principal, **options)
-            word = _word(outcome)
-            return outcome
-        finally:
-            METRICS.mcp_tool_invocations.inc((label, word))
-            METRICS.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - began)
+        return stop
+
+    def notify_change(self) -> None:
+        """Tell the watchers that the tools changed."""
+        for on_change in list(self._watchers):
+            on_change()
+
+    def forget(self, versions: Iterable[Version]) -> None:
+        """Drop what was made for versions that are gone."""
+        for version in versions:
+            self._functions.pop(version, None)
+            self._capabilities.pop(version, None)
+
+    # Calling, from any loop
+
+    async def call(
+        self,
+        wanted: str,
+        arguments: Mapping[str, Any],
+        principal: Principal = LOCAL,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        traceparent: str | None = None,
+        listener: Listener | None = None,
+        door: str = "library",
+    ) -> Outcome:
+        """One call through all steps. CapabilityNotFound is raised; other refusals are outcomes."""
+        work = self.call_in_core(
+            wanted,
+            arguments,
+            principal,
+            timeout=timeout,
+            key=key,
+            traceparent=traceparent,
+            listener=self._listen_here(listener),
+            door=door,
+        )
+        return await self.run_anywhere(work)
 
     async def answer(
         self,
         job: str,
         answers: Mapping[str, Answer],
-        principal: Principal,
-        listener: Callable[[Event], None] | None = None,
+        principal: Principal = LOCAL,
+        listener: Listener | None = None,
+        *,
         door: str = "library",
     ) -> Outcome:
         """The next turn of a call that asked something."""
-        runner = (await self._core.house()).runner
-        async with self._place(principal):
-            outcome = await runner.answer(principal, job, answers, listener=listener, door=door)
-        return _named(outcome, self._agent, self._name)
 
-    def forget(self, versions: Iterable[Version]) -> None:
-        """Let go of what was made for versions that are gone."""
-        for one in versions:
-            self._made.pop(one, None)
-
-    async def _sought(self, asked: str, principal: Principal, options: Mapping[str, Any]) -> Version:
-        """``found``, with a row in the ledger for whoever asks for what it does not have."""
-        try:
-            return self.found(asked, principal)
-        except (RequestError, AccessError) as refusal:
-            door = options.get("door", "library")
-            await self._refused(asked[:_LONGEST_NAME], principal, refusal, options.get("traceparent"), door)
-            raise
-
-    async def _turn(
-        self,
-        version: Version,
-        arguments: dict[str, Any],
-        principal: Principal,
-        *,
-        traceparent: str | None = None,
-        timeout: float | None = None,
-        door: str = "library",
-        **options: Any,
-    ) -> Outcome:
-        trace = parse(traceparent)
-        if trace is None:
-            trace = new(self._env)
-            traceparent = trace.header()
-        try:
-            self._admit(version, arguments, principal)
+        async def answer_in_core(listener: Listener | None) -> Outcome:
+            gateway = await self._core.gateway()
             async with self._place(principal):
-                capability = self._capability(version)
-                whole = timeout or _whole(capability)
-                options |= {"traceparent": traceparent, "timeout": whole, "door": door}
-                outcome = await self._core.call_async(self._agent, capability, arguments, principal, **options)
-        except (RequestError, AccessError) as refusal:
-            outcome = await self._refused(version.name, principal, refusal, traceparent, door)
-        return _marked(_named(outcome, self._agent, version.name), version, trace.trace_id)
+                outcome = await gateway.answer(GatewayCaller(principal, door, listener), job, answers)
+            return self._with_own_name(outcome, self.name)
 
-    async def _refused(
+        return await self.run_anywhere(answer_in_core(self._listen_here(listener)))
+
+    async def artifact(self, handle: str, principal: Principal = LOCAL) -> tuple[bytes, str]:
+        """The bytes of a large result and their media type; NotFound for what is not this caller's."""
+        stored = await self.run_anywhere(self._core.kept(principal, handle))
+        return stored.body, stored.media_type
+
+    async def run_here(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in this loop, which is that of the core, and remember it."""
+        self._core_loop = asyncio.get_running_loop()
+        return await work
+
+    async def run_anywhere(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the loop of the core: this one, or the bridge's."""
+        if asyncio.get_running_loop() is self._core_loop:
+            return await work
+        return await asyncio.wrap_future(bridge.shared().spawn(self.run_here(work)))
+
+    def _listen_here(self, listener: Listener | None) -> Listener | None:
+        """A listener that is called in this loop, wherever events arise."""
+        here = asyncio.get_running_loop()
+        if listener is None or here is self._core_loop:
+            return listener
+
+        def listen(event: Event) -> None:
+            here.call_soon_threadsafe(listener, event)
+
+        return listen
+
+    # Running, in the loop of the core
+
+    async def call_in_core(
+        self,
+        wanted: str,
+        arguments: Mapping[str, Any],
+        principal: Principal = LOCAL,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        traceparent: str | None = None,
+        listener: Listener | None = None,
+        door: str = "library",
+    ) -> Outcome:
+        """``call`` inside the loop of the core. Whatever comes of it, the ledger has a row and a metric counts it."""
+        began = self._env.monotonic()
+        label, status = "unknown", "error"
+        try:
+            try:
+                version = self.find(wanted, principal)
+            except (RequestError, AccessError) as refusal:
+                await self._record_refusal(wanted[:_LONGEST_NAME], principal, refusal, traceparent, door)
+                raise
+            label, given = version.name, dict(arguments)
+            trace = parse(traceparent)
+            if trace is None:
+                trace = new(self._env)
+                traceparent = trace.header()
+            try:
+                self._check(version, given, principal)
+                async with self._place(principal):
+                    capability = self._capability(version)
+                    if not timeout and capability.timeout is not None and capability.timeout >= _USUAL_TIMEOUT:
+                        timeout = capability.timeout + 1.0  # the call as a whole must not end before the tool does
+                    outcome = await self._core.call_async(
+                        self._agent,
+                        capability,
+                        given,
+                        principal,
+                        traceparent=traceparent,
+                        timeout=timeout or None,
+                        key=key,
+                        listener=listener,
+                        door=door,
+                    )
+            except (RequestError, AccessError) as refusal:
+                await self._record_refusal(version.name, principal, refusal, traceparent, door)
+                outcome = failed_by(refusal)
+            outcome = self._with_own_name(outcome, version.name)
+            if isinstance(outcome, Failed):
+                return replace(outcome, data={**outcome.data, "trace": trace.trace_id})
+            if not isinstance(outcome, Done):
+                status = "working"
+                return outcome
+            status = "success"
+            meta = {**outcome.meta, TRACE: trace.trace_id}
+            if version.definition.deprecated is not None:
+                meta[DEPRECATED] = version.definition.deprecated.model_dump(exclude_none=True)
+            return replace(outcome, meta=meta)
+        finally:
+            METRICS.mcp_tool_invocations.inc((label, status))
+            METRICS.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - began)
+
+    async def _record_refusal(
         self, tool: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str
-    ) -> Failed:
-        """The outcome of a call that was refused before the steps, recorded as theirs are."""
+    ) -> None:
+        """Record a call that was refused before the steps, as those record theirs."""
         log.info("%s may not call %s now: %s", principal.id, tool, refusal.message)
         await self._core.refuse(self._agent, tool, principal, refusal, traceparent=traceparent, door=door)
-        return failed_by(refusal)
 
-    def _admit(self, version: Version, arguments: dict[str, Any], principal: Principal) -> None:
-        """Raise unless it may run: the tool is not past its time, the caller not too eager, the input in bounds."""
-        if version.retired(self._env.now()):
-            raise _past(version)
-        rules, client = self._rules, principal.id
-        counted = rules.limiter is not None and not (rules.spares_local and principal.kind == "local")
-        if counted and rules.limiter is not None and not rules.limiter.allow_request(client):
-            wait = rules.limiter.retry_after(client)
-            text = f"Rate limit exceeded for client {client}. The next call is taken in {wait:.1f} s."
-            raise RateLimited(text, retry_after=wait)
-        if rules.validator is not None:
-            rules.validator.validate_tool_invocation(version.definition, arguments)
+    def _check(self, version: Version, arguments: dict[str, Any], principal: Principal) -> None:
+        """Raise unless the call may run: tool not retired, caller within its rate, input within bounds."""
+        deprecated = version.definition.deprecated
+        if deprecated is not None and version.is_retired(self._env.now()):
+            instead = f" Use {deprecated.replacement!r} instead." if deprecated.replacement else ""
+            data = {"sunset": deprecated.sunset, "replacement": deprecated.replacement}
+            raise CapabilityNotFound(
+                f"Tool {version.name!r} in version {version.version} was retired at {deprecated.sunset}.{instead}",
+                data={key: value for key, value in data.items() if value is not None},
+            )
+        limiter, client = self._rules.limiter, principal.id
+        spared = self._rules.spares_local and principal.kind == "local"
+        if limiter is not None and not spared and not limiter.allow_request(client):
+            raise rate_limit_error(limiter, client)
+        if self._rules.validator is not None:
+            self._rules.validator.validate_tool_invocation(version.definition, arguments)
 
     def _place(self, principal: Principal) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self._rules.turns is None else self._rules.turns.turn(principal.id)
+        return nullcontext() if self._rules.queue is None else self._rules.queue.place(principal.id)
+
+    def _with_own_name(self, outcome: Outcome, tool: str) -> Outcome:
+        """A failure under the name that its caller knows: the id that a core gives to a server means nothing to it."""
+        agent = self._agent
+        if not isinstance(outcome, Failed) or not outcome.message.startswith((f"{agent.id}/", f"{agent.id} ")):
+            return outcome
+        text = outcome.message.removeprefix(agent.id)
+        name = "" if text.startswith("/") else tool if text.startswith(" failed: ") else agent.name
+        return replace(outcome, message=name + text.removeprefix("/"))
 
     # Tools as capabilities
 
     def _capability(self, version: Version) -> Capability:
-        """The capability of a version: under the plain name in rules and ledger, on a route to just this function."""
-        capability: Capability = self._function(version).capability
-        return replace(capability, name=version.name, meta={EPOCH: version.epoch})
+        """The capability of a version: under the plain name in rules and ledger, on a route to just this version.
+
+        The same object until its epoch changes, since what the steps compiled is known by it.
+        """
+        known = self._capabilities.get(version)
+        if known is None or known.meta[EPOCH] != version.epoch:
+            function = self._function(version)
+            known = replace(function.capability, name=version.name, meta={EPOCH: version.epoch})
+            self._capabilities[version] = known
+        return known
 
     def _function(self, version: Version) -> Any:
-        made = self._made.get(version)
-        if made is None:
-            made = self._made[version] = self._make(version)
-        return made
-
-    def _make(self, version: Version) -> Any:
-        """Read the function, which costs up to a millisecond: ten thousand tools would else take ten seconds."""
-        definition = version.definition
-        maker = LocalAgent(self._agent.name, agent_id=self._agent.id)
+        """The function of a version. Made on first use: reading a signature takes up to a millisecond, and servers
+        may have ten thousand tools."""
+        function = self._functions.get(version)
+        if function is not None:
+            return function
+        definition, deprecated = version.definition, version.definition.deprecated
+        agent = LocalAgent(self._agent.name, agent_id=self._agent.id)
         target = f"{version.name}@{version.version}"
-        maker.add(
-            giving(version.function),
+        agent.add(
+            adapt_returns(version.function),
             name=target,
             description=definition.description,
             title=definition.title,
@@ -233,11 +353,14 @@ class Workshop:
             tags=tuple(definition.tags),
             examples=tuple(definition.examples),
             version=version.version,
-            deprecated=_deprecation(definition),
+            deprecated=None
+            if deprecated is None
+            else Deprecation(deprecated.since, deprecated.sunset, deprecated.replacement),
         )
-        return maker.functions[target]
+        function = self._functions[version] = agent.functions[target]
+        return function
 
-    def _lookup(self, target: str) -> Any:
+    def _find_function(self, target: str) -> Any:
         """The function of a route, or of a job that an earlier process began."""
         try:
             version = self.catalogue.find(target)
@@ -246,59 +369,14 @@ class Workshop:
         return None if version is None else self._function(version)
 
 
-class _Functions(dict[str, Any]):
-    """The functions of an agent, each made when it is wanted."""
+class _LazyFunctions(dict[str, Any]):
+    """The functions of an agent, each made on first use."""
 
-    def __init__(self, lookup: Callable[[str], Any]):
+    def __init__(self, find: Callable[[str], Any]):
         super().__init__()
-        self._lookup = lookup
+        self._find = find
 
     def get(self, key: str, default: Any = None) -> Any:
         """The function behind a name."""
-        found = self._lookup(key)
+        found = self._find(key)
         return default if found is None else found
-
-
-def _deprecation(definition: ToolDefinition) -> Deprecation | None:
-    told = definition.deprecated
-    return None if told is None else Deprecation(told.since, told.sunset, told.replacement)
-
-
-def _whole(capability: Capability) -> float | None:
-    """Time for the whole call of a tool that may take longer than calls usually may; None for the usual time."""
-    one = capability.timeout
-    return None if one is None or one < _USUAL else one + 1.0
-
-
-def _past(version: Version) -> CapabilityNotFound:
-    deprecated = version.definition.deprecated
-    assert deprecated is not None
-    instead = f" Use {deprecated.replacement!r} instead." if deprecated.replacement else ""
-    data = {"sunset": deprecated.sunset, "replacement": deprecated.replacement}
-    text = f"Tool {version.name!r} in version {version.version} is gone since {deprecated.sunset}.{instead}"
-    return CapabilityNotFound(text, data={key: one for key, one in data.items() if one is not None})
-
-
-def _named(outcome: Outcome, agent: LocalAgent, tool: str) -> Outcome:
-    """A failure by the name that its caller knows: the id that a core gives to a server means nothing to anybody."""
-    if not isinstance(outcome, Failed) or not outcome.message.startswith((f"{agent.id}/", f"{agent.id} ")):
-        return outcome
-    said = outcome.message.removeprefix(agent.id)
-    name = "" if said.startswith("/") else tool if said.startswith(" failed: ") else agent.name
-    return replace(outcome, message=name + said.removeprefix("/"))
-
-
-def _marked(outcome: Outcome, version: Version, trace: str) -> Outcome:
-    """The outcome with its trace, and with the warning of a tool that will go."""
-    if isinstance(outcome, Failed):
-        return replace(outcome, data={**outcome.data, "trace": trace})
-    if not isinstance(outcome, Done):
-        return outcome
-    meta = {**outcome.meta, TRACE: trace}
-    if version.definition.deprecated is not None:
-        meta[DEPRECATED] = version.definition.deprecated.model_dump(exclude_none=True)
-    return replace(outcome, meta=meta)
-
-
-def _word(outcome: Outcome) -> str:
-    return "success" if isinstance(outcome, Done) else "error" if isinstance(outcome, Failed) else "working"

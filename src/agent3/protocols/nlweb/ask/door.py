@@ -42,7 +42,6 @@ from agent3.protocols.nlweb.commands import joined
 from agent3.protocols.nlweb.connector import COMMAND
 from agent3.schema.coercion import from_words
 
-
 __all__ = ["AskDoor"]
 
 log = logger("ask")

@@ -39,10 +39,10 @@ from agent3.model import (
     Question,
     Route,
     Working,
+    agent_id,
     text_of,
 )
 from agent3.protocols.nlweb.ask.wire import AskClient, Query, Reply, endpoint_of
-from agent3.protocols.nlweb.connector import agent_id
 from agent3.security.outbound import Gate, Policy
 
 __all__ = ["ASK", "Sites"]
@@ -122,7 +122,7 @@ class Sites:
             meta={"reads": "messages"},
         )
         return Agent(
-            id=agent_id(host),
+            id=agent_id(host, "website"),
             name=host,
             description=f"Answers questions about what {host} has",
             tags=("nlweb",),

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent3.definitions import NLWebAction, NLWebInterface
 from agent3.errors import TargetError
-from agent3.identity.secrets import Secret, redact
+from agent3.identity.redaction import redact
+from agent3.identity.secrets import Secret
 from agent3.llm.port import LLM
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder, Plain

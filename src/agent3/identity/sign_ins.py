@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
@@ -25,22 +26,22 @@ from agent3.errors import (
     TargetRefused,
     Unavailable,
 )
+from agent3.identity.loopback_redirect import Guide
 from agent3.identity.master_keys import Seals
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Secret, Vault
-from agent3.model import Agent
+from agent3.model import Agent, Route, place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.peer import sign_in as flows
 from agent3.protocols.a2a.peer.credentials import Refusal
 from agent3.protocols.a2a.peer.sign_in import Flow
 from agent3.protocols.mcp.client.channels import Changing
 from agent3.protocols.mcp.client.oauth import Grant, SignIn, authorization_code, client_credentials
-from agent3.protocols.mcp.client.upstream import place_of
 from agent3.security.outbound import Gate, Stream
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.leases import Leases
 
-__all__ = ["SCHEME", "Flow", "Plan", "Seals", "SignIns", "Way", "references_of"]
+__all__ = ["SCHEME", "Flow", "Plan", "Seals", "SignInEntry", "SignInWish", "SignIns", "Way", "references_of"]
 
 log = logger("server")
 
@@ -77,6 +78,30 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     """What the operator calls the agent."""
     flow: Flow | None = None
     """Where one signs in by the card of an A2A agent; an MCP server tells it when it refuses a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignInWish:
+    """The wish to sign in to what is added: a person by their browser, or a machine by its secret.
+
+    ``secret`` is a reference. A person has so many ``seconds`` to agree.
+    """
+
+    way: Way
+    guide: Guide
+    client_id: str | None = None
+    secret: str | None = None
+    issuer: str | None = None
+    seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class SignInEntry:
+    """Where one signs in: the route, and for an agent whose card says how, that and the gate through which it goes."""
+
+    route: Route
+    flow: Flow | None = None
+    gate: Gate | None = None
 
 
 class _Kept(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The mirror of a server: news for many who come and go at once, and nothing secret in what it shows."""
+"""A server passed through: subscriptions for many who come and go at once, and nothing secret in what it shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent3.identity.secrets import Secret
 from agent3.model import Done, Needs, Principal, Route
 from agent3.protocols.mcp.client.connector import Heard, MCPConnector
 from agent3.protocols.mcp.door import passthrough as module
-from agent3.protocols.mcp.door.passthrough import Keys, Mirror
+from agent3.protocols.mcp.door.passthrough import Keys, Passthrough
 from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
 
 TOKEN = "the-token-of-the-route"
@@ -24,7 +24,7 @@ ANN = Caller(Principal("ann"), lambda event: None, "modern", can_elicit=False)
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 30)
+        await asyncio.wait_for(story, 120)
 
     asyncio.run(bounded())
 
@@ -64,15 +64,15 @@ class Server:
         return self.says
 
 
-def shown(server: Server, heard: Heard = lambda method, params: None) -> Mirror:
+def pass_through(server: Server, heard: Heard = lambda method, params: None) -> Passthrough:
     async def keys() -> Keys:
         return Keys(Secret(TOKEN), (Secret(TOKEN), Secret(IN_ADDRESS)))
 
-    return Mirror(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
+    return Passthrough(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
 
 
 async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while server.streams != streams:
             await asyncio.sleep(0.005)
 
@@ -83,33 +83,35 @@ async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:
 def test_any_number_may_begin_to_watch_at_once() -> None:
     async def story() -> None:
         server = Server()
-        mirror = shown(server)
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(mirror.watch(uri, "ann") for uri in "abcdefgh"))
+        passthrough = pass_through(server)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(passthrough.watch(uri, "ann") for uri in "abcdefgh"))
         assert server.asked <= 2  # one promise serves all that came together
         await settled(server, [tuple("abcdefgh")])
-        async with asyncio.timeout(5):
-            await asyncio.gather(mirror.watch("i", "ann"), mirror.watch("a", "bob"), mirror.watch("k", "bob"))
+        async with asyncio.timeout(60):
+            await asyncio.gather(
+                passthrough.watch("i", "ann"), passthrough.watch("a", "bob"), passthrough.watch("k", "bob")
+            )
         await settled(server, [tuple("abcdefghik")])
-        await mirror.aclose()
+        await passthrough.aclose()
         assert server.streams == []
 
     run(story())
 
 
-def test_no_stream_outlives_the_mirror() -> None:
+def test_no_stream_outlives_the_passthrough() -> None:
     async def story() -> None:
         server = Server()
-        mirror = shown(server)
-        await mirror.watch("a", "ann")
-        late = asyncio.ensure_future(mirror.watch("b", "ann"))
+        passthrough = pass_through(server)
+        await passthrough.watch("a", "ann")
+        late = asyncio.ensure_future(passthrough.watch("b", "ann"))
         await asyncio.sleep(0)
-        await mirror.aclose()
+        await passthrough.aclose()
         with pytest.raises(Unavailable):
             await late
         assert server.streams == []
         with pytest.raises(Unavailable):
-            await mirror.watch("c", "ann")
+            await passthrough.watch("c", "ann")
 
     run(story())
 
@@ -118,18 +120,21 @@ def test_a_refused_resource_keeps_nobody_from_the_others() -> None:
     async def story() -> None:
         server = Server()
         server.refuses = {"bad"}
-        mirror = shown(server)
-        await mirror.watch("a", "ann")
+        passthrough = pass_through(server)
+        await passthrough.watch("a", "ann")
         results = await asyncio.gather(
-            mirror.watch("b", "ann"), mirror.watch("bad", "ann"), mirror.watch("c", "bob"), return_exceptions=True
+            passthrough.watch("b", "ann"),
+            passthrough.watch("bad", "ann"),
+            passthrough.watch("c", "bob"),
+            return_exceptions=True,
         )
         assert [type(one) for one in results] == [type(None), NotFound, type(None)]
         assert TOKEN not in str(results[1])
         await settled(server, [("a", "b", "c")])
         with pytest.raises(NotFound):
-            await mirror.watch("bad", "bob")
+            await passthrough.watch("bad", "bob")
         assert server.streams == [("a", "b", "c")]  # the news of others goes on
-        await mirror.aclose()
+        await passthrough.aclose()
 
     run(story())
 
@@ -137,15 +142,15 @@ def test_a_refused_resource_keeps_nobody_from_the_others() -> None:
 def test_who_goes_while_it_waits_leaves_nothing_behind() -> None:
     async def story() -> None:
         server = Server()
-        mirror = shown(server)
-        gone = asyncio.ensure_future(mirror.watch("a", "ann"))
+        passthrough = pass_through(server)
+        gone = asyncio.ensure_future(passthrough.watch("a", "ann"))
         await asyncio.sleep(0)
         gone.cancel()
-        stays = asyncio.ensure_future(mirror.watch("b", "bob"))
+        stays = asyncio.ensure_future(passthrough.watch("b", "bob"))
         await stays
-        mirror.unwatch("b", "bob")
+        passthrough.unwatch("b", "bob")
         await settled(server, [])
-        await mirror.aclose()
+        await passthrough.aclose()
 
     run(story())
 
@@ -153,41 +158,41 @@ def test_who_goes_while_it_waits_leaves_nothing_behind() -> None:
 def test_the_last_who_goes_ends_the_stream_and_who_does_not_wait_ends_nothing() -> None:
     async def story() -> None:
         server = Server()
-        mirror = shown(server)
+        passthrough = pass_through(server)
         for client in ("ann", "ann", "bob"):
-            await mirror.watch("a", client)
+            await passthrough.watch("a", client)
         assert server.asked == 1
         for client in ("ann", "bob", "bob", "eve"):
-            mirror.unwatch("a", client)
+            passthrough.unwatch("a", client)
         await asyncio.sleep(0.02)
         assert server.streams == [("a",)]
-        mirror.unwatch("a", "ann")
+        passthrough.unwatch("a", "ann")
         await settled(server, [])
-        await mirror.watch("a", "ann")
+        await passthrough.watch("a", "ann")
         await settled(server, [("a",)])
-        await mirror.aclose()
+        await passthrough.aclose()
 
     run(story())
 
 
 def test_one_client_cannot_take_the_room_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WATCHED", 5)
-    monkeypatch.setattr(module, "WATCHED_BY_ONE", 3)
+    monkeypatch.setattr(module, "MOST_WATCHED", 5)
+    monkeypatch.setattr(module, "MOST_WATCHED_BY_CLIENT", 3)
 
     async def story() -> None:
-        mirror = shown(Server())
+        passthrough = pass_through(Server())
         for uri in "abc":
-            await mirror.watch(uri, "ann")
-        with pytest.raises(TooLarge, match="You wait for 3"):
-            await mirror.watch("d", "ann")
-        await mirror.watch("a", "ann")  # what it has already takes no room
+            await passthrough.watch(uri, "ann")
+        with pytest.raises(TooLarge, match="You watch 3"):
+            await passthrough.watch("d", "ann")
+        await passthrough.watch("a", "ann")  # what it has already takes no room
         for uri in "de":
-            await mirror.watch(uri, "bob")
+            await passthrough.watch(uri, "bob")
         with pytest.raises(TooLarge, match="5 resources"):
-            await mirror.watch("f", "bob")
-        mirror.unwatch("b", "ann")
-        await mirror.watch("f", "bob")
-        await mirror.aclose()
+            await passthrough.watch("f", "bob")
+        passthrough.unwatch("b", "ann")
+        await passthrough.watch("f", "bob")
+        await passthrough.aclose()
 
     run(story())
 
@@ -196,16 +201,16 @@ def test_after_a_gap_everything_that_is_waited_for_may_have_changed() -> None:
     async def story() -> None:
         server, told = Server(), asyncio.Queue[str]()
         server.breaks = asyncio.Event()
-        mirror = shown(server, lambda method, params: told.put_nowait(params["uri"]))
-        await asyncio.gather(mirror.watch("a", "ann"), mirror.watch("b", "ann"))
-        mirror.unwatch("b", "ann")
+        passthrough = pass_through(server, lambda method, params: told.put_nowait(params["uri"]))
+        await asyncio.gather(passthrough.watch("a", "ann"), passthrough.watch("b", "ann"))
+        passthrough.unwatch("b", "ann")
         broken, server.breaks = server.breaks, None
         broken.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await told.get() == "a"
         await settled(server, [("a",)])
         assert told.empty()
-        await mirror.aclose()
+        await passthrough.aclose()
 
     run(story())
 
@@ -227,20 +232,20 @@ def clean(told: object) -> None:
 def test_what_is_shown_holds_neither_credential_nor_hidden_characters() -> None:
     async def story() -> None:
         server = Server()
-        mirror = shown(server)
+        passthrough = pass_through(server)
         server.says = [{"uri": "a://b", "name": ECHO, "description": SPLIT, "_meta": {ECHO: SPLIT}}]
-        clean(await mirror.resources())
+        clean(await passthrough.resources())
         server.says = [{"uriTemplate": "a://{b}", "name": ECHO, "description": SPLIT}]
-        clean(await mirror.templates())
+        clean(await passthrough.templates())
         server.says = [{"name": ECHO, "arguments": [{"name": "x", "description": SPLIT}]}]
-        clean(await mirror.prompts())
+        clean(await passthrough.prompts())
         server.says = {"contents": [{"uri": f"a://{TOKEN}", "text": ECHO + SPLIT}], "_meta": {"a": ECHO}}
-        clean(await mirror.read("a://b", ANN))
+        clean(await passthrough.read("a://b", ANN))
         message = {"role": "assistant", "content": {"type": "text", "text": ECHO + SPLIT, "_meta": {"a": ECHO}}}
         server.says = {"messages": [message], "description": SPLIT, "_meta": {"a": ECHO}}
-        clean(await mirror.prompt("p", {}, ANN))
+        clean(await passthrough.prompt("p", {}, ANN))
         server.says = {"completion": {"values": [ECHO, SPLIT]}}
-        clean(await mirror.complete(Completion(kind="prompt", name="p", argument="a", value="")))
+        clean(await passthrough.complete(Completion(kind="prompt", name="p", argument="a", value="")))
 
     run(story())
 
@@ -249,7 +254,7 @@ def test_bytes_that_hold_the_credential_stay_readable() -> None:
     async def story() -> None:
         server = Server()
         server.says = {"contents": [{"uri": "a://b", "blob": base64.b64encode(f"x{TOKEN}y".encode()).decode()}]}
-        done = await shown(server).read("a://b", ANN)
+        done = await pass_through(server).read("a://b", ANN)
         assert isinstance(done, Done)
         assert done.parts[0].raw == b"x***y"
 
@@ -265,7 +270,7 @@ def test_a_question_holds_no_credential_either() -> None:
             "requestState": TOKEN,
             "inputRequests": {"q": {"method": "elicitation/create", "params": params}},
         }
-        asked = await shown(server).read("a://b", ANN)
+        asked = await pass_through(server).read("a://b", ANN)
         assert isinstance(asked, Needs)
         clean(asked)
 
@@ -285,7 +290,7 @@ def test_what_goes_wrong_is_told_without_credential_and_hidden_characters(fault:
     async def story() -> None:
         server = Server()
         server.says = fault
-        for asked in (shown(server).resources(), shown(server).read("a://b", ANN)):
+        for asked in (pass_through(server).resources(), pass_through(server).read("a://b", ANN)):
             with pytest.raises(Agent3Error) as caught:
                 await asked
             clean((caught.value.message, caught.value.data, str(caught.value)))

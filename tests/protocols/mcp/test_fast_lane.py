@@ -64,7 +64,7 @@ class Lanes:
         self.door = door
         self.sdk = Counted(door.asgi())
         self.fast = FastLane(door)
-        self.fast._slow = self.sdk
+        self.fast._slow_lane = self.sdk
 
     async def both(self, body: Any, headers: dict[str, str] | None = None) -> tuple[Any, Any]:
         """What each lane answers, without what differs between any two calls; the fast one must not ask the SDK."""

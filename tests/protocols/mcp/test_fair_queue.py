@@ -1,4 +1,4 @@
-"""Turns: so many at once, by callers in turn, bounded in number and time."""
+"""The fair queue: so many at once, by callers in turn, bounded in number and time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from agent3.errors import RateLimited, SetupError
-from agent3.protocols.mcp.library.fair_queue import Turns
+from agent3.protocols.mcp.library.fair_queue import FairQueue
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 20))
+    asyncio.run(asyncio.wait_for(story, 120))
 
 
 class Callers:
     """Callers that each hold their place until they are let go, in the order in which they got it."""
 
-    def __init__(self, turns: Turns):
-        self._turns = turns
+    def __init__(self, queue: FairQueue):
+        self._queue = queue
         self.order: list[str] = []
         self._gates: list[asyncio.Event] = []
 
@@ -31,7 +31,7 @@ class Callers:
         return task
 
     async def _hold(self, who: str) -> None:
-        async with self._turns.turn(who):
+        async with self._queue.place(who):
             gate = asyncio.Event()
             self.order.append(who)
             self._gates.append(gate)
@@ -47,7 +47,7 @@ class Callers:
 @pytest.mark.requirement("RF-013-10")
 def test_those_who_wait_take_turns_by_caller() -> None:
     async def story() -> None:
-        callers = Callers(Turns(1))
+        callers = Callers(FairQueue(1))
         tasks = [await callers.come(who) for who in ["a"] * 5 + ["b"] * 2 + ["c"]]
         await callers.let_go(len(tasks))
         await asyncio.gather(*tasks)
@@ -58,7 +58,7 @@ def test_those_who_wait_take_turns_by_caller() -> None:
 
 def test_who_does_not_get_in_is_told_when_to_come_back() -> None:
     async def story() -> None:
-        callers = Callers(Turns(1, waiting=2))
+        callers = Callers(FairQueue(1, waiting=2))
         tasks = [await callers.come("a") for _ in range(3)]
         with pytest.raises(RateLimited, match="runs 1 calls at once and 2 wait") as refusal:
             await (await callers.come("a"))
@@ -71,7 +71,7 @@ def test_who_does_not_get_in_is_told_when_to_come_back() -> None:
 
 def test_a_full_queue_of_one_caller_does_not_keep_another_out() -> None:
     async def story() -> None:
-        callers = Callers(Turns(1, waiting=3))
+        callers = Callers(FairQueue(1, waiting=3))
         greedy = [await callers.come("greedy") for _ in range(4)]
         modest = await callers.come("modest")
         with pytest.raises(RateLimited):
@@ -85,7 +85,7 @@ def test_a_full_queue_of_one_caller_does_not_keep_another_out() -> None:
 
 def test_nobody_waits_for_ever() -> None:
     async def story() -> None:
-        callers = Callers(Turns(1, patience=0.01))
+        callers = Callers(FairQueue(1, patience=0.01))
         first = await callers.come("a")
         with pytest.raises(RateLimited):
             await (await callers.come("b"))
@@ -98,7 +98,7 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_who_leaves_the_queue_takes_no_place_with_it() -> None:
     async def story() -> None:
-        callers = Callers(Turns(1))
+        callers = Callers(FairQueue(1))
         first, gone, last = [await callers.come(who) for who in ("a", "b", "c")]
         gone.cancel()
         await asyncio.wait([gone])
@@ -111,10 +111,10 @@ def test_who_leaves_the_queue_takes_no_place_with_it() -> None:
 
 def test_a_place_that_is_handed_to_somebody_who_just_left_goes_on() -> None:
     async def story() -> None:
-        turns = Turns(1)
-        callers = Callers(turns)
+        queue = FairQueue(1)
+        callers = Callers(queue)
         leaving, last = None, None
-        async with turns.turn("a"):
+        async with queue.place("a"):
             leaving, last = await callers.come("b"), await callers.come("c")
         leaving.cancel()  # it has its place by now, and does not know yet
         await asyncio.wait([leaving])
@@ -128,17 +128,17 @@ def test_a_place_that_is_handed_to_somebody_who_just_left_goes_on() -> None:
 
 
 def test_what_runs_may_call_again_without_a_second_place_also_from_tasks_of_its_own() -> None:
-    async def enter(turns: Turns) -> None:
-        async with asyncio.timeout(1), turns.turn("inside"):
+    async def enter(queue: FairQueue) -> None:
+        async with asyncio.timeout(60), queue.place("inside"):
             return
 
     async def story() -> None:
-        turns, other = Turns(1, patience=0.01), Turns(1, patience=0.01)
-        async with turns.turn("a"), other.turn("a"), turns.turn("a"):
+        queue, other = FairQueue(1, patience=0.01), FairQueue(1, patience=0.01)
+        async with queue.place("a"), other.place("a"), queue.place("a"):
             await asyncio.create_task(enter(other))
             with pytest.raises(RateLimited):
-                await asyncio.create_task(enter(turns), context=contextvars.Context())
-        await enter(turns)
+                await asyncio.create_task(enter(queue), context=contextvars.Context())
+        await enter(queue)
 
     run(story())
 
@@ -146,4 +146,4 @@ def test_what_runs_may_call_again_without_a_second_place_also_from_tasks_of_its_
 @pytest.mark.parametrize(("most", "waiting"), [(0, 1), (1, -1)])
 def test_bounds_that_make_no_sense_are_refused(most: int, waiting: int) -> None:
     with pytest.raises(SetupError):
-        Turns(most, waiting=waiting)
+        FairQueue(most, waiting=waiting)
