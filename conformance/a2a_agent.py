@@ -30,6 +30,7 @@ from agent3.protocols.a2a.agents.serving import AgentHost
 from agent3.protocols.a2a.cards.extensions import Extensions
 from agent3.protocols.a2a.door.endpoint import A2AEndpoint
 from agent3.protocols.a2a.door.tasks import Engine
+from agent3.protocols.a2a.protocol import A2A
 from agent3.protocols.a2a.wire.errors import Profile as Table
 from agent3.protocols.a2a.wire.types import Generation
 from agent3.server.build import Server, build
@@ -253,7 +254,9 @@ def _endpoint(
     """
     host = _Host(under_test, lambda: card)
     host.asks = written == "0.3"
-    pushes = server.pushes if profile == "full" else None
+    a2a = server.protocols["a2a"]
+    assert isinstance(a2a, A2A)
+    pushes = a2a.pushes if profile == "full" else None
     engine = Engine(
         server.gateway,
         host,

@@ -26,9 +26,9 @@ import agent3
 from agent3 import errors, settings
 from agent3.calls.order import ORDER
 from agent3.cli.main import app as cli
+from agent3.gateway.tool_texts import TOOLS
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe.metrics import Metrics
-from agent3.gateway.tool_texts import TOOLS
 from agent3.server.app import app
 from agent3.server.build import build
 from agent3.server.openapi import document

@@ -16,9 +16,9 @@ from agent3.protocols.nlweb.healing import records as life
 from agent3.protocols.nlweb.healing.fingerprints import Print
 from agent3.protocols.nlweb.visit.secret_grants import scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
-from agent3.server.registration import add, remove
 from agent3.storage import Database
 from tests.support.gateway import hosted
+from tests.support.registration import add, remove
 from tests.support.storage import using
 from tests.support.visits import shop
 

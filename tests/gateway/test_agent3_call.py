@@ -14,9 +14,8 @@ import pytest
 from agent3 import LocalAgent
 from agent3.env import Env
 from agent3.errors import Unavailable
-from agent3.gateway import Caller
+from agent3.gateway import Caller, Verbs
 from agent3.model import LOCAL, Agent, Capability, Done, Failed, Price, Route, value_of
-from agent3.protocols.mcp.door.gateway_tools import GatewayTools
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 
@@ -84,13 +83,13 @@ def tell(story: Story) -> None:
     async def whole() -> None:
         kitchen, env = Kitchen(), Unhurried()
         async with build(Settings(storage=Storage(url="sqlite://")), [kitchen.agent], env=env) as server:
-            tools = GatewayTools(server.gateway, env)
+            verbs = Verbs(server.gateway)
 
             async def ask(
                 capability: str, dish: Any = "soup", agent: str = "kitchen", **metadata: Any
             ) -> dict[str, Any]:
                 given = {"agentId": agent, "capability": capability, "input": {"dish": dish}, "metadata": metadata}
-                outcome = await tools.run("agent3_call", given, Caller(LOCAL, "test"))
+                outcome = await verbs.run("agent3_call", given, Caller(LOCAL, "test"))
                 assert isinstance(outcome, Done | Failed)
                 body: dict[str, Any] = value_of(outcome.parts)
                 return body

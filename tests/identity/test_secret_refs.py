@@ -15,13 +15,14 @@ import pytest
 
 from agent3.errors import SetupError
 from agent3.gateway.gateway import Caller, CallRequest
+from agent3.identity.secret_detection import holds_secret, looks_secret, names_secret
+from agent3.identity.secret_refs import check_query, check_words, resolve
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL, Done, Outcome, Route, encode
 from agent3.protocols.mcp.client.processes import Command
 from agent3.server.build import Server, build
-from agent3.server.registration import add
-from agent3.server.secret_refs import check_query, check_words, holds_secret, looks_secret, names_secret, resolve
 from agent3.settings import Settings, Storage
+from tests.support.registration import add
 
 ME = Caller(LOCAL, "test")
 RANDOM = "q7Zt4Kx9Bv2Lm8Np3Rw6"

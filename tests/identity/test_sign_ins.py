@@ -18,16 +18,17 @@ from aiohttp import web
 from agent3.errors import Agent3Error, CallTimeout, SetupError, TargetRefused
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.loopback_redirect import Landing
+from agent3.identity.master_keys import Seals
 from agent3.identity.secrets import EnvironmentVault
+from agent3.identity.sign_ins import SignInWish
 from agent3.model import LOCAL, Done, Failed, Outcome
 from agent3.server.build import Server, build
-from agent3.server.registration import SigningIn, add, remove
-from agent3.server.sign_ins import Seals
 from agent3.settings import Settings, Storage
 from tests.support.gateway import gateway as served
 from tests.support.gateway import run_agent3
 from tests.support.mcp_serving import modern_request
 from tests.support.oauth_house import House, standing, standing_aside
+from tests.support.registration import add, remove
 
 ME = Caller(LOCAL, "test")
 BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=20).read()"
@@ -67,7 +68,7 @@ async def call(server: Server, capability: str = "read") -> Outcome:
 
 
 async def signed_in(server: Server, house: House, **more: Any) -> None:
-    await add(server, house.url, signing_in=SigningIn("person", Person(), **more))
+    await add(server, house.url, sign_in=SignInWish("person", Person(), **more))
 
 
 def kept(folder: Path) -> bytes:
@@ -156,14 +157,14 @@ def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
 def test_a_sign_in_that_is_over_says_what_to_type(tmp_path: Path, taken_back: bool) -> None:
     async def story() -> None:
         async with standing(House(refreshes=not taken_back)) as house, at(tmp_path) as server:
-            await add(server, house.url, "Mine", signing_in=SigningIn("person", Person()))
+            await add(server, house.url, "Mine", sign_in=SignInWish("person", Person()))
             house.tokens.clear()
             house.good = "another"
             outcome = await server.gateway.call(ME, CallRequest(agent="mine", capability="read", input={}))
             assert isinstance(outcome, Failed)
             assert outcome.code == "target_refused"
             assert f"agent3 add {house.url} --name Mine --sign-in" in outcome.message
-            await add(server, house.url, "Mine", signing_in=SigningIn("person", Person()))
+            await add(server, house.url, "Mine", sign_in=SignInWish("person", Person()))
             again = await server.gateway.call(ME, CallRequest(agent="mine", capability="read", input={}))
             assert isinstance(again, Done)
             rows = await server.database.all("SELECT id FROM sign_ins")
@@ -184,19 +185,19 @@ class Unwilling(House):
 @pytest.mark.parametrize(
     ("house", "wish", "error", "words"),
     [
-        (Unwilling(), SigningIn("person", Person()), TargetRefused, "access_denied"),
-        (House(), SigningIn("person", Person(agrees=False), seconds=0.2), CallTimeout, "0.2 s"),
-        (House(tokens={"": ""}), SigningIn("person", Person()), SetupError, "does not ask"),
-        (House(), SigningIn("machine", Person(), "us"), SetupError, "--client-secret-ref"),
+        (Unwilling(), SignInWish("person", Person()), TargetRefused, "access_denied"),
+        (House(), SignInWish("person", Person(agrees=False), seconds=0.2), CallTimeout, "0.2 s"),
+        (House(tokens={"": ""}), SignInWish("person", Person()), SetupError, "does not ask"),
+        (House(), SignInWish("machine", Person(), "us"), SetupError, "--client-secret-ref"),
     ],
 )
 def test_a_sign_in_that_comes_to_nothing_leaves_nothing(
-    tmp_path: Path, house: House, wish: SigningIn, error: type[Agent3Error], words: str
+    tmp_path: Path, house: House, wish: SignInWish, error: type[Agent3Error], words: str
 ) -> None:
     async def story() -> None:
         async with standing(house), at(tmp_path) as server:
             with pytest.raises(error, match=words):
-                await add(server, house.url, signing_in=wish)
+                await add(server, house.url, sign_in=wish)
             assert await server.directory.everything() == []
             assert await server.database.all("SELECT id FROM sign_ins") == []
 
@@ -217,7 +218,7 @@ def test_what_cannot_be_signed_in_to_is_said_before_anybody_is_asked(
     async def story() -> None:
         async with at(tmp_path) as server:
             with pytest.raises(SetupError, match=words):
-                await add(server, what, None, credential, signing_in=SigningIn("person", Person()))
+                await add(server, what, None, credential, sign_in=SignInWish("person", Person()))
 
     run(story())
 
@@ -225,7 +226,7 @@ def test_what_cannot_be_signed_in_to_is_said_before_anybody_is_asked(
 def test_the_address_of_a_site_leads_to_the_endpoint_that_asks(tmp_path: Path) -> None:
     async def story() -> None:
         async with standing(House()) as house, at(tmp_path) as server:
-            agent = await add(server, house.root, signing_in=SigningIn("person", Person()))
+            agent = await add(server, house.root, sign_in=SignInWish("person", Person()))
             assert agent.source == house.url
 
     run(story())

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent3.server.build import blob_folder, database_url
+from agent3.protocols.functions.standalone import blob_folder
+from agent3.server.build import database_url
 from agent3.settings import Settings, Storage, data_folder
 
 

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from agent3.calls.coroutines import Left, watched
-from agent3.protocols.mcp.door.fast_lane import Reply
+from agent3.gateway.lanes import Reply
 from agent3.server.connection import patient
 
 SECONDS = 0.4

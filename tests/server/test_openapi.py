@@ -10,12 +10,10 @@ import jsonschema_rs
 import pytest
 from starlette.routing import Route
 
-from agent3.identity.doorkeeper import Doorkeeper
-from agent3.protocols.mcp.door.gateway_tools import GatewayTools
 from agent3.gateway.tool_texts import TOOLS
 from agent3.server.demo import agents
 from agent3.server.openapi import document
-from agent3.server.rest import routes
+from agent3.server.rest import Rest
 from tests.support.gateway import Hosted, hosted
 
 
@@ -27,7 +25,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
 
 def _routes(house: Hosted) -> list[Route]:
     server = house.server
-    return routes(server, GatewayTools(server.gateway, server.env), Doorkeeper(server.settings, server.metrics))
+    return Rest(server.services).routes()
 
 
 def test_every_route_is_in_the_document_and_the_other_way_round(house: Hosted) -> None:

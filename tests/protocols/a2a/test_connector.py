@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from agent3.a2a import listening
 from agent3.definitions import AgentCard
+from agent3.gateway.dead_letters import replay
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Event, Failed, Needs, Outcome, Working, text_of, value_of
 from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS
@@ -26,11 +27,10 @@ from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.peer import connector
 from agent3.protocols.a2a.peer.connector import SIGNATURE
 from agent3.server.build import Server, build
-from agent3.server.dead_letters import replay
-from agent3.server.registration import add
 from agent3.settings import Calls, Limits, Settings, Storage
 from tests.support.a2a_peers import Peer, _served, first, official
 from tests.support.a2a_toy import toy
+from tests.support.registration import add
 
 WAIT = 120.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
@@ -326,7 +326,7 @@ def test_a_call_out_of_time_ends_and_its_task_is_found_again() -> None:
         task["status"] = {"state": "completed"}
         task["artifacts"] = [{"index": 0, "parts": [{"type": "text", "text": "late, but here"}]}]
         (letter,) = await server.core.dead_letters.latest()
-        again = await replay(server, f"call:{letter.id}", twice=True)
+        again = await replay(server.gateway, f"call:{letter.id}", twice=True)
         assert (again.status, again.message) == ("done", None)
         answer = await server.gateway.call(Caller(LOCAL), CallRequest(agent=agent_id, message="hang on", key="k1"))
         assert value(answer) == "late, but here"  # the key stands for the letter's run now
@@ -394,7 +394,7 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
                 assert isinstance(working, Working)
                 while not agent.tasks or not await _kept(server):
                     await asyncio.sleep(0.02)
-                server.core.runner._let_finish = _at_once  # type: ignore[method-assign]
+                await server.core.runner.aclose(0.0)
             (task,) = agent.tasks.values()
             assert task["status"]["state"] == "working"
             task["status"] = {"state": "completed"}
@@ -412,10 +412,6 @@ def test_a_job_outlives_the_gateway_that_began_it(tmp_path: Path) -> None:
 async def _kept(server: Server) -> bool:
     rows = await server.database.all("SELECT state FROM jobs")
     return any(row["state"] is not None for row in rows)
-
-
-async def _at_once(seconds: float) -> None:
-    """Let nothing finish."""
 
 
 def _refusing(peer: Peer, times: int, status: int, **headers: str) -> list[str]:

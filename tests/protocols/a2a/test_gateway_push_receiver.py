@@ -38,12 +38,12 @@ from agent3.protocols.a2a.peer import connector
 from agent3.protocols.a2a.peer.connector import A2AConnector
 from agent3.protocols.a2a.peer.push_receiver import Notices, PushTrust, PushWait
 from agent3.protocols.functions.standalone import Standalone
-from agent3.server.registration import add
 from agent3.settings import Callbacks, Calls, Limits, OAuth, Server, Settings, Storage
 from tests.support.a2a_peers import _card, _Executor, _served
 from tests.support.gateway import Door, Hosted, hosted
 from tests.support.postgres import new_database_url
 from tests.support.receiver import SECRET, Receiver, Webhook, receiving
+from tests.support.registration import add
 
 SOON = 60.0
 OTHER = b'{"statusUpdate":{"taskId":"other","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'

@@ -30,11 +30,11 @@ from agent3.protocols.a2a.peer.client import SyncA2AClient
 from agent3.protocols.a2a.wire.types import Message, Part, Push, Role, State, Task
 from agent3.protocols.functions.standalone import Standalone
 from agent3.security.outbound import _verified_tls
-from agent3.server.registration import add
 from agent3.settings import Callbacks, Calls, Client, Limits, Rule, Settings, Storage
 from tests.support.a2a_toy import V1, codes, message, rpc, toy, unary
 from tests.support.gateway import Door, hosted
 from tests.support.receiver import receiving
+from tests.support.registration import add
 from tests.support.tls import certificate
 
 SOON = 60.0

@@ -17,11 +17,11 @@ from agent3.gateway.gateway import Caller, CallRequest, status_of
 from agent3.model import LOCAL, Agent, Done, Outcome, value_of
 from agent3.server import renewal as renewing
 from agent3.server.build import Server, build
-from agent3.server.registration import add, add_all, renew
 from agent3.settings import Settings, Storage
 from tests.support.a2a_peers import Peer, first, official
 from tests.support.a2a_toy import toy
 from tests.support.gateway import hosted, run_agent3
+from tests.support.registration import add, add_all, renew
 
 Story = Callable[[Server], Awaitable[None]]
 

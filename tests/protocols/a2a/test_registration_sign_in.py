@@ -14,13 +14,14 @@ import pytest
 
 from agent3.errors import SetupError, TargetRefused
 from agent3.gateway.gateway import Caller, CallRequest
+from agent3.identity.sign_ins import SignInWish
 from agent3.model import LOCAL, Done, value_of
 from agent3.server.build import build
-from agent3.server.registration import SigningIn, add
 from agent3.settings import Settings, Storage
 from tests.support.gateway import gateway, run_agent3
 from tests.support.oauth_agent import AgentHouse, Person
 from tests.support.oauth_house import standing, standing_aside
+from tests.support.registration import add
 
 BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=20).read()"
 
@@ -51,7 +52,7 @@ def test_an_agent_is_signed_in_to_from_its_card_its_site_and_a_file(tmp_path: Pa
             body = await asyncio.to_thread(lambda: urlopen(house.url, timeout=10).read())
             file.write_bytes(body)
             what = {"card": house.url, "site": house.root + "/a2a", "file": str(file)}[given]
-            agent = await add(server, what, signing_in=SigningIn("person", Person()))
+            agent = await add(server, what, sign_in=SignInWish("person", Person()))
             outcome = await server.gateway.call(Caller(LOCAL), CallRequest(agent=agent.id, message="hi"))
             assert isinstance(outcome, Done), outcome
             assert value_of(outcome.parts) == "You came with ***."
@@ -64,11 +65,11 @@ def test_what_cannot_be_signed_in_to_says_so(tmp_path: Path) -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server:
             async with standing(AgentHouse(scheme="apiKey")) as house:
                 with pytest.raises(SetupError, match="does not ask for a sign-in"):
-                    await add(server, house.url, signing_in=SigningIn("person", Person()))
+                    await add(server, house.url, sign_in=SignInWish("person", Person()))
             async with standing(AgentHouse()) as house:
-                machine = SigningIn("machine", Person(), "me", "env:HOME", "https://issuer.example")
+                machine = SignInWish("machine", Person(), "me", "env:HOME", "https://issuer.example")
                 with pytest.raises(SetupError, match="CLIENT:SECRET"):
-                    await add(server, house.url, signing_in=machine)
+                    await add(server, house.url, sign_in=machine)
             assert json.dumps(await server.database.all("SELECT * FROM sign_ins")) == "[]"
 
     run(story())
@@ -81,7 +82,7 @@ def test_what_a_person_gets_at_one_place_goes_to_no_other(tmp_path: Path) -> Non
                 for issuer, words in ((None, "name it: --issuer"), (house.root, "Nothing was sent to either")):
                     person = Person()
                     with pytest.raises(TargetRefused, match=words):
-                        await add(server, house.url, signing_in=SigningIn("person", person, "known", None, issuer))
+                        await add(server, house.url, sign_in=SignInWish("person", person, "known", None, issuer))
                     assert (person.seen, house.forms, other.forms) == ("", [], [])
             assert await server.database.all("SELECT * FROM sign_ins") == []
 
@@ -94,15 +95,15 @@ def test_the_secret_of_a_client_goes_to_the_issuer_that_the_operator_names(monke
     async def story() -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server, standing(AgentHouse()) as house:
 
-            def wish(issuer: str | None) -> SigningIn:
-                return SigningIn("person", Person(), "known", "env:OUR_SECRET", issuer)
+            def wish(issuer: str | None) -> SignInWish:
+                return SignInWish("person", Person(), "known", "env:OUR_SECRET", issuer)
 
             with pytest.raises(SetupError, match="--issuer"):
-                await add(server, house.url, signing_in=wish(None))
+                await add(server, house.url, sign_in=wish(None))
             with pytest.raises(TargetRefused, match="does not say that it is the issuer"):
-                await add(server, house.url, signing_in=wish(f"{house.root}/other"))
+                await add(server, house.url, sign_in=wish(f"{house.root}/other"))
             assert house.forms == []
-            await add(server, house.url, signing_in=wish(f"{house.root}/"))
+            await add(server, house.url, sign_in=wish(f"{house.root}/"))
             (form,) = house.forms
             assert form["authorization"].startswith("Basic ")
             assert form["resource"] == f"{house.root}/a2a"

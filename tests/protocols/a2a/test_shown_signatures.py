@@ -15,10 +15,10 @@ from agent3.model import LOCAL, Agent
 from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.functions.standalone import Standalone
 from agent3.server.build import build
-from agent3.server.registration import add
 from agent3.settings import Settings, Storage
 from tests.support.a2a_toy import toy
 from tests.support.gateway import run_agent3
+from tests.support.registration import add
 
 WORDS = {
     "verified": "card signed and verified, key ",

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from agent3.errors import SetupError, TargetRefused, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.loopback_redirect import Landing
+from agent3.identity.sign_ins import Plan, SignIns, references_of
 from agent3.model import LOCAL, Done, Failed, Outcome, Route, value_of
 from agent3.protocols.a2a.peer.connector import A2AConnector
 from agent3.server.build import Server, build
-from agent3.server.renewal import describe
-from agent3.server.sign_ins import Plan, references_of
 from agent3.settings import Settings, Storage
 from agent3.storage.leases import Leases
 from tests.support.oauth_agent import AgentHouse, Person
@@ -41,6 +40,12 @@ async def at(folder: Path) -> AsyncIterator[Server]:
         yield server
 
 
+def vault_of(server: Server) -> SignIns:
+    vault = server.services.vault
+    assert isinstance(vault, SignIns)
+    return vault
+
+
 async def signed_in(server: Server, house: House, client: str | None = None) -> Person:
     """What ``agent3 add --sign-in`` does; the person who signed in."""
     connector = server.core.connectors["a2a"]
@@ -50,11 +55,11 @@ async def signed_in(server: Server, house: House, client: str | None = None) -> 
     person = Person()
     async with Landing(person, 20.0) as landing:
         plan = Plan(house.url, "person", client_id=client, redirect=landing.redirect, flow=flow)
-        reference = await server.sign_ins.begin(plan, landing.send)
-        await server.sign_ins.obtain(reference, gate)
-    assert server.sign_ins.ended(reference)
+        reference = await vault_of(server).begin(plan, landing.send)
+        await vault_of(server).obtain(reference, gate)
+    assert vault_of(server).ended(reference)
     route = Route("a2a", house.url, credential=reference)
-    await server.directory.add(await describe(server.core.connectors, route, server.sign_ins))
+    await server.directory.add(await server.protocols["a2a"].describe(route, vault_of(server)))
     return person
 
 
@@ -81,7 +86,7 @@ def test_a_person_signs_in_where_the_card_says_and_calls_go_with_their_token(tmp
                 assert (form["grant_type"], form["client_id"]) == ("authorization_code", "c1")
             async with at(tmp_path) as server:  # another process goes on with it
                 assert told(await call(server)) == "You came with ***."
-                about = await server.sign_ins.about(await server.directory.get("guarded-agent"))
+                about = await vault_of(server).about(await server.directory.get("guarded-agent"))
                 assert about is not None
                 assert (about["way"], about["renews"], about["over"]) == ("person", True, False)
             kept = b"".join(one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
@@ -166,19 +171,19 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     reference = await reference_in(server)
-    row = await server.sign_ins.row(reference)
+    row = await vault_of(server).row(reference)
     assert row is not None
-    grant = replace(await server.sign_ins.grant(reference, row), until=time.time() + seconds)
+    grant = replace(await vault_of(server).grant(reference, row), until=time.time() + seconds)
     flow, _ = await connector.sign_in_of(house.url)
     plan = Plan(house.url, "person", redirect="http://127.0.0.1/callback", flow=flow)
-    await server.sign_ins.keep(reference, plan, grant, row["version"])
+    await vault_of(server).keep(reference, plan, grant, row["version"])
 
 
 async def carried(server: Server, house: House) -> Any:
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     _, gate = await connector.sign_in_of(house.url)
-    secret: Any = await server.sign_ins.get(await reference_in(server))
+    secret: Any = await vault_of(server).get(await reference_in(server))
     return lambda: secret.authorization.headers(gate)
 
 
@@ -204,9 +209,9 @@ def test_a_server_that_gives_no_tokens_for_a_moment_is_asked_once_and_costs_nobo
                 sent = await asyncio.gather(*(headers() for _ in range(5)))
                 assert {one["Authorization"] for one in sent} == {"Bearer token-3"}
                 assert len(house.forms) == 3
-                row = await server.sign_ins.row(await reference_in(server))
+                row = await vault_of(server).row(await reference_in(server))
                 assert row is not None
-                kept = await server.sign_ins.grant(await reference_in(server), row)
+                kept = await vault_of(server).grant(await reference_in(server), row)
                 assert kept.tokens["refresh_token"] == house.good == "r-3"
 
     run(story())
@@ -252,9 +257,9 @@ def test_a_refresh_token_that_is_new_alone_is_stored_too(tmp_path: Path) -> None
                 await ends_in(server, house, 20)
             async with at(tmp_path) as server:
                 await (await carried(server, house))()
-                row = await server.sign_ins.row(await reference_in(server))
+                row = await vault_of(server).row(await reference_in(server))
                 assert row is not None
-                kept = await server.sign_ins.grant(await reference_in(server), row)
+                kept = await vault_of(server).grant(await reference_in(server), row)
                 assert kept.tokens["refresh_token"] == house.good == "r-2"
 
     run(story())
@@ -269,7 +274,7 @@ def test_a_card_that_moves_does_not_take_the_sign_in_along(tmp_path: Path) -> No
             agent.moved = other.root
             async with at(tmp_path) as server:
                 route = Route("a2a", house.url, credential=await reference_in(server))
-                await server.directory.add(await describe(server.core.connectors, route, server.sign_ins))
+                await server.directory.add(await server.protocols["a2a"].describe(route, vault_of(server)))
                 outcome = await call(server)
             assert isinstance(outcome, Failed)
             assert f"was made for {house.root}" in outcome.message

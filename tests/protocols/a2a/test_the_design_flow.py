@@ -16,11 +16,11 @@ import pytest
 from mcp.client.client import Client
 from starlette.responses import Response
 
-from agent3.protocols.a2a.peer.connector import agent_id
-from agent3.server.registration import add
+from agent3.model import agent_id
 from agent3.settings import Calls, Settings
 from tests.support.a2a_peers import Peer, first, official
 from tests.support.gateway import Hosted, hosted
+from tests.support.registration import add
 
 MODERN = "2026-07-28"
 NAMES = {"1.0": "Alpine Talker", "0.3": "Coastal Talker", "0.1": "Desert Talker"}

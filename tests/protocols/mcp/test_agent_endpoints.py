@@ -24,7 +24,7 @@ from starlette.responses import Response
 from agent3.model import Answer, Done, Needs, Outcome, Part, Principal, Question
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.mcp.door import agent_endpoints as agentdoor
-from agent3.protocols.mcp.door.agent_endpoints import AgentDoors, agent_in
+from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
@@ -37,11 +37,11 @@ from agent3.protocols.mcp.door.toolset import (
     Prompted,
     Resource,
 )
-from agent3.server import registration as adding
-from agent3.server.app import door
-from agent3.server.build import build
+from agent3.protocols.mcp.protocol import MCP
+from agent3.server.build import Server, build
 from agent3.settings import Calls, Rule, Settings, Storage
 from agent3.settings import Client as Known
+from tests.support import registration as adding
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request, served
 from tests.support.mcp_upstream import Site
@@ -742,6 +742,16 @@ def test_a_forbidden_resource_is_not_watched_either(tmp_path: Path) -> None:
     run(story())
 
 
+def endpoints(
+    server: Server, who: Callable[[Any], Principal] = lambda scope: Principal("me", "local"), **bounds: Any
+) -> AgentEndpoints:
+    """The doors of all agents, for callers that are known by ``who``."""
+    mcp = server.protocols["mcp"]
+    assert isinstance(mcp, MCP)
+    server.services.doorkeeper = who  # type: ignore[assignment]
+    return AgentEndpoints(server.services, mcp.connector, MCPDoor(Shelf()), mcp.door, **bounds)
+
+
 def test_lists_are_not_shared_by_callers_of_one_name_with_other_scopes(tmp_path: Path) -> None:
     async def story() -> None:
         rules = (Rule("deny", capability="burn", scope="careful"), Rule("allow"))
@@ -749,10 +759,7 @@ def test_lists_are_not_shared_by_callers_of_one_name_with_other_scopes(tmp_path:
         who = [Principal("me")]
         async with build(settings, [kitchen]) as server:
 
-            def make(tools: Any, **more: Any) -> MCPDoor:
-                return door(server, tools, **more)
-
-            doors = AgentDoors(server, lambda scope: who[-1], MCPDoor(Shelf()), make)
+            doors = endpoints(server, lambda scope: who[-1])
             async with doors.running():
                 for scopes in ((), ("careful",), (), ("careful",)):
                     who.append(Principal("me", scopes=frozenset(scopes)))
@@ -800,12 +807,8 @@ def test_doors_are_bounded_and_close_when_their_agent_is_gone(tmp_path: Path, mo
     async def story() -> None:
         settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"))
         async with build(settings, others) as server:
-            front = MCPDoor(Shelf())
 
-            def make(tools: Any, **more: Any) -> MCPDoor:
-                return door(server, tools, **more)
-
-            doors = AgentDoors(server, lambda scope: Principal("me", "local"), front, make, most=2)
+            doors = endpoints(server, most=2)
             async with doors.running():
                 for one in others:
                     assert await _get(doors, one.id) == 200
@@ -828,10 +831,7 @@ def test_a_door_that_nobody_uses_is_closed(tmp_path: Path, monkeypatch: pytest.M
         settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"))
         async with build(settings, [kitchen]) as server:
 
-            def make(tools: Any, **more: Any) -> MCPDoor:
-                return door(server, tools, **more)
-
-            doors = AgentDoors(server, lambda scope: Principal("me", "local"), MCPDoor(Shelf()), make, idle=0.05)
+            doors = endpoints(server, idle=0.05)
             async with doors.running():
                 assert await _get(doors, "kitchen") == 200
                 await _until(lambda: len(doors) == 0)
@@ -840,18 +840,18 @@ def test_a_door_that_nobody_uses_is_closed(tmp_path: Path, monkeypatch: pytest.M
     run(story())
 
 
-async def _get(doors: AgentDoors, agent: str) -> int:
+async def _get(doors: AgentEndpoints, agent: str) -> int:
     """The status of a tools/list, spoken to the app itself."""
     return (await _answer(doors, agent))[0]
 
 
-async def _tools(doors: AgentDoors, agent: str) -> dict[str, Any]:
+async def _tools(doors: AgentEndpoints, agent: str) -> dict[str, Any]:
     """What it answers."""
     body: dict[str, Any] = json.loads((await _answer(doors, agent))[1])
     return body
 
 
-async def _answer(doors: AgentDoors, agent: str) -> tuple[int, bytes]:
+async def _answer(doors: AgentEndpoints, agent: str) -> tuple[int, bytes]:
     asked = modern_request("tools/list", {}, Host="127.0.0.1")
     headers = [(name.lower().encode(), value.encode()) for name, value in asked["headers"].items()]
     scope = {

@@ -18,9 +18,9 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import Context, LocalAgent
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.gateway_tools import GatewayTools
-from agent3.server.app import door as door_of
-from agent3.server.build import build
+from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
+from agent3.protocols.mcp.protocol import MCP
+from agent3.server.build import Server, build
 from agent3.server.demo import agents
 from agent3.settings import Settings, Storage
 
@@ -140,11 +140,17 @@ def a_call(tool: str = "agent3_call", key: Any = 1, **arguments: Any) -> tuple[d
     return modern("tools/call", key, name=tool, arguments=arguments)
 
 
+def mcp_of(server: Server) -> MCP:
+    mcp = server.protocols["mcp"]
+    assert isinstance(mcp, MCP)
+    return mcp
+
+
 @asynccontextmanager
 async def lanes(principal: Callable[[Any], Principal] = lambda scope: LOCAL) -> AsyncIterator[Lanes]:
     settings = Settings(storage=Storage(url=":memory:"))
     async with build(settings, [*agents(), slow_agent], metrics=Metrics()) as server:
-        door = door_of(server, GatewayTools(server.gateway, server.env), principal)
+        door = mcp_of(server).door(GatewayTools(server.gateway), principal=principal, instructions=INSTRUCTIONS)
         async with door.running():
             both = Lanes(door)
             await ask(both.sdk, *modern("tools/list"))  # a tool is regular once it has been seen

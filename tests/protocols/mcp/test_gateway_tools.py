@@ -16,11 +16,11 @@ import pytest
 
 from agent3 import Context, LocalAgent
 from agent3.model import Price
-from agent3.server.registration import add
 from agent3.settings import Calls, Client, Limits, Settings
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request
 from tests.support.mcp_upstream import served
+from tests.support.registration import add
 
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ASKED: dict[str, Any] = {**TASKS, "elicitation": {}}

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from agent3.errors import Agent3Error, MalformedResponse, NotFound, TargetError, TooLarge, Unavailable
-from agent3.identity.secrets import Secret
+from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.model import Done, Needs, Principal, Route
 from agent3.protocols.mcp.client.connector import Heard, MCPConnector
 from agent3.protocols.mcp.door import passthrough as module
-from agent3.protocols.mcp.door.passthrough import Keys, Passthrough
+from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
 
 TOKEN = "the-token-of-the-route"
@@ -65,10 +65,9 @@ class Server:
 
 
 def pass_through(server: Server, heard: Heard = lambda method, params: None) -> Passthrough:
-    async def keys() -> Keys:
-        return Keys(Secret(TOKEN), (Secret(TOKEN), Secret(IN_ADDRESS)))
-
-    return Passthrough(cast("MCPConnector", server), Route("mcp", "https://example.com/mcp"), keys, heard)
+    vault = EnvironmentVault({"TOKEN": TOKEN, "API_KEY": IN_ADDRESS})
+    route = Route("mcp", "https://example.com/mcp?key=env:API_KEY", credential="env:TOKEN")
+    return Passthrough(cast("MCPConnector", server), route, vault, heard)
 
 
 async def settled(server: Server, streams: list[tuple[str, ...]]) -> None:

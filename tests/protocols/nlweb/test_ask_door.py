@@ -15,9 +15,9 @@ from agent3.protocols.functions import Context, LocalAgent
 from agent3.protocols.nlweb.ask.wire import AskClient, Query, Reply
 from agent3.security.outbound import Gate, Policy
 from agent3.server import demo
-from agent3.server.registration import add
 from tests.support.gateway import Door, Hosted, hosted
 from tests.support.nlweb_judge import models
+from tests.support.registration import add
 from tests.support.sites import Answer as Page
 from tests.support.sites import Site
 

@@ -20,9 +20,9 @@ from agent3.protocols.nlweb.authoring.files import dump
 from agent3.protocols.nlweb.connector import NLWebConnector
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
 from agent3.schema import compile as compile_schema
-from agent3.server.registration import add
 from agent3.settings import Calls, Outbound, Settings
 from tests.support.gateway import Hosted, hosted
+from tests.support.registration import add
 from tests.support.sites import Answer as Page
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop
@@ -42,7 +42,7 @@ def gateway(folder: Path, interface: NLWebInterface, **calls: Any) -> Iterator[H
 
 
 def visits_of(running: Hosted) -> Visits:
-    connector = running.server.house.connectors["nlweb"]
+    connector = running.server.core.connectors["nlweb"]
     assert isinstance(connector, NLWebConnector)
     return connector.visits
 
@@ -179,7 +179,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
     monkeypatch.setattr("agent3.protocols.nlweb.connector.compile_schema", counting)
     with gateway(tmp_path, website()) as running:
-        connector = running.server.house.connectors["nlweb"]
+        connector = running.server.core.connectors["nlweb"]
         assert isinstance(connector, NLWebConnector)
         made = connector.visits = Recorded()
         yield running, made, checks

@@ -21,7 +21,8 @@ from agent3 import bridge
 from agent3.cli import doctor
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import SecurityError, TargetError, Unavailable, ValidationError
-from agent3.model import LOCAL, Call, Done, Event, Failed, Live
+from agent3.gateway.http import error_response
+from agent3.model import LOCAL, Call, Done, Event, Failed
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.browser import chromium as chromes
@@ -37,7 +38,6 @@ from agent3.protocols.nlweb.visit.page_session import Session, Timeouts
 from agent3.protocols.nlweb.visit.retry_after import LONGEST, retry_after
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 from agent3.protocols.nlweb.visit.visits import Visits
-from agent3.server.rest import error_response
 from tests.support.acting import step
 from tests.support.sites import Answer, Page, Site
 
@@ -373,8 +373,7 @@ def test_a_site_that_streams_without_end_is_cut_and_tells_nothing_twice() -> Non
         sites = Sites()
         try:
             agent = await sites.describe(site.url)
-            live = Live()
-            live.listener = events.append
+            live = Turn(None, Capability(name="ask"), events.append)
             route = agent.capabilities[0].routes[0]
             call = Call(
                 id="c", principal=LOCAL, agent="s", capability="ask", route=route, input={"query": "soup"}, live=live

@@ -20,11 +20,11 @@ from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupErro
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.server.registration import add, remove, renew
 from agent3.settings import Calls, Outbound, Rule, Settings, Web
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_upstream import Site as Upstream
 from tests.support.mcp_upstream import served
+from tests.support.registration import add, remove, renew
 from tests.support.sites import Answer as Reply
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop

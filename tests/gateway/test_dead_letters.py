@@ -14,12 +14,12 @@ from agent3 import failpoints
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Conflict, NotFound, Unavailable, ValidationError
 from agent3.gateway import Caller, CallRequest
+from agent3.gateway.dead_letters import Letters, Wanted, measure, replay
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.queue import Queue, Rules
 from agent3.server.build import Server, build
-from agent3.server.dead_letters import Letters, Wanted, measure, replay
 from agent3.settings import Calls, Rule, Settings, Storage
 from tests.support.home import run
 
@@ -113,10 +113,10 @@ def test_queues_have_theirs_beside_them(tmp_path: Path) -> None:
             shown = await letters.show(one["id"])
             assert shown["body"] == {"to": "bob", "api_key": "[redacted]"}
             assert [each["reason"] for each in shown["history"]] == ["poison"]
-            assert (await replay(server, one["id"], twice=True)).status == "queued"
+            assert (await replay(server.gateway, one["id"], twice=True)).status == "queued"
             assert await letters.find(Wanted(queue="mail:out")) == []
             with pytest.raises(NotFound, match="no dead letter"):
-                await replay(server, one["id"], twice=True)
+                await replay(server.gateway, one["id"], twice=True)
             queue = Queue(server.database, "mail:out", metrics=Metrics())
             assert len(await queue.claim()) == 1
             await queue.aclose()
@@ -130,7 +130,7 @@ def test_a_queue_that_is_full_takes_back_what_was_in_it(tmp_path: Path) -> None:
             await die(server, "mail", b"x")
             (one,) = await letters.find(Wanted(queue="mail"))
             await server.database.write(lambda tx: tx.run("UPDATE queues SET depth = 10000 WHERE name = 'mail'"))
-            assert (await replay(server, one["id"])).status == "queued"
+            assert (await replay(server.gateway, one["id"])).status == "queued"
 
     run(story())
 
@@ -158,16 +158,16 @@ def test_a_letter_is_sent_again_once_as_its_first_caller(tmp_path: Path) -> None
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
             shop.down = False
-            assert (await replay(server, letter, twice=True)).status == "done"
+            assert (await replay(server.gateway, letter, twice=True)).status == "done"
             assert shop.sold == ["pizza"]
             with pytest.raises(Conflict, match="--again"):
-                await replay(server, letter, twice=True)
+                await replay(server.gateway, letter, twice=True)
             await server.core.ledger.flush()
             rows = await server.database.all("SELECT principal, door, status FROM calls ORDER BY at")
             assert dict(rows[-1]) == {"principal": "alice", "door": "dlq", "status": "done"}
             assert await letters.find(Wanted()) == []
             assert [one["id"] for one in await letters.find(Wanted(replayed=True))] == [letter]
-            assert (await replay(server, letter, twice=True, again=True)).status == "done"
+            assert (await replay(server.gateway, letter, twice=True, again=True)).status == "done"
             assert shop.sold == ["pizza", "pizza"]
 
     run(story())
@@ -179,9 +179,9 @@ def test_a_replay_that_died_before_it_was_marked_does_nothing_twice(tmp_path: Pa
         async with gateway(tmp_path, shop) as (server, _):
             letter = await fail(server)
             shop.down = False
-            await replay(server, letter, twice=True)
+            await replay(server.gateway, letter, twice=True)
             await server.database.write(lambda tx: tx.run("UPDATE dead_letters SET replayed = NULL"))
-            assert (await replay(server, letter, twice=True)).status == "done"
+            assert (await replay(server.gateway, letter, twice=True)).status == "done"
             assert shop.sold == ["pizza"]
 
     run(story())
@@ -192,12 +192,12 @@ def test_a_replay_that_fails_again_leaves_one_letter(tmp_path: Path) -> None:
         shop = Shop()
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
-            done = await replay(server, letter, twice=True)
+            done = await replay(server.gateway, letter, twice=True)
             assert (done.status, done.code) == ("failed", "unavailable")
             (second,) = await letters.find(Wanted())
             assert second["id"] != letter
             shop.down = False
-            assert (await replay(server, str(second["id"]), twice=True)).status == "done"
+            assert (await replay(server.gateway, str(second["id"]), twice=True)).status == "done"
             assert shop.sold == ["pizza"]
 
     run(story())
@@ -228,13 +228,13 @@ def test_what_may_have_run_is_not_sent_again_unless_it_may_run_twice(tmp_path: P
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
             shop.down = False
-            done = await replay(server, letter)
+            done = await replay(server.gateway, letter)
             assert (done.status, done.code) == ("refused", "conflict")
             assert done.message is not None
             assert "--may-run-twice" in done.message
             assert shop.sold == []
             assert await only(letters) == letter, "it stays as it was"
-            assert (await replay(server, letter, twice=True)).status == "done"
+            assert (await replay(server.gateway, letter, twice=True)).status == "done"
             assert shop.sold == ["pizza"]
 
     run(story())
@@ -248,10 +248,10 @@ def test_what_was_certainly_not_sent_or_may_be_repeated_is_sent_again_at_once(tm
             look = CallRequest(agent="shop", capability="look", input={"what": "menu"})
             await server.gateway.call(Caller(ALICE, "test"), look)
             shop.down = False
-            assert (await replay(server, await only(letters))).status == "done"
+            assert (await replay(server.gateway, await only(letters))).status == "done"
             with unreachable():
                 await server.gateway.call(Caller(ALICE, "test"), order(None))
-            assert (await replay(server, await only(letters))).status == "done"
+            assert (await replay(server.gateway, await only(letters))).status == "done"
         assert shop.sold == ["menu", "pizza"]
 
     run(story())
@@ -266,7 +266,7 @@ def test_a_caller_who_repeats_its_key_gets_what_the_replay_did(tmp_path: Path, s
             with nullcontext() if sent else unreachable():
                 await server.gateway.call(alice, order("k"))
             shop.down = False
-            assert (await replay(server, await only(letters), twice=sent)).status == "done"
+            assert (await replay(server.gateway, await only(letters), twice=sent)).status == "done"
             assert "sold pizza" in str(await server.gateway.call(alice, order("k")))
             assert shop.sold == ["pizza"]
 
@@ -283,10 +283,10 @@ def test_a_replay_gets_what_the_caller_did_meanwhile_under_its_key(tmp_path: Pat
                 await server.gateway.call(alice, order("k"))
             await server.gateway.call(alice, order("k"))
             letter = await only(letters)
-            assert (await replay(server, letter)).status == "done"
+            assert (await replay(server.gateway, letter)).status == "done"
             assert shop.sold == ["pizza"]
             assert await letters.find(Wanted()) == [], "it needs nobody any more"
-            assert (await replay(server, letter, again=True)).status == "done"
+            assert (await replay(server.gateway, letter, again=True)).status == "done"
             assert shop.sold == ["pizza", "pizza"], "the operator wanted it again"
 
     run(story())
@@ -299,10 +299,10 @@ def test_operators_who_replay_a_keyed_letter_at_the_same_moment_do_it_once(tmp_p
             await server.gateway.call(Caller(ALICE, "test"), order("k"))
             letter = await only(letters)
             shop.down = False
-            done = await asyncio.gather(*(replay(server, letter, twice=True) for _ in range(8)))
+            done = await asyncio.gather(*(replay(server.gateway, letter, twice=True) for _ in range(8)))
             assert {one.status for one in done} == {"done"}
             assert shop.sold == ["pizza"]
-            more = await asyncio.gather(*(replay(server, letter, again=True, twice=True) for _ in range(8)))
+            more = await asyncio.gather(*(replay(server.gateway, letter, again=True, twice=True) for _ in range(8)))
             assert {one.status for one in more} == {"done"}
             assert shop.sold == ["pizza"] * 2
 
@@ -319,7 +319,7 @@ def test_a_message_under_a_key_is_known_again_when_it_is_replayed(tmp_path: Path
             request = CallRequest(agent="shop", capability="sell", message="pizza", key="k")
             await server.gateway.call(alice, request)
             shop.down = False
-            assert (await replay(server, await only(letters), twice=True)).status == "done"
+            assert (await replay(server.gateway, await only(letters), twice=True)).status == "done"
             assert "sold pizza" in str(await server.gateway.call(alice, request))
             assert shop.sold == ["pizza"]
 
@@ -332,11 +332,11 @@ def test_a_target_that_says_no_itself_was_sent_the_letter(tmp_path: Path) -> Non
         async with gateway(tmp_path, shop) as (server, letters):
             letter = await fail(server)
             shop.wrong = NotFound("There is no such pizza.")
-            done = await replay(server, letter, twice=True)
+            done = await replay(server.gateway, letter, twice=True)
             assert (done.status, done.code) == ("failed", "not_found")
             assert await letters.find(Wanted()) == []
             with pytest.raises(Conflict, match="--again"):
-                await replay(server, letter, twice=True)
+                await replay(server.gateway, letter, twice=True)
 
     run(story())
 
@@ -349,13 +349,13 @@ def test_a_replay_that_is_refused_leaves_the_letter_as_it_was(tmp_path: Path) ->
         shop.down = False
         denied = replace(QUIET, rules=(Rule("deny", principal="alice"),))
         async with gateway(tmp_path, shop, denied) as (server, _):
-            assert (await replay(server, letter, twice=True)).status == "refused"
+            assert (await replay(server.gateway, letter, twice=True)).status == "refused"
         async with gateway(tmp_path, shop, agents=False) as (server, _):
-            gone = await replay(server, letter, twice=True)
+            gone = await replay(server.gateway, letter, twice=True)
             assert (gone.status, gone.code) == ("refused", "agent_not_found")
         assert shop.sold == []
         async with gateway(tmp_path, shop) as (server, _):
-            assert (await replay(server, letter, twice=True)).status == "done"
+            assert (await replay(server.gateway, letter, twice=True)).status == "done"
         assert shop.sold == ["pizza"]
 
     run(story())

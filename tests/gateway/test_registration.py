@@ -17,9 +17,9 @@ from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, value_of
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.server.build import Server, build
-from agent3.server.registration import add, add_all, remove, renew
 from agent3.settings import Settings, Storage
 from tests.support.mcp_upstream import command, served
+from tests.support.registration import add, add_all, remove, renew
 from tests.support.sites import Site
 
 ME = Caller(LOCAL, "test")

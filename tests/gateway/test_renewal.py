@@ -13,15 +13,16 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from agent3.gateway import renewal as renewing
 from agent3.gateway.gateway import Caller, CallRequest
+from agent3.identity.secrets import Vault
 from agent3.model import LOCAL, Agent, Capability, Done, Failed, Outcome, Route
-from agent3.server import renewal as renewing
 from agent3.server.build import Server, build
-from agent3.server.registration import add, remove, renew
 from agent3.settings import Calls, Settings, Storage
 from tests.support.gateway import run_agent3
 from tests.support.mcp_upstream import Site, served
 from tests.support.postgres import new_database_url
+from tests.support.registration import add, remove, renew
 
 ME = Caller(LOCAL, "test")
 
@@ -182,14 +183,15 @@ def test_an_agent_that_was_removed_meanwhile_does_not_come_back(
                 capabilities=(Capability(name="x", routes=(Route("mcp", "http://127.0.0.1:1/mcp"),)),),
             )
             await server.directory.add(old)
-            real = renewing.describe
+            mcp = server.protocols["mcp"]
+            real = mcp.describe
 
-            async def slow(*arguments: Any) -> Agent:
+            async def slow(route: Route, vault: Vault) -> Agent:
                 await server.directory.everything()
                 await remove(other if elsewhere else server, "mine")
-                return await real(*arguments)
+                return await real(route, vault)
 
-            monkeypatch.setattr(renewing, "describe", slow)
+            monkeypatch.setattr(mcp, "describe", slow)
             assert await renew(server, "http://127.0.0.1:1/mcp") == []
             assert await other.database.all("SELECT id FROM agents") == []
 
