@@ -22,7 +22,7 @@ from agent3.cli import doctor
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import SecurityError, TargetError, Unavailable, ValidationError
 from agent3.gateway.http import error_response
-from agent3.model import LOCAL, Call, Done, Event, Failed
+from agent3.model import LOCAL, Call, Capability, Done, Event, Failed, Turn
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.browser import chromium as chromes
