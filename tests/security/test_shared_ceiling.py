@@ -56,7 +56,7 @@ async def gateway(database: Database, name: str, most: int) -> AsyncIterator[tup
     news.listen()
     ceiling = SharedCeiling(most, leases, news, alone="here".__eq__, env=REAL)
     try:
-        if news._carrier is not None:
+        if news._notifier is not None:
             await until(lambda: news.live)
         yield ceiling, leases
     finally:

@@ -27,7 +27,7 @@ class Counted:
 
     def __init__(self, database: Database):
         self._database = database
-        self.dialect, self.url = database.dialect, database.url
+        self.dialect, self.syntax, self.url = database.dialect, database.syntax, database.url
         self.writes = 0
         self.away = False
 
