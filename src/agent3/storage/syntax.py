@@ -41,8 +41,8 @@ class Syntax:
     """Whether a parameter can be an array, so that one statement inserts many rows in one round trip."""
     notifies: bool
     """Whether a commit can wake other processes (``pg_notify``)."""
-    one_writer: bool
-    """Whether transactions run one after the other: what follows in this process sees the commit before it."""
+    embedded: bool
+    """Whether it runs in this process: its transactions run one after the other, and its size is ours to bound."""
 
     def fill(self, sql: str) -> str:
         """Replace every ``{name}`` in a statement by the fragment of that name."""
@@ -65,7 +65,7 @@ SYNTAX: Mapping[Dialect, Syntax] = {
         json_texts="SELECT value AS item FROM json_each(?)",
         takes_arrays=False,
         notifies=False,
-        one_writer=True,
+        embedded=True,
     ),
     "postgres": Syntax(
         dialect="postgres",
@@ -78,7 +78,7 @@ SYNTAX: Mapping[Dialect, Syntax] = {
         json_texts="SELECT json_array_elements_text(CAST(CAST(? AS TEXT) AS json)) AS item",
         takes_arrays=True,
         notifies=True,
-        one_writer=False,
+        embedded=False,
     ),
 }
 
