@@ -90,7 +90,7 @@ class Stream:
         response: aiohttp.ClientResponse,
         request: _Request,
         deadline: float | None,
-        translating: Callable[[_Request], AbstractContextManager[None]],
+        translate_errors: Callable[[_Request], AbstractContextManager[None]],
     ):
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
@@ -98,7 +98,7 @@ class Stream:
         self._response = response
         self._request = request
         self._deadline = deadline
-        self._translating = translating
+        self._translate_errors = translate_errors
         self._size = 0
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -106,7 +106,7 @@ class Stream:
 
     async def __anext__(self) -> bytes:
         content = self._response.content
-        with self._translating(self._request):
+        with self._translate_errors(self._request):
             chunk = content.read_nowait()  # a small answer arrives with its head: no timer for it
             if not chunk and not content.at_eof():
                 async with asyncio.timeout_at(self._deadline):
@@ -181,7 +181,7 @@ class Gate:
         """The addresses of a URL's host, all of them judged, for a client that connects by itself and to no other."""
         request = self._prepare("GET", url, None, None, False, 0, self.policy.connect_timeout)
         host, port = request.url.raw_host or "", request.url.port or 0
-        with self._translating(request):
+        with self._translate_errors(request):
             async with asyncio.timeout(self.policy.connect_timeout):
                 if _is_address(host):
                     self._resolver.check(host, port, [host])
@@ -189,7 +189,7 @@ class Gate:
                 try:
                     return [found["host"] for found in await self._resolver.resolve(host, port)]
                 except OSError:
-                    raise _unresolved(host) from None
+                    raise _dns_error(host) from None
 
     @asynccontextmanager
     async def stream(
@@ -212,13 +212,15 @@ class Gate:
         head = self.policy.total_timeout if timeout is None else timeout
         limits = (self.policy.max_bytes if max_bytes is None else max_bytes, head if idle is None else idle)
         request = self._prepare(method, url, headers, body, follow, *limits)
-        with self._translating(request):
+        with self._translate_errors(request):
             async with asyncio.timeout_at(request.began + head):
                 response = await self._send(request)
         try:
             if request.method != "HEAD" and (response.content_length or 0) > request.max_bytes:
                 raise _too_large(request)
-            yield Stream(response, request, None if timeout is None else request.began + timeout, self._translating)
+            yield Stream(
+                response, request, None if timeout is None else request.began + timeout, self._translate_errors
+            )
         finally:
             response.close()  # a connection whose answer was read to its end is back in the pool already
 
@@ -323,7 +325,7 @@ class Gate:
         return self._session
 
     @contextmanager
-    def _translating(self, request: _Request) -> Iterator[None]:
+    def _translate_errors(self, request: _Request) -> Iterator[None]:
         """Translate the client library's errors, once. Its own texts may hold the whole URL, so they are dropped."""
         try:
             yield
@@ -413,7 +415,7 @@ def _too_large(request: _Request) -> TooLarge:
     return error
 
 
-def _unresolved(host: str | None) -> Unavailable:
+def _dns_error(host: str | None) -> Unavailable:
     return Unavailable(f"The name {host} does not resolve; check its spelling and the name server.")
 
 
@@ -427,7 +429,7 @@ def _translate_error(error: Exception, request: _Request) -> Agent3Error:
             waited = asyncio.get_running_loop().time() - request.began
             return CallTimeout(f"{place} did not finish its answer in time ({waited:.1f} s so far).")
         case aiohttp.ClientConnectorDNSError():
-            return _unresolved(request.url.host)
+            return _dns_error(request.url.host)
         case aiohttp.ClientConnectorCertificateError():
             cause = getattr(error.certificate_error, "verify_message", "") or "not valid"
             what = f"The certificate of {place} was not accepted: {cause}"
