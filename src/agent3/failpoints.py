@@ -39,7 +39,7 @@ POINTS: dict[str, str] = {
     "ledger.write": "before a row of the ledger is handed to storage",
     "call.before_send": "before an attempt is handed to its connector",
     "call.after_send": "after a connector has answered, before the caller is told",
-    "job.claim": "before a job is claimed or seized",
+    "job.claim": "before a job is claimed or taken over",
     "backup.placed": "when a restore has written everything, before the new database takes its place",
 }
 """Every place, and when it is passed."""

@@ -19,7 +19,6 @@ from agent3.llm.port import (
     Assistant,
     Content,
     Finish,
-    Image,
     Message,
     Price,
     Reply,
@@ -169,19 +168,18 @@ def _encode_blocks(message: User | Assistant | ToolResult, names: Names) -> list
 
 
 def _encode_content(content: Content) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        content = (Text(content),)
-    # Blank text is refused.
-    return [_encode_part(part) for part in content if not isinstance(part, Text) or part.text.strip()]
-
-
-def _encode_part(part: Text | Image) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if part.url:
-        return {"type": "image", "source": {"type": "url", "url": part.url}}
-    data = base64.b64encode(part.data).decode()
-    return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}
+    encoded: list[dict[str, Any]] = []
+    for part in (Text(content),) if isinstance(content, str) else content:
+        if isinstance(part, Text):
+            if part.text.strip():  # blank text is refused
+                encoded.append({"type": "text", "text": part.text})
+        elif part.url:
+            encoded.append({"type": "image", "source": {"type": "url", "url": part.url}})
+        else:
+            data = base64.b64encode(part.data).decode()
+            source = {"type": "base64", "media_type": part.media_type, "data": data}
+            encoded.append({"type": "image", "source": source})
+    return encoded
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------

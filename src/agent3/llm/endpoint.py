@@ -204,7 +204,12 @@ class Endpoint:
                         found += chunk
                         if len(found) > _ERROR_BYTES:
                             break
-                    raise self._refusal(_parse_error_body(found), answer.status, answer.headers, request.secret)
+                    try:
+                        value = msgspec.json.decode(found)
+                    except (msgspec.DecodeError, RecursionError):
+                        value = {}
+                    given = parse_vendor_error(value.get("error", value) if isinstance(value, dict) else value)
+                    raise self._refusal(given, answer.status, answer.headers, request.secret)
                 if tell is None or not is_event_stream(answer.headers.get("Content-Type")):
                     reply = assembler.parse(b"".join([chunk async for chunk in answer]))
                     if tell is not None:  # it was asked to stream, and does not
@@ -283,14 +288,6 @@ def _explain(status: int, given: VendorError, words: str) -> tuple[type[Agent3Er
     if status < 400:
         return MalformedResponse, "not the answer of a model; check that base_url is the final address."
     return RequestError, "it does not accept this request."
-
-
-def _parse_error_body(body: bytes) -> VendorError:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return VendorError()
-    return parse_vendor_error(value.get("error", value) if isinstance(value, dict) else value)
 
 
 def parse_vendor_error(value: Any) -> VendorError:

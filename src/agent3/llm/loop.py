@@ -310,7 +310,15 @@ def _to_content(value: Any, limit: int) -> tuple[Content, bool]:
             if not any(_is_image(part) for part in parts):
                 plain_value = value_of(parts)
                 return _cut(plain_value if isinstance(plain_value, str) else _json(plain_value), limit), False
-            return _cut_texts(tuple(map(_to_piece, parts)), limit), False
+            pieces: list[Text | Image] = []
+            for part in parts:
+                if part.raw is not None and _is_image(part):
+                    pieces.append(Image(part.raw, media_type=part.media_type or "image/png"))
+                elif part.text is not None:
+                    pieces.append(Text(part.text))
+                else:
+                    pieces.append(Text(_json(part.data if part.data is not UNSET else msgspec.to_builtins(part))))
+            return _cut_texts(tuple(pieces), limit), False
         case Failed():
             error = {key: item for key in _FAILED_FIELDS if (item := getattr(value, key)) not in (None, {})}
             return _cut(_json({"error": _add_hint(error)}), limit), True
@@ -331,14 +339,6 @@ def _to_content(value: Any, limit: int) -> tuple[Content, bool]:
 
 def _is_image(part: Part) -> bool:
     return part.raw is not None and (part.media_type or "").startswith("image/")
-
-
-def _to_piece(part: Part) -> Text | Image:
-    if part.raw is not None and _is_image(part):
-        return Image(part.raw, media_type=part.media_type or "image/png")
-    if part.text is not None:
-        return Text(part.text)
-    return Text(_json(part.data if part.data is not UNSET else msgspec.to_builtins(part)))
 
 
 def _cut_texts(content: tuple[Text | Image, ...], limit: int) -> Content:
