@@ -167,6 +167,7 @@ class _Engine:
         """End every task, then the loop. Work that does not end keeps the daemon thread, not the caller."""
 
         def end() -> None:
+            # Kept in an attribute: a loop holds its tasks weakly, and this one must not be collected.
             self._ending = self._loop.create_task(self._cancel_all())
 
         with self._lock:
@@ -177,6 +178,7 @@ class _Engine:
             self._thread.join(_GRACE)
 
     async def _cancel_all(self) -> None:
+        # Again and again: a task may start another one while it cleans up.
         while rest := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in rest:
                 task.cancel()
@@ -240,7 +242,7 @@ class _Work(Generic[T]):
         try:
             return self.future.result(timeout)
         except TimeoutError:
-            if self.future.done():  # its own TimeoutError, or it was done just now
+            if self.future.done():  # the work's own TimeoutError, or it finished at this very moment
                 return self.future.result()
             self.cancel()
             raise CallTimeout(f"It was not done within {timeout} s and was cancelled.") from None

@@ -235,7 +235,7 @@ class A2AMessage(_Definition):
     @field_validator("timestamp", "expires_at")
     @classmethod
     def _to_local(cls, moment: datetime | None) -> datetime | None:
-        if moment is None or moment.tzinfo is None:
+        if moment is None or moment.tzinfo is None:  # naive: local time already
             return moment
         return moment.astimezone().replace(tzinfo=None)
 

@@ -190,6 +190,7 @@ class _CallRunner:
                 for task, call in zip(tasks, reply.calls, strict=True)
             ]
         finally:
+            # Also when this was cancelled: no tool may go on in the background. One that ignores it is left behind.
             rest = [task for task in tasks if not task.done()]
             for task in rest:
                 task.cancel()

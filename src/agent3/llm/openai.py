@@ -303,6 +303,7 @@ class _Reply(GrowingReply):
         function, more = call.function, piece.function
         if function is None or more is None:
             return
+        # The name comes once, usually in the first piece; the arguments come in pieces of JSON text.
         function.name = function.name or more.name
         if isinstance(more.arguments, str):
             function.arguments = (function.arguments or "") + more.arguments

@@ -174,7 +174,7 @@ class _Inliner:
         if isinstance(made.get("items"), list):  # a tuple, as drafts before 2020 wrote it
             made["prefixItems"] = made.pop("items")
         if self._portable:
-            made = self._port(made)
+            made = self._port(made)  # before the items below, which every server understands
         if _has_type(made, "array"):
             made.setdefault("items", {})  # OpenAI refuses an array without items
         return made

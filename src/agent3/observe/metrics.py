@@ -161,8 +161,9 @@ class Count(_Scalar):
         """Add ``amount``, which must not be negative. On the path of every call: usually one lookup."""
         if not amount >= 0:  # NaN too, which would spoil the series for good
             raise ValueError(f"{self.name} only adds up, and was given {amount}")
+        # Without the lock: a dict's get is atomic, and a series is never replaced by another of the same labels.
         child = self._children.get(labels) or self._admit(labels)
-        with self._lock:
+        with self._lock:  # += is not atomic
             child.value += amount
 
 

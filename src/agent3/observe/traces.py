@@ -248,6 +248,7 @@ class _OtelTracer:
             span = self._tracer.start_span(name, below, attributes=clean)
         ids = span.get_span_context()
         flags = int(ids.trace_flags) & _KNOWN_FLAGS
+        # The sampler may have decided otherwise than the caller, so the flags are the span's own.
         own = TraceContext(f"{ids.trace_id:032x}", f"{ids.span_id:016x}", flags, context.state)
         return _OtelSpan(span, own, self._api.StatusCode.ERROR)
 

@@ -62,6 +62,7 @@ class Batcher:
     def _next_batch(self) -> list[_Entry]:
         batch: list[_Entry] = []
         size = 0
+        # Those cancelled meanwhile are left out: their operation has not begun, and does not happen.
         while self._waiting and len(batch) < MAX_OPERATIONS and size < MAX_BYTES:
             operation, future = self._waiting.popleft()
             if not future.done():

@@ -222,6 +222,7 @@ class Queue:
 
     async def _commit(self, operations: Sequence[Operation]) -> list[Answer[Any]]:
         """Run a batch in one transaction."""
+        # Twice the operations since the last time, so that tidying catches up with what accumulated before.
         tidy = 2 * self._untidied if self._untidied >= TIDY_EVERY else 0
         packed = None if tidy else self._table.pack(operations, self._process)
         result = None

@@ -285,6 +285,7 @@ class _Transaction:
     async def _put(self, puts: Mapping[int, Put]) -> None:
         if not puts:
             return
+        # Two puts of one batch may have the same key: ``known`` grows as they are accepted.
         known = await self.find_keys([put.message for put in puts.values()])
         space = await self.measure_space()
         room = max(self._rules.bound - self.depth, 0)

@@ -45,6 +45,7 @@ def check_shape(value: object, limits: Limits = LIMITS, what: str = "input") -> 
 
 def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
     """Like ``check_shape``; returns the number of nodes."""
+    # Level by level, with a list in place of the stack: a list that holds itself ends at the depth or the node limit.
     level: list[Any] = [value]
     nodes, depth = 1, 0
     most, longest, ceiling = limits.nodes, limits.string, 10**limits.digits
@@ -57,7 +58,7 @@ def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
             elif kind is int:
                 fits = -ceiling < item < ceiling
             elif kind is float:
-                fits = item - item == 0
+                fits = item - item == 0  # false for NaN and infinity, and cheaper than math.isfinite
             elif kind is bool or item is None:
                 continue
             else:

@@ -72,6 +72,7 @@ class Schema:
     def valid(self, value: object) -> bool:
         """Whether the value fits. What is too large, or not JSON, does not."""
         try:
+            # A flat object is the usual input: it needs no walk, since it cannot be deep.
             if not (type(value) is dict and _FLAT.issuperset(map(type, value.values()))):
                 self._check_size(value, LIMITS, "input")
             return self._is_valid(value)
@@ -226,6 +227,8 @@ class _Found:
 
 
 def _scan(definition: dict[str, Any], limits: SchemaLimits) -> _Found:
+    # With a stack of its own, since a stranger decides how deep the definition is. Paths are linked lists that share
+    # their beginnings: a tuple for each node would be quadratic.
     found = _Found()
     patterns = 0
     stack: list[tuple[Any, int, _Trail]] = [(definition, 1, None)]
@@ -417,6 +420,7 @@ class _Expansion:
 
     def __init__(self, leads: list[tuple[Path, list[Path]]], limits: SchemaLimits):
         self.limits = limits
+        # For every schema that can be entered (the root, and each target): the references that lie inside it.
         self.inside: dict[Path, list[tuple[_Place, str | int, list[Path]]]] = {(): []}
         self.inside.update({target: [] for _, targets in leads for target in targets})
         for path, targets in leads:

@@ -185,6 +185,7 @@ class _Walk:
         """Whether there is no fault; decided once per pair, so that nested unions stay polynomial."""
         pair = (id(schema), id(value))
         if pair not in self.judged:
+            # While judging, unions yield a bare fault: reasons would be thrown away, and cost exponential time.
             self.judging += 1
             self.judged[pair] = next(self.faults(schema, value, ()), None) is None
             self.judging -= 1

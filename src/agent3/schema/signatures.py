@@ -275,7 +275,7 @@ class _Msgspec:
 def _describe(hint: Any) -> _Pydantic | _Msgspec:
     try:
         adapter = pydantic.TypeAdapter[Any](hint)
-        adapter.json_schema()
+        adapter.json_schema()  # some types can be validated but not described, which shows only here
         return _Pydantic(adapter)
     except (PydanticUserError, NameError):
         pass  # msgspec may know it

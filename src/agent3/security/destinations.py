@@ -230,6 +230,7 @@ def parse_url(url: str, policy: Policy) -> URL:
         host = _normalize_host(found["name"].lower().removesuffix("."))
     if policy.ports is not None and port not in policy.ports:
         raise refusal("port", f"Port {port} of {host} is not allowed", f"Add it to {policy.setting}.ports.", host=host)
+    # Percent-encoded bytes stay as they are: a server may tell %2F from a slash, and a signature covers them.
     path, query = (quote(piece, safe=_KEPT) for piece in (parts.path or "/", parts.query))
     name = f"[{host}]" if ":" in host else host
     return URL(f"{parts.scheme}://{name}:{port}{path}{'?' if query else ''}{query}", encoded=True)

@@ -163,6 +163,7 @@ class SharedLimiter:
             row = await tx.one(self._get_bucket, key, self._burst)
             assert row is not None
             tokens = min(self._burst, row["tokens"] + max(row["now"] - row["at"], 0.0) * self._rate)
+            # Whole tokens only; the small share makes up for rounding, by which 0.9999999 would never become 1.
             granted = min(float(int(wanted)), float(int(tokens + 1e-6)))
             left = tokens - granted
             await tx.run(_SET_BUCKET, left, row["now"], key)

@@ -246,7 +246,7 @@ def rewrite_value(value: Any, text: Rewrite) -> Any:
 
 def _changes(root: Any, text: Rewrite) -> bool:
     """Whether ``text`` changes any string in it: the usual answer is no, and then nothing is copied."""
-    seen: set[int] = set()
+    seen: set[int] = set()  # by identity, since containers are not hashable
     stack = [root]
     while stack:
         container = stack.pop()

@@ -266,7 +266,7 @@ class _Batcher:
                     await self._send_batch([entry])
                 return
             _settle(batch, error)
-        except BaseException as error:
+        except BaseException as error:  # the loop is closing: no caller may be left waiting
             _settle(batch, StorageError("The database was closed while writing. Open it again and repeat."))
             raise error from None
         else:
@@ -536,6 +536,7 @@ class PostgresDatabase:
         with self._lock:
             self._closed = True
             clients, self._clients = self._clients, {}
+        # Connections can be closed politely only by the loop that made them, if it still runs.
         for loop, client in clients.items():
             if loop is asyncio.get_running_loop():
                 await client.aclose()

@@ -242,6 +242,8 @@ class _Readers:
 
 
 def _connect(address: str, *, timeout: float) -> sqlite3.Connection:
+    # isolation_level=None: transactions are ours, not the driver's. A connection is used by one thread at a time, but
+    # not always by the same one, hence check_same_thread=False.
     connection = sqlite3.connect(
         address, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256, uri=True
     )

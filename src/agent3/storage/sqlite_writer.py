@@ -290,6 +290,7 @@ def _drive(work: Work[T], tx: Statements) -> T:
         tx.end()
         return cast("T", done.value)
     except RuntimeError as error:
+        # asyncio.sleep(1) and the like ask for the running loop first, and there is none in this thread.
         if str(error) != "no running event loop":
             raise
         raise _foreign_await() from error

@@ -127,6 +127,7 @@ class FaultProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        # Dice of its own: how many numbers another connection draws depends on timing.
         dice = random.Random(f"{self.seed}/{len(self.fates)}")  # noqa: S311 - repeatable on purpose
         link = _Link(self.faults, self.faults.draw(dice), dice, self._answering.wait)
         self.fates.append(link.fate)
