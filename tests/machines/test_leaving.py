@@ -167,8 +167,10 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
 @pytest.mark.postgres
 @pytest.mark.timeout(400)
 def test_no_call_fails_while_both_are_restarted() -> None:
+    url = new_database_url()
+
     async def story() -> tuple[dict[str, Any], Counter[str]]:
-        async with two_gateways._pair(new_database_url()) as pair:
+        async with two_gateways._pair(url) as pair:
             return await two_gateways.restarted(pair, random.Random(1)), pair.wrong
 
     result, wrong = asyncio.run(asyncio.wait_for(story(), 300))
