@@ -46,7 +46,7 @@ async def forever(started: threading.Event, ended: threading.Event) -> None:
 
 def test_a_coroutine_gives_its_result(door: Bridge) -> None:
     assert door.run(soon(42)) == 42
-    assert door.run(soon(43), timeout=5) == 43
+    assert door.run(soon(43), timeout=60) == 43
 
 
 def test_it_can_be_called_from_many_threads_at_once_and_all_share_one_loop(door: Bridge) -> None:
@@ -76,7 +76,7 @@ def test_a_call_from_inside_its_own_loop_says_what_to_do_instead_of_waiting_for_
 
     for story in (inner, inner_iteration):
         with pytest.raises(SetupError, match="await it"):
-            door.run(story(), timeout=5)
+            door.run(story(), timeout=60)
 
 
 def test_one_bridge_may_call_another(door: Bridge) -> None:
@@ -85,7 +85,7 @@ def test_one_bridge_may_call_another(door: Bridge) -> None:
     async def inner() -> Any:
         return other.run(soon("far"))
 
-    assert door.run(inner(), timeout=5) == "far"
+    assert door.run(inner(), timeout=60) == "far"
     other.close()
 
 
@@ -105,9 +105,9 @@ def test_no_error_of_one_coroutine_ends_the_loop_for_the_others(door: Bridge, er
         raise error
 
     with pytest.raises(error) as caught:
-        door.run(leave(), timeout=5)
+        door.run(leave(), timeout=60)
     assert caught.type is error
-    assert door.run(soon(1), timeout=5) == 1
+    assert door.run(soon(1), timeout=60) == 1
 
 
 def test_the_callers_context_is_seen_and_not_touched(door: Bridge) -> None:
@@ -127,21 +127,21 @@ def test_what_takes_too_long_is_cancelled_and_cleaned_up(door: Bridge) -> None:
     started, ended = threading.Event(), threading.Event()
     with pytest.raises(CallTimeout, match=r"0\.05 s"):
         door.run(forever(started, ended), timeout=0.05)
-    assert ended.is_set()
+    assert ended.is_set() == started.is_set(), "on a very busy machine it was cancelled before it began"
 
 
 def test_an_interrupt_at_the_keyboard_cancels_the_coroutine(door: Bridge) -> None:
     started, ended = threading.Event(), threading.Event()
 
     def press() -> None:
-        started.wait(5)
+        started.wait(60)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     presser = threading.Thread(target=press)
     presser.start()
     with pytest.raises(KeyboardInterrupt):
-        door.run(forever(started, ended), timeout=10)
-    presser.join(5)
+        door.run(forever(started, ended), timeout=60)
+    presser.join(60)
     assert ended.is_set()
 
 
@@ -245,7 +245,7 @@ def test_an_iteration_dropped_on_the_loops_own_thread_does_not_block_it(door: Br
         while "closed" not in log:
             await asyncio.sleep(0)
 
-    door.run(drop(), timeout=5)
+    door.run(drop(), timeout=60)
     assert log == [0, "closed"]
 
 
@@ -266,14 +266,14 @@ def test_close_cancels_what_is_left_and_may_be_repeated(door: Bridge) -> None:
     started, ended = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(door.run, forever(started, ended))
-        assert started.wait(5)
+        assert started.wait(60)
         door.close()
         assert ended.is_set()
         with pytest.raises(Canceled):
-            waiting.result(5)
+            waiting.result(60)
     door.close()
     assert "agent3-bridge" not in {thread.name for thread in threading.enumerate()} or door._engine is None
-    assert door.run(soon("again"), timeout=5) == "again"
+    assert door.run(soon("again"), timeout=60) == "again"
 
 
 def test_work_posted_while_the_bridge_closes_is_done_or_refused_but_never_forgotten() -> None:
@@ -284,7 +284,7 @@ def test_work_posted_while_the_bridge_closes_is_done_or_refused_but_never_forgot
         ends: set[str] = set()
         while not stop.is_set():
             try:
-                assert one.run(soon(1), timeout=10) == 1
+                assert one.run(soon(1), timeout=60) == 1
                 ends.add("done")
             except Canceled:
                 ends.add("refused")
@@ -295,7 +295,7 @@ def test_work_posted_while_the_bridge_closes_is_done_or_refused_but_never_forgot
         for _ in range(30):
             one.close()
         stop.set()
-        assert set().union(*(result.result(30) for result in results)) <= {"done", "refused"}
+        assert set().union(*(result.result(60) for result in results)) <= {"done", "refused"}
     one.close()
 
 
@@ -312,15 +312,15 @@ async def numbers():
         yield n
 items = bridge.iterate(numbers())
 next(items)
-assert bridge.run(pid(), timeout=5) == os.getpid()
+assert bridge.run(pid(), timeout=60) == os.getpid()
 child = os.fork()
 if child == 0:
-    assert bridge.run(pid(), timeout=5) == os.getpid()
+    assert bridge.run(pid(), timeout=60) == os.getpid()
     del items
     sys.exit(7)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 7, status
-assert bridge.run(pid(), timeout=5) == os.getpid()
+assert bridge.run(pid(), timeout=60) == os.getpid()
 assert list(items) == list(range(1, 9))
 print("fine")
 """
@@ -345,7 +345,7 @@ def wait():
     except Exception as error:
         print(type(error).__name__, flush=True)
 threading.Thread(target=wait, daemon=True).start()
-assert started.wait(5)
+assert started.wait(60)
 async def numbers():
     yield 1
     yield 2
@@ -360,14 +360,14 @@ print(next(items), flush=True)
 
 def _python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
 
 
 def test_without_uvloop_it_works_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     one = Bridge()
-    assert one.run(soon(1), timeout=5) == 1
+    assert one.run(soon(1), timeout=60) == 1
     assert type(one._engine._loop).__module__.startswith("asyncio")  # type: ignore[union-attr]
     one.close()
 
@@ -381,9 +381,9 @@ def test_the_shared_bridge_is_one_for_the_process() -> None:
 def test_cancelling_the_future_of_spawned_work_cancels_the_work(door: Bridge) -> None:
     started, ended = threading.Event(), threading.Event()
     future = door.spawn(forever(started, ended))
-    assert started.wait(5)
+    assert started.wait(60)
     assert future.cancel()
-    assert ended.wait(5)
+    assert ended.wait(60)
     assert future.cancelled()
     assert door.run(soon(1)) == 1
 
@@ -394,25 +394,25 @@ def test_spawned_work_that_is_cancelled_before_it_begins_never_begins(door: Brid
 
     async def hold() -> None:
         held.set()
-        go.wait(5)
+        go.wait(60)
 
     async def work() -> None:
         begun.append(1)
 
     door.spawn(hold())
-    assert held.wait(5)
+    assert held.wait(60)
     futures = [door.spawn(work()) for _ in range(3)]
     assert all(future.cancel() for future in futures)
     go.set()
     door.run(soon(1))
     gc.collect()  # a coroutine that was forgotten would complain here, and a warning is an error
     assert begun == []
-    assert wait(futures, 5).not_done == set()
+    assert wait(futures, 60).not_done == set()
 
 
 def test_spawned_work_that_is_done_cannot_be_cancelled_any_more(door: Bridge) -> None:
     future = door.spawn(soon(3))
-    assert future.result(5) == 3
+    assert future.result(60) == 3
     assert not future.cancel()
 
 
@@ -422,7 +422,7 @@ def test_cancelling_at_any_moment_leaves_nothing_to_complain_about(
     for _ in range(300):
         future = door.spawn(soon(1))
         if not future.cancel():
-            assert future.result(5) == 1
+            assert future.result(60) == 1
     door.close()
     gc.collect()
     assert [record for record in caplog.records if record.name in ("asyncio", "concurrent.futures")] == []

@@ -77,7 +77,7 @@ def test_a_bad_tool_is_refused(bad: dict[str, Any]) -> None:
     ("given", "meant"), [("strng", "string"), ("int", "integer"), ("float", "number"), ("list", "array")]
 )
 def test_a_misspelt_type_is_refused_with_the_one_that_was_meant(given: str, meant: str) -> None:
-    with pytest.raises(ValidationError, match=f"'{given}' is no JSON type; did you mean '{meant}'"):
+    with pytest.raises(ValidationError, match=f"'{given}' is not a JSON type; did you mean '{meant}'"):
         ToolParameter(name="a", type=given)
 
 

@@ -1,6 +1,6 @@
 """Any agent, any tool, any website, one call.
 
-The documented names are importable from here and loaded on first use: ``import agent3`` itself loads nothing heavy.
+The documented names are importable from here and loaded on first use: ``import agent3`` loads nothing heavy.
 """
 
 from __future__ import annotations

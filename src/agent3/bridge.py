@@ -1,8 +1,8 @@
-"""The one door from synchronous code into the async core.
+"""The one bridge from synchronous code into the async core.
 
 The documented classes are synchronous; what they do is not. A ``Bridge`` runs a coroutine on an event loop in a thread
 of its own, so that it can be called from any thread, also from one whose own loop is running. A coroutine that never
-suspends needs none of this and is finished on the spot. The bridge knows nothing of what it runs.
+suspends needs no loop and is finished on the spot. The bridge knows nothing of what it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _END: Any = object()
 
 
 class Bridge:
-    """A background event loop with synchronous doors. Its thread starts on first use and is a daemon.
+    """A background event loop for synchronous callers. Its thread starts on first use and is a daemon.
 
     Safe from any thread; a forked child gets a loop of its own. A coroutine sees a copy of the caller's context
     variables, and its exceptions arrive with their type and traceback.
@@ -41,22 +41,22 @@ class Bridge:
         _bridges.add(self)
 
     def run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """The coroutine's result. The calling thread waits, and with it a loop that may be running there.
+        """Run a coroutine and return its result. The calling thread waits, also if it has a running loop.
 
         After ``timeout`` seconds the coroutine is cancelled and ``CallTimeout`` raised; a KeyboardInterrupt cancels it
         too. From inside a coroutine of this same bridge it raises ``SetupError``, since waiting would never end.
         """
         try:
-            work = _Work(self._running(), coro)
+            work = _Work(self._get_engine(), coro)
         except BaseException:
             coro.close()
             raise
         return work.wait(timeout)
 
     def spawn(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine and go on; the future tells when it is done, and how. Cancelling it cancels the work."""
+        """Start a coroutine without waiting; cancelling the future cancels it."""
         try:
-            work = _Work(self._running(waits=False), coro)
+            work = _Work(self._get_engine(waits=False), coro)
         except BaseException:
             coro.close()
             raise
@@ -64,7 +64,7 @@ class Bridge:
         return work.future
 
     def finish(self, coro: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that never suspends, run here and now, without a loop or a thread.
+        """Run a coroutine that never suspends, here and now, without a loop or a thread; return its result.
 
         One that does suspend is closed and ``SetupError`` raised.
         """
@@ -78,93 +78,107 @@ class Bridge:
         raise SetupError(f"{name} waits for something, so it cannot be finished on the spot; use run() or await it.")
 
     def iterate(self, agen: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items of an async generator, each made only when asked for.
+        """The items of an async generator, each produced only when asked for.
 
-        The generator lives in one task from its first step to its end. When the iterator is closed or dropped, the
-        generator is closed as well.
+        The generator runs in one task from its first step to its end. When the iterator is closed or dropped, the
+        generator is closed too.
         """
-        engine = self._running()
+        engine = self._get_engine()
         pump = _Pump(agen)
         work = _Work(engine, pump.serve())
         try:
             while (item := pump.ask(engine)) is not _END:
                 yield item
         finally:
-            _end(engine, work)
+            # No one asks any more; errors of closing the generator are the caller's to see.
+            work.cancel()
+            # The garbage collector may run this on the loop's own thread, which must not wait for itself.
+            if engine.may_wait():
+                with suppress(Canceled):
+                    work.wait(_GRACE)
 
     def close(self) -> None:
-        """Cancel what is left, stop the thread and close the loop. It may be called again, and so may ``run``."""
+        """Cancel what is left, stop the thread and close the loop. The next ``run`` starts a new one."""
         with self._lock:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop()
 
-    def _running(self, *, waits: bool = True) -> _Engine:
+    def _get_engine(self, *, waits: bool = True) -> _Engine:
         with self._lock:
             if self._engine is None:
                 self._engine = _Engine()
             engine = self._engine
-        if waits and engine.inside():
+        if waits and engine.is_current_thread():
             raise SetupError("A synchronous call from inside the bridge's own loop would wait for itself; await it.")
         return engine
 
     def after_fork(self) -> None:
-        """In a forked child: forget the parent's loop, which has no thread here. Called by the interpreter."""
+        """In a forked child: forget the parent's loop, whose thread does not exist here. Called by the interpreter."""
         engine, self._lock, self._engine = self._engine, threading.RLock(), None
         if engine is not None:
             engine.orphan()
 
 
 class _Engine:
-    """One loop and its thread, from start to stop. What is posted before the stop is run; after it, refused."""
+    """One loop and its thread, from start to stop. What is posted before the stop runs; after it, it is refused."""
 
     def __init__(self) -> None:
-        # Reentrant: while it is held, the garbage collector may close an iteration, which posts as well.
+        # Reentrant: while it is held, the garbage collector may close an iterator, which posts as well.
         self._lock = threading.RLock()
         self._stopping = False
         self._orphaned = False
         self._ending: asyncio.Task[None] | None = None
-        self._loop = _new_loop()
+        self._loop: asyncio.AbstractEventLoop
+        try:
+            import uvloop
+        except ImportError:  # there is none for Windows
+            self._loop = asyncio.new_event_loop()
+        else:
+            self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="agent3-bridge", daemon=True)
         self._thread.start()
 
     def post(self, callback: Callable[[], object]) -> None:
-        """Have the loop call it, in the order of posting; ``Canceled`` if the loop is going down."""
+        """Let the loop call it, in the order of posting; ``Canceled`` if the loop is stopping."""
         with self._lock:
             if self._stopping:
                 raise Canceled("The bridge was closed while it was in use; call again to start a new one.")
             self._loop.call_soon_threadsafe(callback)
 
-    def inside(self) -> bool:
+    def is_current_thread(self) -> bool:
         """Whether this is the loop's own thread."""
         return self._thread.ident == threading.get_ident()
 
     def may_wait(self) -> bool:
-        """Whether waiting for its work can end: not in its own thread, nor in a fork that did not inherit it."""
-        return not self._orphaned and not self.inside()
+        """Whether waiting for its work can end: not in its own thread, nor in a forked child."""
+        return not self._orphaned and not self.is_current_thread()
 
     def orphan(self) -> None:
-        """In a forked child: take no more, and stay. To close the loop here would disturb the parent's."""
+        """In a forked child: refuse work, but keep the loop. Closing it here would disturb the parent's."""
         self._lock = threading.RLock()
         self._stopping = self._orphaned = True
         tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:  # they are the parent's; here they just never go on, which is no mistake to report
+        for task in tasks:  # they belong to the parent; here they never continue, which must not be reported
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         _orphans.append((self, tasks))
 
     def stop(self) -> None:
-        """End every task, then the loop. Work that clings to life keeps the daemon thread, not the caller."""
+        """End every task, then the loop. Work that does not end keeps the daemon thread, not the caller."""
+
+        def end() -> None:
+            # Kept in an attribute: a loop holds its tasks weakly, and this one must not be collected.
+            self._ending = self._loop.create_task(self._cancel_all())
+
         with self._lock:
             if not self._stopping:
-                self._loop.call_soon_threadsafe(self._begin_to_end)
+                self._loop.call_soon_threadsafe(end)
             self._stopping = True
         if self.may_wait():
             self._thread.join(_GRACE)
 
-    def _begin_to_end(self) -> None:
-        self._ending = self._loop.create_task(self._end_all())
-
-    async def _end_all(self) -> None:
+    async def _cancel_all(self) -> None:
+        # Again and again: a task may start another one while it cleans up.
         while rest := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in rest:
                 task.cancel()
@@ -181,15 +195,6 @@ class _Engine:
             self._loop.close()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 class _Work(Generic[T]):
     """One coroutine on its way through an engine."""
 
@@ -198,47 +203,46 @@ class _Work(Generic[T]):
         self._coro = coro
         self.future: Future[T] = Future()
         self._task: asyncio.Task[None] | None = None
-        engine.post(self._start)  # in a copy of the caller's context, which the loop takes by itself
+        engine.post(self._start)  # the loop runs it in a copy of the caller's context
 
     def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._carry())
-        self._task.add_done_callback(self._never_begun)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._fail_if_not_started)
 
-    async def _carry(self) -> None:
-        # Also SystemExit and KeyboardInterrupt: let out of a task they would end the loop for everybody.
+    async def _run(self) -> None:
         try:
             result = await self._coro
         except asyncio.CancelledError:
             self._fail(Canceled("The work was cancelled before it was done."))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt would end the loop for all
             self._fail(error)
         else:
             if self.future.set_running_or_notify_cancel():
                 self.future.set_result(result)
 
     def _fail(self, error: BaseException) -> None:
-        # Whoever holds the future of ``spawn`` may have cancelled it; from here on that is too late, and refused.
+        # The caller of ``spawn`` may have cancelled the future; from here on cancelling is too late, and refused.
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
-    def _never_begun(self, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step never comes to its coroutine."""
+    def _fail_if_not_started(self, task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step never gets to its coroutine.
         if task.cancelled():
             self._coro.close()
-            self._fail(Canceled("The work was cancelled before it was begun."))
+            self._fail(Canceled("The work was cancelled before it was started."))
 
     def follow(self, future: Future[T]) -> None:
-        """The future is done; if that is because it was cancelled, so is the work."""
+        """Cancel the work if its future was cancelled."""
         if future.cancelled():
             with suppress(Canceled):
                 self._engine.post(self._stop)
 
     def wait(self, timeout: float | None) -> T:
-        """Its result; whatever ends the waiting early cancels it."""
+        """Wait for the result; anything that ends the waiting early cancels the work."""
         try:
             return self.future.result(timeout)
         except TimeoutError:
-            if self.future.done():  # its own TimeoutError, or it was done just now
+            if self.future.done():  # the work's own TimeoutError, or it finished at this very moment
                 return self.future.result()
             self.cancel()
             raise CallTimeout(f"It was not done within {timeout} s and was cancelled.") from None
@@ -247,10 +251,10 @@ class _Work(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """Cancel it if it still runs, and give it time to clean up."""
+        """Cancel the work if it still runs, and give it time to clean up."""
         if self.future.done():
             return
-        with suppress(Canceled):  # then the engine is stopping and cancels it already
+        with suppress(Canceled):  # the engine is stopping and cancels it anyway
             self._engine.post(self._stop)
         if self._engine.may_wait():
             with suppress(TimeoutError):
@@ -262,7 +266,7 @@ class _Work(Generic[T]):
 
 
 class _Pump(Generic[T]):
-    """An async generator that gives one item each time somebody asks."""
+    """An async generator that gives one item each time it is asked."""
 
     def __init__(self, agen: AsyncGenerator[T, None]):
         self._agen = agen
@@ -284,34 +288,23 @@ class _Pump(Generic[T]):
     async def serve(self) -> None:
         """Answer until the generator ends; close it however this ends."""
         try:
-            while await self._answer(await self._asked.get()):
-                pass
+            item: Any = None
+            while item is not _END:
+                future = await self._asked.get()
+                try:
+                    item = await anext(self._agen, _END)
+                except asyncio.CancelledError:
+                    future.set_exception(Canceled("The generator was cancelled before its end."))
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who gets it
+                    future.set_exception(error)
+                    return
+                future.set_result(item)
         finally:
             self._ended = True
             while not self._asked.empty():
                 self._take(self._asked.get_nowait())
             await self._agen.aclose()
-
-    async def _answer(self, future: Future[T]) -> bool:
-        try:
-            item = await anext(self._agen, _END)
-        except asyncio.CancelledError:
-            future.set_exception(Canceled("The generator was cancelled before its end."))
-            raise
-        except BaseException as error:  # noqa: BLE001
-            future.set_exception(error)
-            return False
-        future.set_result(item)
-        return item is not _END
-
-
-def _end(engine: _Engine, work: _Work[None]) -> None:
-    """Close a generator that nobody asks any more; errors of its closing are the caller's to see."""
-    work.cancel()
-    # The garbage collector may run this on the loop's own thread, which must not wait for itself.
-    if engine.may_wait():
-        with suppress(Canceled):
-            work.wait(_GRACE)
 
 
 # --- the shared bridge ------------------------------------------------------------------------------------------------
@@ -347,10 +340,10 @@ def _close_all() -> None:
         bridge.close()
 
 
-def _after_fork() -> None:
+def _after_fork_in_child() -> None:
     for bridge in list(_bridges):
         bridge.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,8 +1,7 @@
-"""The documented data classes: what users write down and hand over.
+"""The documented data classes that users write: tools, messages, agent cards and website interfaces.
 
-Tools, messages, agent cards and website interfaces, as pydantic models because their users call ``model_dump_json``
-and ``model_validate_json``. Data only: no I/O, and no protocol's wire form (that is the codecs' business, and for
-cards that of ``agent3.card_formats``).
+They are pydantic models, because their users call ``model_dump_json`` and ``model_validate_json``. Data only: no I/O,
+and no protocol's wire format, which belongs to the codecs and, for cards, to ``agent3.card_formats``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 from pydantic import ValidationError as ModelError
 
-from agent3 import card_formats as cardwire
+from agent3 import card_formats
 from agent3.errors import ValidationError
 
 __all__ = [
@@ -56,16 +55,16 @@ _PYTHON_NAMES = {
     "enum": "string",
     "None": "null",
 }
-"""What people write for a JSON type that is not spelt alike; ``int``, ``str`` and ``bool`` are."""
+"""What people write for a JSON type of another spelling; ``int``, ``str`` and ``bool`` are close enough to be found."""
 
 
 class _Definition(BaseModel):
-    """Unknown fields are refused: a misspelt one would otherwise be lost in silence."""
+    """Unknown fields are refused: a misspelt one would otherwise be lost silently."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-# Tools
+# --- tools ------------------------------------------------------------------------------------------------------------
 
 
 class ToolParameter(_Definition):
@@ -85,14 +84,17 @@ class ToolParameter(_Definition):
 
     @field_validator("type")
     @classmethod
-    def _is_not_misspelt(cls, given: str) -> str:
-        meant = _meant(given)
+    def _check_type(cls, given: str) -> str:
+        if given in _TYPES:
+            return given
+        close = difflib.get_close_matches(given[:100].lower(), _TYPES, n=1, cutoff=0.6)
+        meant = _PYTHON_NAMES.get(given) or (close[0] if close else None)
         if meant is not None:
-            raise ValueError(f"{given!r} is no JSON type; did you mean {meant!r}? There are {', '.join(_TYPES)}")
-        return given
+            raise ValueError(f"{given!r} is not a JSON type; did you mean {meant!r}? There are {', '.join(_TYPES)}")
+        return given  # a type of the author's own
 
     def to_schema(self) -> dict[str, Any]:
-        """Its JSON Schema. A type JSON Schema does not know is left open, as the documents ask."""
+        """Its JSON Schema. A type that JSON Schema does not know is left open, as the documents ask."""
         schema: dict[str, Any] = {"type": self.type} if self.type in _TYPES else {}
         optional = {"description": self.description, "enum": self.enum, "items": self.items}
         schema |= {key: value for key, value in optional.items() if value}
@@ -103,16 +105,8 @@ class ToolParameter(_Definition):
         return schema
 
 
-def _meant(given: str) -> str | None:
-    """The JSON type that was probably meant; None for one that is right, or of the author's own."""
-    if given in _TYPES:
-        return None
-    close = difflib.get_close_matches(given[:100].lower(), _TYPES, n=1, cutoff=0.6)
-    return _PYTHON_NAMES.get(given) or (close[0] if close else None)
-
-
 class ToolDeprecation(_Definition):
-    """Since when a tool should not be used, from when on it is refused, and what to use instead.
+    """Since when a tool is deprecated, from when on it is refused, and what to use instead.
 
     Both moments are ISO 8601; a day begins at midnight UTC.
     """
@@ -123,14 +117,14 @@ class ToolDeprecation(_Definition):
 
     @field_validator("since", "sunset")
     @classmethod
-    def _is_a_moment(cls, text: str | None) -> str | None:
+    def _check_moment(cls, text: str | None) -> str | None:
         if text is not None:
             datetime.fromisoformat(text)
         return text
 
 
 class ToolDefinition(_Definition):
-    """A tool: its name, what it takes and what it gives.
+    """A tool: its name, what it takes and what it returns.
 
     ``input_schema`` states the parameters in JSON Schema instead; it wins over ``parameters`` where both are given.
     ``cache_ttl``, in seconds, is for tools that are ``read_only`` or ``idempotent``.
@@ -155,25 +149,25 @@ class ToolDefinition(_Definition):
 
     @field_validator("version")
     @classmethod
-    def _can_be_called_by(cls, version: str) -> str:
+    def _check_version(cls, version: str) -> str:
         if version.startswith("sha256:"):
             raise ValueError("a version must not begin with 'sha256:', which is how a call pins a definition")
         if not re.fullmatch(r"[^\s@/]{1,64}", version):
             raise ValueError(
-                "a version is 1 to 64 characters without blanks, '@' and '/': it is called as name@version"
+                "a version has 1 to 64 characters without blanks, '@' and '/': it is called as name@version"
             )
         return version
 
     @field_validator("parameters")
     @classmethod
-    def _names_are_unique(cls, parameters: list[ToolParameter]) -> list[ToolParameter]:
-        names = [one.name for one in parameters]
+    def _check_unique_names(cls, parameters: list[ToolParameter]) -> list[ToolParameter]:
+        names = [parameter.name for parameter in parameters]
         if double := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"parameter {sorted(double)[0]!r} is defined twice; give each a name of its own")
         return parameters
 
     @model_validator(mode="after")
-    def _may_be_kept(self) -> Self:
+    def _check_cache(self) -> Self:
         if self.cache_ttl and not (self.read_only or self.idempotent):
             raise ValueError("cache_ttl is for tools that are read_only or idempotent; say so, or leave it out")
         return self
@@ -184,8 +178,8 @@ class ToolDefinition(_Definition):
             return self.input_schema
         return {
             "type": "object",
-            "properties": {one.name: one.to_schema() for one in self.parameters},
-            "required": [one.name for one in self.parameters if one.required],
+            "properties": {parameter.name: parameter.to_schema() for parameter in self.parameters},
+            "required": [parameter.name for parameter in self.parameters if parameter.required],
             "additionalProperties": False,
         }
 
@@ -193,14 +187,14 @@ class ToolDefinition(_Definition):
     def digest(self) -> str:
         """``sha256:…`` over what a caller relies on: name, version, description, input and result.
 
-        A call of ``name@sha256:…`` is taken only while a tool of just this definition is there.
+        A call of ``name@sha256:…`` is accepted only while a tool with exactly this definition exists.
         """
         relied_on = [self.name, self.version, self.description, self.to_schema(), self.returns]
         text = json.dumps(relied_on, sort_keys=True, separators=(",", ":"), default=str)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-# Messages between agents
+# --- messages between agents ------------------------------------------------------------------------------------------
 
 
 class MessageType(StrEnum):
@@ -236,12 +230,12 @@ class A2AMessage(_Definition):
     traceparent: str | None = None
     metadata: dict[str, Any] = {}
     signature: str | None = None
-    """The sender's word that it is from him, over everything else in it."""
+    """The sender's signature over everything else in the message."""
 
     @field_validator("timestamp", "expires_at")
     @classmethod
     def _to_local(cls, moment: datetime | None) -> datetime | None:
-        if moment is None or moment.tzinfo is None:
+        if moment is None or moment.tzinfo is None:  # naive: local time already
             return moment
         return moment.astimezone().replace(tzinfo=None)
 
@@ -265,18 +259,18 @@ class A2AMessage(_Definition):
         )
 
 
-# Cards of agents: the union of what RF-013 and the generations of A2A say
+# --- agent cards: the union of what RF-013 and the generations of A2A define ------------------------------------------
 
 
 class AgentProvider(_Definition):
-    """Who answers for an agent."""
+    """Who is responsible for an agent."""
 
     organization: str
     url: str | None = None
 
 
 class AgentExtension(_Definition):
-    """An extension that an agent speaks, by its URI."""
+    """An extension that an agent supports, by its URI."""
 
     uri: str
     description: str | None = None
@@ -285,7 +279,7 @@ class AgentExtension(_Definition):
 
 
 class AgentInterface(_Definition):
-    """One address, with the binding and the version spoken there."""
+    """One address, with the protocol binding and version that it speaks."""
 
     url: str
     protocol_binding: str = Field(default="JSONRPC", alias="protocolBinding")
@@ -294,7 +288,7 @@ class AgentInterface(_Definition):
 
 
 class AgentFeatures(_Definition):
-    """What the protocols call an agent's capabilities: streaming, push and the like."""
+    """What the protocols call an agent's capabilities: streaming, push notifications and so on."""
 
     streaming: bool = False
     push_notifications: bool = Field(default=False, alias="pushNotifications")
@@ -304,7 +298,7 @@ class AgentFeatures(_Definition):
 
 
 class AgentAuthentication(_Definition):
-    """How the first generation of cards names its schemes. A card is public: it never holds a credential."""
+    """The authentication schemes as the first generation of cards names them. A card never holds a credential."""
 
     schemes: list[str] = []
 
@@ -330,7 +324,7 @@ class AgentCapability(_Definition):
     consequential: bool = False
 
     def to_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its input; open where nothing was declared."""
+        """The JSON Schema of its input; open if nothing was declared."""
         if self.input_schema is not None:
             return self.input_schema
         if not self.parameters:
@@ -342,7 +336,7 @@ AgentSkill = AgentCapability
 
 
 class AgentCard(_Definition):
-    """An agent's visiting card.
+    """An agent card.
 
     RF-013 writes ``agent_id``, ``name`` and ``capabilities`` (a list of things it does); the protocols' ``skills``
     are read as the same list, and their ``capabilities`` object as ``features``.
@@ -374,7 +368,7 @@ class AgentCard(_Definition):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_the_protocols_words(cls, given: Any) -> Any:
+    def _read_protocol_names(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
         card = dict(given)
@@ -385,35 +379,34 @@ class AgentCard(_Definition):
         return card
 
     @model_validator(mode="after")
-    def _has_an_id(self) -> Self:
+    def _fill_id(self) -> Self:
         if not self.agent_id:
             self.agent_id = "-".join(self.name.lower().split())
         return self
 
-    def to_wire(self, generation: cardwire.Generation = "1.0") -> dict[str, Any]:
+    def to_wire(self, generation: card_formats.Generation = "1.0") -> dict[str, Any]:
         """The card as a generation of A2A writes it: 0.1, 0.3 (for 0.2 too) or 1.0."""
-        return cardwire.project(self.model_dump(), generation)
+        return card_formats.project(self.model_dump(), generation)
 
     @classmethod
     def from_wire(cls, document: Any) -> Self:
         """The card of a JSON document of any generation, or of several at once, or of RF-013.
 
-        Members that nobody knows are left out. Raises ``agent3.errors.ValidationError`` with every member that cannot
-        be understood, and nothing else.
+        Unknown members are ignored. Raises only ``agent3.errors.ValidationError``, with every member that is invalid.
         """
         try:
-            return cls.model_validate(cardwire.understand(document))
-        except ModelError as reason:
-            faults = [{"path": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in reason.errors()]
-            text = "; ".join(f"{one['path']}: {one['message']}" for one in faults[:10])
+            return cls.model_validate(card_formats.understand(document))
+        except ModelError as error:
+            faults = [{"path": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
+            text = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:10])
             raise ValidationError(f"The agent card cannot be understood: {text}", errors=faults) from None
 
     def capability(self, name: str) -> AgentCapability | None:
         """The capability of that name or id, or None."""
-        return next((one for one in self.capabilities if name in (one.name, one.id)), None)
+        return next((each for each in self.capabilities if name in (each.name, each.id)), None)
 
 
-# Interfaces of websites
+# --- website interfaces -----------------------------------------------------------------------------------------------
 
 
 class ActionType(StrEnum):
@@ -464,7 +457,7 @@ _NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 
 
 class ExtractField(_Definition):
-    """How one value is read from a card of the page: where, which attribute, and as what."""
+    """How one value is read from an item on the page: where, which attribute, and as which type."""
 
     selector: str = ""
     attribute: str | None = None
@@ -475,10 +468,10 @@ class ExtractField(_Definition):
 
 
 class Condition(_Definition):
-    """Something that holds or not, on the page or among the values; all that is given must hold.
+    """Something that is true or not, on the page or among the values; everything that is given must hold.
 
-    ``visible``, ``hidden``, ``present`` and ``absent`` are selectors; ``text`` is shown by the page, in any case of
-    letters; ``url`` is part of its address, or a pattern with ``*``. ``count`` is a selector with ``at_least`` and
+    ``visible``, ``hidden``, ``present`` and ``absent`` are selectors; ``text`` is shown by the page, in upper or lower
+    case; ``url`` is part of its address, or a pattern with ``*``. ``count`` is a selector with ``at_least`` and
     ``at_most`` matches. ``given`` names a parameter or saved value that is there and not empty, ``variable`` one that
     ``equals``, ``contains``, is ``above`` or ``below`` something.
     """
@@ -502,15 +495,15 @@ class Condition(_Definition):
     any: list[Condition] = []
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_comparisons(self) -> Self:
         bounds = {"at_least", "at_most"}
         comparisons = {"equals", "contains", "above", "below"}
-        said = {name for name, value in self if value not in (None, [])}
-        if not said - bounds - comparisons:
+        given = {name for name, value in self if value not in (None, [])}
+        if not given - bounds - comparisons:
             raise ValueError("a condition must say what has to hold, such as visible, text, url or variable")
-        if bool(said & bounds) != ("count" in said):
+        if bool(given & bounds) != ("count" in given):
             raise ValueError("a condition on count, a selector, says at_least or at_most how many it wants")
-        if bool(said & comparisons) != ("variable" in said):
+        if bool(given & comparisons) != ("variable" in given):
             raise ValueError("a condition on a variable compares it: equals, contains, above or below")
         return self
 
@@ -518,9 +511,9 @@ class Condition(_Definition):
 class NLWebAction(_Definition):
     """One step on a page. Every text but the type, the names and the description may hold ``{parameter}`` placeholders.
 
-    Of any step, ``when`` says under which condition it is run at all, ``frame`` the iframe that it acts in, ``popup``
-    that it opens another page on which the following steps go on, ``save_as`` under which name its result is known to
-    the steps after it, and ``retries`` how often it is tried again where the kind's own number is not right.
+    For any step, ``when`` is the condition under which it runs, ``frame`` the iframe in which it acts, ``popup`` says
+    that it opens another page on which the following steps continue, ``save_as`` is the name of its result for later
+    steps, and ``retries`` how often it is tried again, if not as often as its kind usually is.
 
     An ``if`` runs its ``steps`` or ``otherwise``. A ``repeat`` runs its ``steps`` for each ``{item}`` of the saved list
     ``over``, or ``until`` a condition holds, and at most so many ``times``. A ``wait`` may wait ``until`` a condition
@@ -530,7 +523,7 @@ class NLWebAction(_Definition):
     ``fields``; it runs its ``steps`` after one that gives nothing, and ``otherwise`` where there is no such tool.
     """
 
-    # In YAML a number needs no quotes, and what is typed into a page is text all the same.
+    # In YAML a number needs no quotes, but what is typed into a page is text.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     action_type: ActionType
@@ -556,37 +549,26 @@ class NLWebAction(_Definition):
     retries: int | None = Field(default=None, ge=0, le=10)
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Self:
-        if fault := _fault(self):
-            raise ValueError(fault)
+    def _check_fields(self) -> Self:
+        kind = self.action_type
+        if kind not in _WITHOUT_SELECTOR and not self.selector:
+            raise ValueError(f"a {kind.value} step needs a selector: say which element of the page it acts on")
+        if kind is ActionType.NAVIGATE and not self.value:
+            raise ValueError("a navigate step needs a value: the address to go to")
+        if kind is ActionType.TOOL and not self.value:
+            raise ValueError("a tool step needs a value: the name of the tool that the page offers")
+        if kind in (ActionType.IF, ActionType.REPEAT) and not self.steps:
+            raise ValueError(f"a {kind.value} step needs steps: say what it runs")
+        if kind is ActionType.IF and self.when is None:
+            raise ValueError("a step of the kind if needs when: the condition under which its steps are run")
+        if kind is ActionType.FILL and not self.fields:
+            raise ValueError("a fill step needs fields: the values by the names or labels of the form")
+        for name, kinds in _ONLY_FOR.items():
+            if getattr(self, name) not in (None, []) and kind not in kinds:
+                raise ValueError(
+                    f"{name} is for {' and '.join(sorted(kinds))} steps; a {kind.value} step has no use for it"
+                )
         return self
-
-
-def _fault(step: NLWebAction) -> str | None:
-    """What the step lacks, or has that its kind cannot use; None if it can work."""
-    kind = step.action_type
-    if kind not in _WITHOUT_SELECTOR and not step.selector:
-        return f"a {kind.value} step needs a selector: say which element of the page it acts on"
-    if kind is ActionType.NAVIGATE and not step.value:
-        return "a navigate step needs a value: the address to go to"
-    if kind is ActionType.TOOL and not step.value:
-        return "a tool step needs a value: the name of the tool that the page offers"
-    if kind in (ActionType.IF, ActionType.REPEAT) and not step.steps:
-        return f"a {kind.value} step needs steps: say what it runs"
-    if kind is ActionType.IF and step.when is None:
-        return "a step of the kind if needs when: the condition under which its steps are run"
-    if kind is ActionType.FILL and not step.fields:
-        return "a fill step needs fields: the values by the names or labels of the form"
-    return _stray(step)
-
-
-def _stray(step: NLWebAction) -> str | None:
-    for name, kinds in _ONLY_FOR.items():
-        if getattr(step, name) not in (None, []) and step.action_type not in kinds:
-            return (
-                f"{name} is for {' and '.join(sorted(kinds))} steps; a {step.action_type.value} step has no use for it"
-            )
-    return None
 
 
 _ONLY_FOR: dict[str, set[ActionType]] = {
@@ -610,7 +592,7 @@ class ActionHints(_Definition):
 
 
 class NLWebActionInfo(_Definition):
-    """What is known of an action beside its steps. ``cost`` is what one run of it costs its caller, in US dollars."""
+    """What is known of an action besides its steps. ``cost`` is what one run costs the caller, in US dollars."""
 
     description: str = ""
     input_schema: dict[str, Any] | None = None
@@ -623,8 +605,7 @@ class NLWebActionInfo(_Definition):
 class NLWebInterface(_Definition):
     """A website as an agent: named actions, each a list of steps. ``info`` describes them, by the same names.
 
-    ``consent`` says what becomes of a banner that asks for cookies and stands in the way: it is declined, accepted, or
-    left alone.
+    ``consent`` says what to do with a cookie banner that is in the way: decline it, accept it, or leave it.
     """
 
     interface_id: str = Field(min_length=1, max_length=256)
@@ -641,24 +622,24 @@ class NLWebInterface(_Definition):
 
     @field_validator("base_url")
     @classmethod
-    def _is_a_web_address(cls, url: str) -> str:
+    def _check_base_url(cls, url: str) -> str:
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"base_url {url!r} must start with https:// or http://")
         return url
 
     @field_validator("actions")
     @classmethod
-    def _are_not_endless(cls, actions: dict[str, list[NLWebAction]]) -> dict[str, list[NLWebAction]]:
+    def _check_extent(cls, actions: dict[str, list[NLWebAction]]) -> dict[str, list[NLWebAction]]:
         for name, steps in actions.items():
             count, depth = _extent(steps)
             if count > _MOST_STEPS or depth > _DEEPEST:
                 raise ValueError(
-                    f"action {name!r} has {count} steps, {depth} deep; at most {_MOST_STEPS}, {_DEEPEST} deep, go"
+                    f"action {name!r} has {count} steps, {depth} deep; at most {_MOST_STEPS}, {_DEEPEST} deep"
                 )
         return actions
 
     @model_validator(mode="after")
-    def _info_speaks_of_actions(self) -> Self:
+    def _check_info(self) -> Self:
         if stray := sorted(set(self.info) - set(self.actions)):
             raise ValueError(f"info describes {stray[0]!r}, which is not among the actions")
         return self
@@ -667,21 +648,17 @@ class NLWebInterface(_Definition):
     def from_document(cls, document: Any) -> Self:
         """The interface of a JSON or YAML document, already parsed.
 
-        Raises ``agent3.errors.ValidationError`` with every fault, each naming the step it is in, and nothing else.
+        Raises only ``agent3.errors.ValidationError``, with every fault, each naming its step.
         """
         try:
             return cls.model_validate(document)
-        except ModelError as reason:
+        except ModelError as error:
             faults = [
-                {"path": "/".join(map(str, one["loc"])), "message": f"{_place(one['loc'])}{_in_words(one)}"}
-                for one in reason.errors()
+                {"path": "/".join(map(str, each["loc"])), "message": f"{_render_place(each['loc'])}{_explain(each)}"}
+                for each in error.errors()
             ]
-            text = "; ".join(one["message"] for one in faults[:10])
+            text = "; ".join(fault["message"] for fault in faults[:10])
             raise ValidationError(f"The interface cannot be used: {text}", errors=faults) from None
-
-
-def _said(message: str) -> str:
-    return message.removeprefix("Value error, ")
 
 
 _KINDS = {
@@ -695,11 +672,16 @@ _KINDS = {
 }
 
 
-def _in_words(one: Any) -> str:
-    """What is wrong with a document, in our words rather than in those of who found it."""
-    kind, given = one["type"], one.get("input")
+def _explain(error: Any) -> str:
+    """What is wrong with a document, in our words rather than in pydantic's."""
+    kind, given, path = error["type"], error.get("input"), error["loc"]
     if kind == "extra_forbidden":
-        found = difflib.get_close_matches(str(one["loc"][-1]), _fields_of(one["loc"]), n=1)
+        fields = list(NLWebInterface.model_fields)
+        if path[:1] == ("actions",):
+            fields = list(NLWebAction.model_fields)
+        elif path[:1] == ("info",):
+            fields = [*NLWebActionInfo.model_fields, *ActionHints.model_fields]
+        found = difflib.get_close_matches(str(path[-1]), fields, n=1)
         return f"there is no such field{f'; did you mean {found[0]!r}?' if found else ''}"
     if kind == "missing":
         return "it is missing"
@@ -707,28 +689,20 @@ def _in_words(one: Any) -> str:
         return f"nothing is there; it must be {_KINDS[kind]}"
     if kind in _KINDS:
         return f"it must be {_KINDS[kind]}, not {json.dumps(given, default=str)[:40]}"
-    return _said(one["msg"]).replace("Input should be", "it must be")
-
-
-def _fields_of(path: tuple[int | str, ...]) -> list[str]:
-    """The fields that there are at the place of a fault."""
-    if path[:1] == ("actions",):
-        return list(NLWebAction.model_fields)
-    if path[:1] == ("info",):
-        return [*NLWebActionInfo.model_fields, *ActionHints.model_fields]
-    return list(NLWebInterface.model_fields)
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
 
 
 def _extent(steps: list[NLWebAction]) -> tuple[int, int]:
-    """How many steps there are in all, and how deep they stand in one another."""
-    within = [_extent([*one.steps, *one.otherwise]) for one in steps]
+    """How many steps there are in all, and how deep they are nested."""
+    within = [_extent([*step.steps, *step.otherwise]) for step in steps]
     return len(steps) + sum(count for count, _ in within), 1 + max((depth for _, depth in within), default=-1)
 
 
-def _place(path: tuple[int | str, ...]) -> str:
-    """``step 3 of 'search' (selector): `` for the path of a fault, as people count."""
+def _render_place(path: tuple[int | str, ...]) -> str:
+    """``step 3 of 'search' (selector): `` for the path of a fault, counting from 1."""
     if path[:1] != ("actions",) or len(path) < 3:
         return f"{'.'.join(map(str, path))}: " if path else ""
-    steps = [str(one + 1) for one in path[2:] if isinstance(one, int)]
-    field = ".".join(str(one) for one in path[3:] if not isinstance(one, int) and one not in ("steps", "otherwise"))
+    steps = [str(key + 1) for key in path[2:] if isinstance(key, int)]
+    field = ".".join(str(key) for key in path[3:] if not isinstance(key, int) and key not in ("steps", "otherwise"))
     return f"step {'.'.join(steps)} of {path[1]!r}{f' ({field})' if field else ''}: "

@@ -1,4 +1,4 @@
-"""Clock, ids and randomness, in one place that a test can hold.
+"""Clock, ids and randomness, in one place that a test can control.
 
 Everything that would differ between two runs comes from an ``Env``, so that a seeded one replays a run. It knows
 nothing of storage or calls.
@@ -16,16 +16,10 @@ __all__ = ["REAL", "Env", "SeededEnv"]
 
 _AT_ONCE = 256
 
-
 _tails: list[str] = []
+"""The random parts of the next ids: the system is asked for many at once, since asking costs more than an id."""
 
-
-def _refill() -> None:
-    fresh = os.urandom(10 * _AT_ONCE).hex()
-    _tails.extend(fresh[start : start + 20] for start in range(0, 20 * _AT_ONCE, 20))
-
-
-if hasattr(os, "register_at_fork"):  # a forked process would hand out the ids of its parent
+if hasattr(os, "register_at_fork"):  # otherwise a forked process would use the same ids as its parent
     os.register_at_fork(after_in_child=_tails.clear)
 
 
@@ -50,17 +44,18 @@ class Env:
     def id(self, prefix: str = "") -> str:
         """A new id that sorts by time: 48 bits of milliseconds and 80 random bits, in 32 hexadecimal digits.
 
-        That is also the form of a W3C trace id, so a call that starts a trace lends it its own id.
+        That is also the form of a W3C trace id, so a call that starts a trace uses its own id for it.
         """
         return f"{prefix}{int(self.now() * 1000):012x}{self._tail()}"
 
     def _tail(self) -> str:
-        """The random part of an id: the system is asked for many at once, since asking costs more than an id."""
-        try:
-            return _tails.pop()
-        except IndexError:
-            _refill()
-            return self._tail()
+        """The random part of an id."""
+        while True:
+            try:
+                return _tails.pop()
+            except IndexError:  # also when another thread took the last one
+                fresh = os.urandom(10 * _AT_ONCE).hex()
+                _tails.extend(fresh[start : start + 20] for start in range(0, 20 * _AT_ONCE, 20))
 
     def random_bytes(self, count: int) -> bytes:
         """Unpredictable bytes."""
@@ -73,7 +68,7 @@ class Env:
 
 @dataclass(slots=True)
 class SeededEnv(Env):
-    """A world that repeats itself: the clock moves only by ``advance``, every id follows from the seed."""
+    """An environment that repeats itself: the clock moves only by ``advance``, every id follows from the seed."""
 
     seed: int = 0
     time: float = 1_700_000_000.0

@@ -1,8 +1,8 @@
 """Every error of agent3, in one tree.
 
-Each class states once what every door needs to know of it: a stable ``code`` for programs, the HTTP status, the
-JSON-RPC code, and whether the same call may succeed later. The message is for people: it names the thing, says what
-was wrong and what to do next. Nothing here knows a protocol, and no message ever holds a secret.
+Each class states once what every endpoint needs to know: a stable ``code`` for programs, the HTTP status, the JSON-RPC
+code, and whether the same call may succeed later. The message is for people: it names the thing, says what was wrong
+and what to do next. Nothing here knows a protocol, and no message ever holds a secret.
 
     Agent3Error                     internal
     ├── RequestError                invalid_request      the request itself is wrong; sending it again will not help
@@ -26,13 +26,13 @@ was wrong and what to do next. Nothing here knows a protocol, and no message eve
     │   ├── Unavailable             unavailable          (retryable)
     │   │   └── CircuitOpen         circuit_open
     │   ├── CallTimeout             timeout              (retryable)
-    │   │   └── ElementMissing      element_missing      waited for on a page of a website, and not there
+    │   │   └── ElementMissing      element_missing      an element that a page of a website does not have
     │   ├── MalformedResponse       malformed_response
     │   ├── TargetRefused           target_refused       its own authentication or authorization said no
     │   ├── Interrupted             interrupted          the work was cut off by a restart
     │   ├── Canceled                canceled
     │   ├── Declined                declined             a question was answered with no
-    │   └── Rejected                rejected             the agent does not take this on
+    │   └── Rejected                rejected             the agent refuses the task
     ├── StorageError                storage_failed       (retryable)
     │   ├── StorageFull             storage_full
     │   ├── StorageUnsure           storage_unsure
@@ -88,14 +88,14 @@ __all__ = [
 
 
 class Agent3Error(Exception):
-    """The root. ``data`` is for programs and goes out on the wire: never put a secret or a path of the host into it."""
+    """The root. ``data`` is for programs and goes out on the wire: never put a secret or a local path in it."""
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
     rpc_code: ClassVar[int] = -32603
     retryable: ClassVar[bool] = False
     sent: bool = True
-    """False only where it is certain that the target never saw the call."""
+    """False only if it is certain that the target never saw the call."""
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None, retry_after: float | None = None):
         super().__init__(message)
@@ -104,7 +104,7 @@ class Agent3Error(Exception):
         self.retry_after = retry_after
 
     def to_dict(self) -> dict[str, Any]:
-        """The one machine form of an error, the same at every door."""
+        """The machine-readable form of an error, the same at every endpoint."""
         body: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
         if self.retry_after is not None:
             body["retry_after"] = round(self.retry_after, 3)
@@ -129,7 +129,7 @@ class ParseError(RequestError):
 
 
 class MethodNotFound(RequestError):
-    """A JSON-RPC method that nobody here answers."""
+    """A JSON-RPC method that does not exist here."""
 
     code = "method_not_found"
     http_status = 404
@@ -137,7 +137,7 @@ class MethodNotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """An HTTP method that is not for this path."""
+    """An HTTP method that this path does not support."""
 
     code = "method_not_allowed"
     http_status = 405
@@ -171,14 +171,14 @@ class ValidationError(RequestError):
 
 
 class TooLarge(RequestError):
-    """A body, a nesting, or a number of items beyond what this door takes."""
+    """A body, a nesting depth or a number of items beyond the limit."""
 
     code = "too_large"
     http_status = 413
 
 
 class NotFound(RequestError):
-    """Not there, or not yours: the two look the same on purpose."""
+    """It does not exist, or is not yours: the two look the same on purpose."""
 
     code = "not_found"
     http_status = 404
@@ -212,7 +212,7 @@ class Conflict(RequestError):
 
 
 class TurnTaken(Conflict):
-    """Another answer came first, or the job has ended; read the job and look."""
+    """Another answer came first, or the job has ended; read the job again."""
 
     code = "turn_taken"
 
@@ -234,7 +234,7 @@ class Unauthenticated(AccessError):
 
 
 class RateLimited(AccessError):
-    """Too many calls; ``retry_after`` says when the next one will be taken."""
+    """Too many calls; ``retry_after`` says when the next one will be accepted."""
 
     code = "rate_limited"
     http_status = 429
@@ -243,7 +243,7 @@ class RateLimited(AccessError):
 
 
 class SecurityError(AccessError):
-    """A rule that protects the house said no: an address, a scheme, a navigation."""
+    """A security rule forbids it: an address, a scheme, a navigation."""
 
     code = "blocked"
     rpc_code = -32004
@@ -258,7 +258,7 @@ class TargetError(Agent3Error):
 
 
 class Unavailable(TargetError):
-    """It could not be reached, or said that it is overloaded."""
+    """It could not be reached, or reported that it is overloaded."""
 
     code = "unavailable"
     http_status = 503
@@ -267,14 +267,14 @@ class Unavailable(TargetError):
 
 
 class CircuitOpen(Unavailable):
-    """It failed often enough that it is left alone for a while; ``retry_after`` says how long."""
+    """It failed so often that it is left alone for a while; ``retry_after`` says how long."""
 
     code = "circuit_open"
     rpc_code = -32012
 
 
 class CallTimeout(TargetError, TimeoutError):
-    """It did not answer within the time that the call had."""
+    """It did not answer in the time that the call had."""
 
     code = "timeout"
     http_status = 504
@@ -283,7 +283,7 @@ class CallTimeout(TargetError, TimeoutError):
 
 
 class ElementMissing(CallTimeout):
-    """The page of a website has no such element, for as long as a step waited; the same call finds no other page."""
+    """The page of a website had no such element while a step waited for it; the same call would find the same page."""
 
     code = "element_missing"
     http_status = 502
@@ -299,14 +299,14 @@ class MalformedResponse(TargetError):
 
 
 class TargetRefused(TargetError):
-    """It refused our credentials, or this action to them."""
+    """It refused our credentials, or does not allow them this action."""
 
     code = "target_refused"
     rpc_code = -32015
 
 
 class Interrupted(TargetError):
-    """The work was cut off by a restart and may not be repeated without asking."""
+    """The work was interrupted by a restart and must not be repeated without asking."""
 
     code = "interrupted"
     http_status = 503
@@ -314,7 +314,7 @@ class Interrupted(TargetError):
 
 
 class Canceled(TargetError):
-    """Somebody who may do so cancelled it."""
+    """It was cancelled."""
 
     code = "canceled"
     http_status = 409
@@ -330,7 +330,7 @@ class Declined(TargetError):
 
 
 class Rejected(TargetError):
-    """The agent does not take this on, and says why; raised by its author before any work is done."""
+    """The agent refuses the task and says why; raised by its author before any work is done."""
 
     code = "rejected"
     http_status = 409
@@ -338,24 +338,24 @@ class Rejected(TargetError):
 
 
 class StorageError(Agent3Error):
-    """The database did not do it; what was not acknowledged is not there."""
+    """The database failed; what was not acknowledged is not stored."""
 
     code = "storage_failed"
     http_status = 503
     retryable = True
     outcome: Any = None
-    """What had come of the call, where only the record of it failed."""
+    """The outcome of the call, if only recording it failed."""
 
 
 class StorageUnsure(StorageError):
-    """The connection was lost in the very moment of the commit: it may have happened or not."""
+    """The connection was lost during the commit: it may have happened or not."""
 
     code = "storage_unsure"
     retryable = False
 
 
 class StorageFull(StorageError):
-    """No room left: writes are refused, reads go on."""
+    """No space left: writes are refused, reads go on."""
 
     code = "storage_full"
     http_status = 507
@@ -363,7 +363,7 @@ class StorageFull(StorageError):
 
 
 class Corrupt(StorageError):
-    """What was read is not what was written; it is named and not served."""
+    """What was read is not what was written; it is named in the message and not returned."""
 
     code = "corrupt"
     http_status = 500
@@ -371,7 +371,7 @@ class Corrupt(StorageError):
 
 
 class SetupError(Agent3Error):
-    """This installation lacks something or is configured against itself; the message says what to change."""
+    """This installation lacks something or is misconfigured; the message says what to change."""
 
     code = "setup"
 
@@ -394,7 +394,7 @@ def family(root: type[Agent3Error] = Agent3Error) -> Iterator[type[Agent3Error]]
 
 
 def by_code(code: str) -> type[Agent3Error]:
-    """The class of a stable code; codes of foreign agents are target failures."""
+    """The class of a stable code; unknown codes, as from foreign agents, are target failures."""
     return _CODES.get(code, TargetError)
 
 

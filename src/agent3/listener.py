@@ -1,6 +1,6 @@
-"""An ASGI app on a port of its own, for programs that serve one: who may call by default, which names are ours.
+"""An ASGI app on a port of its own, for programs that serve one: its default principal, and the accepted hosts.
 
-It listens in the bridge's loop, where what the documented classes do is done: there a call crosses no thread.
+It runs in the bridge's loop, as the documented classes do, so that a call does not cross threads.
 """
 
 from __future__ import annotations
@@ -29,28 +29,33 @@ __all__ = ["Listening", "Who", "at_this_machine", "names_of", "run_http", "run_h
 Who = Callable[[Mapping[str, Any]], Principal]
 
 _PASSED_ON = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
-"""Headers by which a proxy says that somebody else is behind it."""
+"""Headers by which a proxy says that it forwards for another client."""
 _GRACE = 5
 """Seconds that running calls have to finish when it stops."""
-_STOPPED = 20.0
+_STOP_SECONDS = 20.0
 
 
 def at_this_machine(scope: Mapping[str, Any]) -> Principal:
-    """The local person. A proxy on this machine that does not show itself cannot be told from it: hence principal=."""
+    """The local user, for requests from this machine; Unauthenticated for others and for what a proxy forwards.
+
+    A proxy on this machine that adds no header cannot be recognised: behind one, pass ``principal=``.
+    """
     peer = (scope.get("client") or ("", 0))[0]
     if not _is_loopback(peer) or any(name in _PASSED_ON for name, _ in scope.get("headers", ())):
-        raise Unauthenticated("This server serves its own machine only. Its author can say who else calls: principal=.")
+        raise Unauthenticated(
+            "This server serves its own machine only. To serve others, its author has to pass principal=."
+        )
     return LOCAL
 
 
 def names_of(host: str, principal: Who | None, given: Sequence[str]) -> list[str]:
-    """The Host headers to accept for what is bound to a host; SetupError for an open door."""
+    """The Host headers to accept for a server bound to ``host``; SetupError if it would be open to everyone."""
     if _is_loopback(host):
         return list(given)
     if principal is None:
         raise SetupError(
-            f"{host} can be reached by other machines, and nobody says who calls. Give principal=, a function that "
-            "reads it from the request, or let a gateway serve it (agent3 serve)."
+            f"{host} can be reached by other machines, and nobody says who calls. Pass principal=, a function that "
+            "reads the caller from the request, or let a gateway serve it (agent3 serve)."
         )
     bound = f"[{host}]" if ":" in host else host
     return [bound, f"{bound}:*", *given] if given else ["*"]
@@ -65,7 +70,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Placed(Protocol):
-    """An ASGI app that knows at which path it answers."""
+    """An ASGI app that knows its path."""
 
     path: str
 
@@ -73,9 +78,9 @@ class Placed(Protocol):
 
 
 class Listening(AbstractContextManager[str]):
-    """An app on a port, for the length of a ``with`` block, in the bridge's loop; gives the address of its ``path``.
+    """Serves an app on a port, within a ``with`` block, in the bridge's loop; gives the URL of its ``path``.
 
-    Leaving it lets running calls finish for a while. ``ended`` tells when it ended by itself, and why.
+    Leaving the block lets running calls finish for a while. ``ended`` is done when the server ends by itself.
     """
 
     def __init__(self, app: Placed, host: str, port: int):
@@ -95,42 +100,36 @@ class Listening(AbstractContextManager[str]):
         self.ended: Future[None] = Future()
 
     def __enter__(self) -> str:
-        self._listener = _bound(*self._where)
-        self.ended = bridge.shared().spawn(self._server.serve(sockets=[self._listener]))
-        return _url(self._listener, self._path)
+        host, port = self._where
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With the protocol named: only then asyncio sets TCP_NODELAY, without which small answers come 40 ms late.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(2_048)
+        except (OSError, OverflowError) as error:
+            listener.close()
+            raise SetupError(
+                f"Cannot listen on {host}:{port}: {error}. Choose another port; 0 takes a free one."
+            ) from None
+        self._listener = listener
+        self.ended = bridge.shared().spawn(self._server.serve(sockets=[listener]))
+        bound, number = listener.getsockname()[:2]
+        return f"http://{f'[{bound}]' if ':' in bound else bound}:{number}{quote(self._path)}"
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         try:
-            self.ended.result(_STOPPED)
+            self.ended.result(_STOP_SECONDS)
         finally:
             if self._listener is not None:
                 self._listener.close()
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named: asyncio sends small answers at once only where it is, and else 40 ms later.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2_048)
-    except (OSError, OverflowError) as wrong:
-        listener.close()
-        raise SetupError(f"Cannot listen on {host}:{port}: {wrong}. Choose another port; 0 takes a free one.") from None
-    return listener
-
-
-def _url(listener: socket.socket, path: str) -> str:
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}{quote(path)}"
-
-
 def run_http(name: str, served: Listening) -> None:
-    """Serve until SIGINT or SIGTERM; says where, on standard error."""
-    with served as url, _terminable(), suppress(KeyboardInterrupt):
+    """Serve until SIGINT or SIGTERM; prints the URL on standard error."""
+    with served as url, _interrupt_on_sigterm(), suppress(KeyboardInterrupt):
         sys.stderr.write(f"{name} serves at {url}\n")
         served.ended.result()
 
@@ -145,8 +144,8 @@ async def run_http_async(name: str, served: Listening) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM is told as SIGINT is, by KeyboardInterrupt; in other threads than the main one signals are not ours."""
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, as on SIGINT; in the main thread only, since others get no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Websites as agents. The names load on first use; Playwright loads with the first browser."""
+"""Websites as agents. The names are loaded on first use; Playwright is loaded with the first browser."""
 
 from __future__ import annotations
 

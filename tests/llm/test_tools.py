@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from agent3.errors import Conflict, SetupError
 from agent3.llm import Assistant, Tool, ToolCall
-from agent3.llm.tools import Names, parameters, shortened
+from agent3.llm.tools import Names, encode_parameters, shorten
 
 
 def schema_of(given: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return parameters(Tool("t", input_schema=given), **options)
+    return encode_parameters(Tool("t", input_schema=given), **options)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -66,9 +66,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 def test_a_text_is_cut_at_a_word() -> None:
-    assert shortened("short", 10) == "short"
-    assert shortened("word " * 30, 22) == "word word word word…"
-    assert len(shortened("x" * 99, 20)) == 20
+    assert shorten("short", 10) == "short"
+    assert shorten("word " * 30, 22) == "word word word word…"
+    assert len(shorten("x" * 99, 20)) == 20
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_portable_schemas_say_in_words_what_they_may_not_say_as_rules() -> None:
 
 
 def test_descriptions_are_bounded() -> None:
-    made = schema_of({"type": "object", "properties": {"a": {"description": "x" * 5000}}}, text=100)
+    made = schema_of({"type": "object", "properties": {"a": {"description": "x" * 5000}}}, longest=100)
     assert len(made["properties"]["a"]["description"]) == 100
 
 

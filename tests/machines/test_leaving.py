@@ -7,6 +7,8 @@ import itertools
 import os
 import random
 import signal
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from agent3.protocols.functions.functions import Context
 from agent3.server.readiness import LONGEST, Readiness
 from agent3.storage import Database, open_database
 from agent3.storage.leases import Leases
-from faults.two_gateways import restarted, told
+from faults import two_gateways
 from tests.support.home import CLIENT, home, job_of, run, until
 from tests.support.machines import eventually, machines, start
 from tests.support.postgres import new_database_url
@@ -64,13 +66,15 @@ def test_jobs_of_a_killed_gateway_are_taken_over_by_the_other(lasting_url: str, 
         here, there = pair.door(0), pair.door(1)
         ended = start(here, "echo", text="before")
         replayed = start(here, "steps", name="r", seconds=2.0)
-        unrepeated = start(here, "slow", name="u", seconds=20.0)
+        unrepeated = start(here, "slow", name="u", seconds=90.0)
         waiting = start(here, "choose_again", name="q")
-        before = here.get(f"/v1/calls/{ended}?wait=5").json
+        before = here.get(f"/v1/calls/{ended}?wait=15").json
         eventually(lambda: len([1 for _, what in pair.diary() if what.startswith("step")]) >= 3)
         pair.gateways[0].stop(signal.SIGKILL)
-        assert there.get(f"/v1/calls/{replayed}?wait=20").json["result"] == "r"
-        assert there.get(f"/v1/calls/{unrepeated}?wait=20").json["errorCode"] == "interrupted"
+        for job in (replayed, unrepeated):
+            eventually(lambda job=job: there.get(f"/v1/calls/{job}?wait=5").json["status"] != "working", 90)  # type: ignore[misc]
+        assert there.get(f"/v1/calls/{replayed}").json["result"] == "r"
+        assert there.get(f"/v1/calls/{unrepeated}").json["errorCode"] == "interrupted"
         assert there.get(f"/v1/calls/{ended}").json == before, "what has ended never changes"
         assert there.post(f"/v1/calls/{waiting}/answer", {"message": "a"}).json["status"] == "needs"
         steps = [what for _, what in pair.diary() if what.startswith("step")]
@@ -87,20 +91,20 @@ def test_what_a_silent_process_writes_late_is_refused(lasting_url: str) -> None:
         one, other = worker(done), worker(done)
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             jobs = [job_of(await here.call(name, {}, detach=True)) for name in ("again", "once_only")]
-            await until(lambda: done == ["first", "first"])
+            await until(lambda: done == ["first", "first"], 60)
             await expire(here.core.database)
             assert await there.runner.recover() == 2
             other[1].set()
-            assert isinstance(await there.runner.wait(CLIENT, jobs[0], 5), Done)
+            assert isinstance(await there.runner.wait(CLIENT, jobs[0], 60), Done)
             before = [await there.runner.get(CLIENT, job) for job in jobs]
             one[1].set()  # the silent one wakes up and wants to go on
-            await until(lambda: not here.runner.tasks)
+            await until(lambda: not here.runner.tasks, 60)
             assert [await there.runner.get(CLIENT, job) for job in jobs] == before
             assert isinstance(before[1].outcome, Failed)
             assert before[1].outcome.code == "interrupted"
             assert done.count("first") == 2, "the checkpoint of the silent one held"
 
-    run(story())
+    run(story(), 100)
 
 
 def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
@@ -113,11 +117,11 @@ def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
             await asyncio.sleep(0.2)
             assert not cancelling.done(), "it has been asked, and its lease is not over"
             await expire(here.core.database)
-            outcome = await asyncio.wait_for(cancelling, 5)
+            outcome = await asyncio.wait_for(cancelling, 60)
             assert isinstance(outcome, Failed)
             assert outcome.code == "canceled"
 
-    run(story())
+    run(story(), 100)
 
 
 def test_who_could_not_say_that_it_lives_does_not_take_from_the_others(lasting_url: str) -> None:
@@ -136,7 +140,7 @@ def test_who_could_not_say_that_it_lives_does_not_take_from_the_others(lasting_u
             assert await there.runner.recover() == 0, "the others were cut off as well, and live"
             one[1].set()
 
-    run(story())
+    run(story(), 100)
 
 
 # In good order
@@ -150,19 +154,30 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
             there.runner.takeover.keep_house()
             async with home(one[0], url=lasting_url) as here:
                 job = job_of(await here.call("again", {}, detach=True))
-                await until(lambda: done == ["first"])
+                await until(lambda: done == ["first"], 60)
+                # Its lease lasts for hours, so that the other can take the job only because this one gave it up.
+                await here.core.database.many("UPDATE jobs SET lease = lease + ?", [(10_000.0,)])
             other[1].set()
-            assert isinstance(await there.runner.wait(CLIENT, job, 8), Done)
+            assert isinstance(await there.runner.wait(CLIENT, job, 60), Done)
             assert done == ["first", "second"]
 
-    run(story())
+    run(story(), 100)
 
 
 @pytest.mark.postgres
+@pytest.mark.timeout(400)
 def test_no_call_fails_while_both_are_restarted() -> None:
-    result = told(new_database_url(), restarted, random.Random(1))
-    assert result["ok"], result
+    url = new_database_url()
+
+    async def story() -> tuple[dict[str, Any], Counter[str]]:
+        async with two_gateways._pair(url) as pair:
+            return await two_gateways.restarted(pair, random.Random(1)), pair.wrong
+
+    result, wrong = asyncio.run(asyncio.wait_for(story(), 300))
+    del wrong["there was hardly a load"]  # how many calls there were says how fast the machine is
     assert result["failed"] == 0
+    assert result["calls"] > 0
+    assert not +wrong, wrong
 
 
 @contextmanager
@@ -175,16 +190,17 @@ def test_a_gateway_that_nobody_watches_stops_at_once(tmp_path: Path) -> None:
     with a_gateway(tmp_path) as process:
         assert process.get("/readyz").status == 200
         os.kill(process.process.pid, signal.SIGTERM)
-        assert process.process.wait(4) == 0
+        assert process.process.wait(60) == 0
 
 
 def test_a_gateway_that_is_watched_says_first_that_it_stops(tmp_path: Path) -> None:
     with a_gateway(tmp_path) as process:
-        for _ in range(4):
+        for pause in (2.0, 0.0, 0.0, 0.0):  # so it waits for twice two seconds, until those who ask have heard it
             assert process.get("/readyz").status == 200
+            time.sleep(pause)
         os.kill(process.process.pid, signal.SIGTERM)
-        eventually(lambda: process.get("/readyz").status == 503, 2)
-        assert process.process.wait(5) == 0
+        eventually(lambda: process.get("/readyz").status == 503)
+        assert process.process.wait(60) == 0
 
 
 def test_twice_the_longest_pause_of_those_who_ask_is_waited_for() -> None:
@@ -237,10 +253,13 @@ def test_a_duty_is_one_process_s_until_it_leaves_or_is_silent(lasting_url: str) 
     using(lasting_url, story)
 
 
-def test_of_several_processes_one_sweeps(lasting_url: str) -> None:
+def test_of_several_processes_one_sweeps(lasting_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Leases.take
+
     async def story() -> None:
         async with home(url=lasting_url) as here, home(url=lasting_url) as there:
             swept: list[str] = []
+            asked: list[str] = []
 
             def counting(name: str) -> Any:
                 async def sweep() -> dict[str, int]:
@@ -249,15 +268,19 @@ def test_of_several_processes_one_sweeps(lasting_url: str) -> None:
 
                 return sweep
 
-            for name, one in (("here", here), ("there", there)):
-                one.runner.takeover._sweep = counting(name)
-                one.runner.takeover.keep_house(
-                    60, 0.4
-                )  # its duty lasts as long: a machine that stops for less changes nothing
-            await until(lambda: len(swept) >= 4)
+            async def take_for_long(self: Leases, name: str, seconds: float) -> bool:
+                """The duty outlasts the test, however slow the machine is: only its holder may sweep."""
+                asked.append(self._holder)
+                return await take(self, name, 3_600.0)
+
+            monkeypatch.setattr(Leases, "take", take_for_long)
+            for name, core in (("here", here), ("there", there)):
+                core.runner.takeover._sweep = counting(name)
+                core.runner.takeover.keep_house(60, 0.01)
+            await until(lambda: len(swept) >= 4 and min(map(asked.count, set(asked))) >= 4 and len(set(asked)) == 2, 60)
             assert len(set(swept)) == 1, swept
 
-    run(story())
+    run(story(), 100)
 
 
 def test_two_open_one_new_database_at_the_same_time(lasting_url: str) -> None:
@@ -266,4 +289,4 @@ def test_two_open_one_new_database_at_the_same_time(lasting_url: str) -> None:
         for one in opened:
             await one.aclose()
 
-    run(story())
+    run(story(), 100)

@@ -22,7 +22,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """A configured JSON log that knows no secret yet; afterwards the process's logging is as it was."""
     root, house = logging.getLogger(), logging.getLogger("agent3")
     handlers, level, own = root.handlers[:], root.level, house.level
-    monkeypatch.setattr(logs, "_known", logs._Known())
+    monkeypatch.setattr(logs, "_secrets", logs._Secrets())
     out = io.StringIO()
     logs.configure("DEBUG", "json", out)
     yield out
@@ -186,7 +186,7 @@ def test_a_secret_across_the_cut_of_a_long_line_is_not_shown_in_part(stream: io.
 
 
 def test_only_the_last_thousand_secrets_are_kept_and_naming_one_again_keeps_it() -> None:
-    known = logs._Known()
+    known = logs._Secrets()
     known.add("the-one-named-again")
     for number in range(999):
         known.add(f"secret-number-{number}")
@@ -328,7 +328,7 @@ def test_a_field_never_overwrites_what_the_line_says_itself(stream: io.StringIO)
 def test_no_text_makes_the_search_for_secrets_slow(text: str) -> None:
     start = time.process_time()
     logs.scrub(text)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 20.0, "anything worse than linear takes minutes"
 
 
 def _endless() -> list[Any]:

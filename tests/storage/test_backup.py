@@ -176,7 +176,7 @@ def test_a_database_in_use_is_not_replaced(tmp_path: Path, file: Path, blobs: Pa
             assert other.stdout.readline() == "open\n"
             with pytest.raises(Conflict, match="in use"):
                 restore(archive, file, blobs)
-            other.communicate("\n", timeout=20)
+            other.communicate("\n", timeout=60)
         finally:
             other.kill()
     assert names(file) == ["a", "after"]

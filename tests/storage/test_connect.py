@@ -10,7 +10,7 @@ import pytest
 from agent3.errors import SetupError
 from agent3.storage import open_database
 from agent3.storage.connect import without_password
-from agent3.storage.placeholders import numbered
+from agent3.storage.syntax import number_placeholders
 
 
 @pytest.mark.parametrize("url", [":memory:", "sqlite://", "sqlite:///:memory:"])
@@ -69,4 +69,4 @@ def test_no_password_is_ever_shown(url: str, shown: str) -> None:
     ],
 )
 def test_only_parameters_are_numbered(sql: str, expected: str) -> None:
-    assert numbered(sql) == expected
+    assert number_placeholders(sql) == expected

@@ -1,4 +1,4 @@
-"""Room that is kept back: what frees room is written when nothing else is, and all is well again by itself."""
+"""The reserve: writes that free space go on when no others do, and all is well again by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent3.errors import StorageFull
-from agent3.storage import Database
-from agent3.storage import disk_space as room
+from agent3.storage import Database, disk_space
 from tests.support.storage import PUT, using
 
 FILL = "INSERT INTO agents (id, body) VALUES (?, ?)"
@@ -28,8 +27,8 @@ def reserve(tmp_path: Path) -> Path:
 def test_room_is_kept_back_on_the_disk_beside_the_database(url: str, reserve: Path) -> None:
     async def story(database: Database) -> None:
         found = reserve.stat()
-        assert found.st_size == room.RESERVE
-        assert found.st_blocks * 512 >= room.RESERVE, "it is a hole"
+        assert found.st_size == disk_space.RESERVE
+        assert found.st_blocks * 512 >= disk_space.RESERVE, "it is a hole"
         assert found.st_mode & 0o077 == 0
 
     using(url, story)
@@ -40,7 +39,7 @@ def test_while_the_reserve_is_used_only_what_frees_room_is_written(
 ) -> None:
     async def story(database: Database) -> None:
         await database.many(PUT, [("a", 1)])
-        monkeypatch.setattr(room, "_free", lambda _: 0)
+        monkeypatch.setattr(disk_space, "_free_bytes", lambda _: 0)
         reserve.write_bytes(b"")  # as the writer leaves it that met a full disk, in this process or another
         with pytest.raises(StorageFull, match="no restart is needed"):
             await database.many(PUT, [("b", 1)])
@@ -48,7 +47,7 @@ def test_while_the_reserve_is_used_only_what_frees_room_is_written(
         assert await database.all("SELECT name FROM counters") == []
         monkeypatch.undo()
         await database.many(PUT, [("c", 1)])
-        assert reserve.stat().st_size == room.RESERVE
+        assert reserve.stat().st_size == disk_space.RESERVE
 
     using(url, story)
 
@@ -60,7 +59,7 @@ def test_a_disk_without_room_for_a_reserve_is_used_without_one(
         await database.many(PUT, [("a", 1)])
         assert not reserve.exists()
 
-    monkeypatch.setattr(room, "_free", lambda _: 0)
+    monkeypatch.setattr(disk_space, "_free_bytes", lambda _: 0)
     using(url, story)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.errors import Corrupt
 from agent3.storage import open_database
-from agent3.storage.sqlite_writer import translated
+from agent3.storage.sqlite_writer import translate_error
 from faults import kill_writes
 from faults.__main__ import main
 from faults.registry import known
@@ -41,5 +41,5 @@ def test_a_lost_row_and_a_half_written_pair_are_noticed(tmp_path: Path) -> None:
 
 
 def test_damage_that_sqlite_quotes_in_its_message_is_named_as_damage() -> None:
-    wrong = UnicodeDecodeError("utf-8", b"malformed database schema (\xdf", 27, 28, "invalid continuation byte")
-    assert isinstance(translated(wrong), Corrupt)
+    error = UnicodeDecodeError("utf-8", b"malformed database schema (\xdf", 27, 28, "invalid continuation byte")
+    assert isinstance(translate_error(error), Corrupt)

@@ -182,7 +182,7 @@ def test_two_processes_migrate_one_database_together(tmp_path: Path) -> None:
     slowly = {**os.environ, "AGENT3_FAILPOINTS": "migration.statement=delay:5ms"}
     children = [subprocess.Popen(command, env=slowly) for _ in range(2)]
     try:
-        assert [child.wait(30) for child in children] == [0, 0]
+        assert [child.wait(60) for child in children] == [0, 0]
     finally:
         for child in children:
             child.kill()

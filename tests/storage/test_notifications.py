@@ -1,4 +1,4 @@
-"""News: while somebody can be heard it is live, and never longer."""
+"""Notifications: they are live exactly while the other processes can be heard."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from agent3.storage import Database
 from agent3.storage.notifications import News
 
 
-class Carrier:
-    """A database of which only the words are left. ``lost`` is what ends the connection of the moment."""
+class Notifier:
+    """A database of which only notifications are left. ``lost`` is what ends the current connection."""
 
     def __init__(self) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.listening = asyncio.Event()
 
     @asynccontextmanager
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncio.Future[None]]:
+    async def listen(self, channel: str, on_text: Callable[[str], None]) -> AsyncIterator[asyncio.Future[None]]:
         self.lost = asyncio.get_running_loop().create_future()
         self.listening.set()
         yield self.lost
 
-    async def say(self, channel: str, words: str) -> None:
-        """Nobody is there."""
+    async def notify(self, channel: str, text: str) -> None:
+        """No one is there."""
 
 
-async def live_news() -> tuple[News, Carrier]:
-    carrier = Carrier()
-    news = News(cast("Database", carrier), "here")
+async def live_news() -> tuple[News, Notifier]:
+    notifier = Notifier()
+    news = News(cast("Database", notifier), "here")
     news.listen()
-    await asyncio.wait_for(carrier.listening.wait(), 5)
+    await asyncio.wait_for(notifier.listening.wait(), 30)
     await asyncio.sleep(0)
     assert news.live
-    return news, carrier
+    return news, notifier
 
 
-def lose(carrier: Carrier) -> None:
-    carrier.lost.set_result(None)
+def lose(notifier: Notifier) -> None:
+    notifier.lost.set_result(None)
 
 
-def fail(carrier: Carrier) -> None:
-    carrier.lost.set_exception(StorageError("gone"))
+def fail(notifier: Notifier) -> None:
+    notifier.lost.set_exception(StorageError("gone"))
 
 
-def surprise(carrier: Carrier) -> None:
-    carrier.lost.set_exception(RuntimeError("nobody expects this"))
+def surprise(notifier: Notifier) -> None:
+    notifier.lost.set_exception(RuntimeError("nobody expects this"))
 
 
 @pytest.mark.parametrize("end", [lose, fail, surprise])
-def test_however_listening_ends_the_news_are_not_live_any_more(end: Callable[[Carrier], None]) -> None:
+def test_however_listener_ends_the_news_are_not_live_any_more(end: Callable[[Notifier], None]) -> None:
     async def story() -> None:
-        news, carrier = await live_news()
-        end(carrier)
-        async with asyncio.timeout(5):
+        news, notifier = await live_news()
+        end(notifier)
+        async with asyncio.timeout(30):
             while news.live:
                 await asyncio.sleep(0)
         await news.aclose()
-        if news._listening is not None and not news._listening.cancelled():
-            assert isinstance(news._listening.exception(), RuntimeError)
+        if news._listener is not None and not news._listener.cancelled():
+            assert isinstance(news._listener.exception(), RuntimeError)
 
     asyncio.run(story())
 
@@ -78,13 +78,13 @@ def test_news_that_are_closed_are_not_live() -> None:
 
 
 def test_a_lost_connection_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent3.storage.notifications.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("agent3.storage.notifications.RECONNECT_SECONDS", 0.0)
 
     async def story() -> None:
-        news, carrier = await live_news()
-        carrier.listening.clear()
-        lose(carrier)
-        await asyncio.wait_for(carrier.listening.wait(), 5)
+        news, notifier = await live_news()
+        notifier.listening.clear()
+        lose(notifier)
+        await asyncio.wait_for(notifier.listening.wait(), 30)
         await asyncio.sleep(0)
         assert news.live
         await news.aclose()

@@ -17,7 +17,7 @@ from agent3.env import SeededEnv
 from agent3.errors import Conflict, Corrupt, SetupError, StorageError, StorageFull
 from agent3.storage import Database, Transaction, open_database
 from agent3.storage import sqlite_writer as writer
-from agent3.storage.disk_space import Room
+from agent3.storage.disk_space import DiskSpace
 from agent3.storage.sqlite_writer import Writer
 from tests.support.storage import PUT, using
 
@@ -85,8 +85,9 @@ def test_a_work_that_finds_no_room_fails_alone_in_its_group(url: str) -> None:
     using(url, story, max_bytes=1024 * 1024)
 
 
-def test_a_lock_of_another_process_is_waited_for(url: str, path: Path) -> None:
+def test_a_lock_of_another_process_is_waited_for(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(database: Database) -> None:
+        monkeypatch.setattr(writer, "BUSY_SECONDS", 60.0)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         write = asyncio.create_task(database.many(PUT, [("a", 1)]))
@@ -164,19 +165,19 @@ def test_a_commit_that_fails_fails_its_whole_group_and_the_connection_is_renewed
     async def story() -> None:
         first = connect()
         first.execute("CREATE TABLE t (a)")
-        thread = Writer(connect, first, Room(None, 2**30), reopens=True)
+        thread = Writer(connect, first, DiskSpace(None, 2**30), reopens=True)
         holding, queued = threading.Event(), threading.Event()
 
         async def hold(_: Transaction) -> None:
             holding.set()
-            assert queued.wait(10)
+            assert queued.wait(60)
 
         async def insert(tx: Transaction) -> None:
             await tx.run("INSERT INTO t VALUES (1)")
             FailingDisk.broken = True
 
         held = asyncio.create_task(thread.write(hold))
-        assert await asyncio.to_thread(holding.wait, 10)
+        assert await asyncio.to_thread(holding.wait, 60)
         tasks = [asyncio.create_task(thread.write(insert)) for _ in range(8)]
         await asyncio.sleep(0)  # all are queued behind the first, and so are one group
         queued.set()
@@ -189,7 +190,7 @@ def test_a_commit_that_fails_fails_its_whole_group_and_the_connection_is_renewed
         assert [tuple(cast("Any", row)) for row in rows] == [(99,)]
         assert len(opened) == 2
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_file_that_is_no_database_is_named_as_damaged(url: str, path: Path) -> None:
@@ -254,13 +255,13 @@ def test_integrity_is_looked_at_again_after_ten_minutes_and_not_before(url: str)
         database = await open_database(url, env=env)
         try:
             await database.check()
-            first = database._checked  # type: ignore[attr-defined]
+            first = database._checked_at  # type: ignore[attr-defined]
             env.advance(599)
             await database.check()
-            assert database._checked == first  # type: ignore[attr-defined]
+            assert database._checked_at == first  # type: ignore[attr-defined]
             env.advance(1)
             await database.check()
-            assert database._checked == first + 600  # type: ignore[attr-defined]
+            assert database._checked_at == first + 600  # type: ignore[attr-defined]
         finally:
             await database.aclose()
 

@@ -329,7 +329,7 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
                 return
             turn = server.next_turn(Seen(self.path, headers, body))
             if turn.wait is not None:
-                turn.wait.wait(30)
+                turn.wait.wait(60)
             self._turn(vendor, turn, body)
 
         def _turn(self, vendor: str, turn: Turn, body: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Two gateways on one database, as real processes, with an agent whose doings can be read from a file."""
+"""Two gateways on one database, as real processes, with an agent whose actions can be read from a file."""
 
 from __future__ import annotations
 
@@ -38,16 +38,23 @@ async def echo(text: str) -> str:
 
 @agent.capability
 async def slow(ctx: Context, name: str, seconds: float) -> str:
-    """Take a while, telling when each part begins."""
+    """Take a while: ten parts in a second, each telling when it begins."""
     note(f"slow {name}")
-    until = time.monotonic() + seconds
     try:
-        while time.monotonic() < until:
+        for _ in range(round(10 * seconds)):
             ctx.status(f"{time.time():.6f}")
             await asyncio.sleep(0.1)
     except asyncio.CancelledError:
         note(f"cancelled {name}")
         raise
+    return name
+
+
+@agent.capability
+async def patient(name: str) -> str:
+    """Work until the file of that name is there."""
+    while not os.path.exists(name):
+        await asyncio.sleep(0.02)
     return name
 
 
@@ -77,7 +84,7 @@ agent.add(choose, name="choose_again", replay=True)
 
 @dataclass
 class Machines:
-    """Gateways on one database. ``diary`` is what their agent did: process, and what."""
+    """Gateways on one database. ``diary`` is what their agent did: the process, and what."""
 
     url: str
     folder: Path
@@ -138,18 +145,17 @@ def start(door: Door, capability: str, **given: Any) -> str:
     return job
 
 
-def eventually(true: Callable[[], bool], seconds: float = 10.0) -> float:
-    """Wait until something holds; the seconds that it took."""
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something holds."""
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < seconds, "it did not come to hold in time"
         time.sleep(0.01)
-    return time.monotonic() - began
 
 
 def watch(door: Door, job: str, after: int = 0) -> Iterator[tuple[float, dict[str, Any]]]:
     """The events of a job as a stream brings them, each with the time at which it came."""
-    connection = door.connect(30.0)
+    connection = door.connect(60.0)
     try:
         connection.request("GET", f"/v1/calls/{job}/events?after={after}", headers=door.headers)
         answer = connection.getresponse()

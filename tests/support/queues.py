@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def on_queue(url: str, story: Callable[[Queue, Database], Awaitable[T]], rules: Rules | None = None) -> T:
-    """Run ``story`` with a queue of its own, within 60 seconds."""
+    """Run ``story`` with a queue of its own, within 100 seconds."""
 
     async def run(database: Database) -> T:
         queue = Queue(database, "stories", rules, env=SeededEnv(seed=3), metrics=Metrics())

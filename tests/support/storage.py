@@ -20,10 +20,10 @@ def put(name: str, value: int) -> Callable[[Transaction], Awaitable[int]]:
 
 
 def using(url: str, story: Callable[[Database], Awaitable[T]], *, max_bytes: int | None = None) -> T:
-    """Run ``story`` on the open database in a loop of its own, within 60 seconds."""
+    """Run ``story`` on the open database in a loop of its own, within 100 seconds."""
 
     async def run() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             database = await open_database(url, max_bytes=max_bytes)
             try:
                 return await story(database)

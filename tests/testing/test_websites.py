@@ -27,5 +27,5 @@ def test_a_folder_is_served_and_another_one_after_the_relaunch(tmp_path: Path) -
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere is no folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
         Website(tmp_path / "nowhere")

@@ -1,8 +1,8 @@
-"""The port to a language model: two light adapters, and the loop that lets a model call tools.
+"""The port to a language model, two light adapters, and the loop that lets a model call tools.
 
-``OpenAICompatible`` and ``Anthropic`` speak to a vendor, ``Scripted`` to nobody; all three are an ``LLM``. ``run``
-gives tools to one and runs what it asks for. Nothing here knows where tools come from or how they are guarded: that
-is the business of the ``invoke`` it is given. Nothing is sent on import, and no HTTP client is loaded until it is.
+``OpenAICompatible`` and ``Anthropic`` talk to a vendor, ``Scripted`` is for tests; all three are an ``LLM``. ``run``
+gives tools to one and runs what it asks for. Nothing here knows where tools come from or how they are guarded: that is
+up to the ``invoke`` it is given. Importing it sends nothing and loads no HTTP client.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The way to a vendor: one address, one credential, time and attempts bounded, failures in the house's own words.
+"""HTTP to a vendor: one address, one credential, bounded time and attempts, failures as our own errors.
 
-It goes through the outbound gate like every other request. The address is the operator's own word, so its host
-counts as registered and may be on loopback. It knows HTTP and nothing of what a model says.
+Requests go through the outbound gate. The address is the operator's own choice, so its host counts as registered and
+may be on loopback. It knows HTTP, and nothing of what a model says.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -30,41 +29,45 @@ from agent3.errors import (
 )
 from agent3.identity.redaction import redact
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
-from agent3.jsonrpc import Frame, SSEParser
+from agent3.jsonrpc import Frame, SSEParser, is_event_stream, parse_retry_after
 from agent3.llm.port import Reply
 from agent3.security.sanitize import clean_text
 
 if TYPE_CHECKING:
-    from agent3.security.outbound import Gate, Stream
+    from agent3.security.outbound import Gate
 
-__all__ = ["Assembler", "Endpoint", "ToldNo", "Trouble", "decoded", "trouble_of"]
+__all__ = ["Assembler", "Endpoint", "VendorError", "VendorFailure", "decode", "parse_vendor_error"]
 
 T = TypeVar("T")
 
 MAX_BYTES = 16 << 20
 _ERROR_BYTES = 64 << 10
-_BASE = 0.5
+_BACKOFF = 0.5
 _LONGEST_WAIT = 30.0
 _json = msgspec.json.Encoder()
 
 
 class Assembler(Protocol):
-    """Makes one reply of the pieces of a stream."""
+    """Makes one reply of an answer, whole or in the pieces of a stream."""
 
     ended: bool
-    """Whether the vendor has said that this is all."""
+    """Whether the vendor has said that the stream is complete."""
+
+    def parse(self, body: bytes) -> Reply:
+        """The reply of an answer that came in one piece."""
+        ...
 
     def feed(self, frame: Frame) -> str:
-        """Take a piece; the text in it, which may be none. Raises ToldNo when the vendor tells of an error."""
+        """Take a piece of a stream; return the text in it. Raises VendorFailure for an error inside the stream."""
         ...
 
     def reply(self) -> Reply:
-        """What the pieces make."""
+        """The reply that the pieces make."""
         ...
 
 
-class Trouble(Struct, frozen=True):
-    """What a vendor says when it says no, in either form: ``{"error": {…}}``."""
+class VendorError(Struct, frozen=True):
+    """What a vendor says when it refuses, under ``{"error": {…}}``."""
 
     type: str | None = None
     code: Any = None
@@ -72,23 +75,32 @@ class Trouble(Struct, frozen=True):
 
     @property
     def words(self) -> set[str]:
-        """Its type and code, as far as they are words."""
-        return {one for one in (self.type, self.code) if isinstance(one, str)}
+        """Its type and code, if they are words."""
+        return {word for word in (self.type, self.code) if isinstance(word, str)}
 
     @property
     def status(self) -> int:
-        """The HTTP status that it would have had, had it come at the beginning."""
+        """The HTTP status that it would have had at the start of an answer."""
         if isinstance(self.code, int) and 400 <= self.code < 600:
             return self.code
         return next((_STATUS_OF[word] for word in self.words if word in _STATUS_OF), 500)
 
 
-class ToldNo(Exception):
-    """The vendor said no inside an answer that began well. It never leaves this package."""
+class VendorFailure(Exception):
+    """The vendor reported an error inside an answer of status 200. It never leaves this package."""
 
-    def __init__(self, trouble: Trouble):
+    def __init__(self, error: VendorError):
         super().__init__()
-        self.trouble = trouble
+        self.error = error
+
+
+class _Request(Struct, frozen=True):
+    """What every attempt sends."""
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    secret: Secret | None
 
 
 class Endpoint:
@@ -123,68 +135,56 @@ class Endpoint:
         self._env = env
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, Gate] = WeakKeyDictionary()
 
-    async def send(
+    async def post(
         self,
         path: str,
         body: Mapping[str, Any],
-        read: Callable[[bytes], Reply],
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
-        """Post it and read the whole answer."""
-        secret = await self._secret()
-
-        async def attempt(left: float) -> Reply:
-            answer = await self._opened().request(
-                "POST",
-                self.url + path,
-                headers={**self._credited(secret), **(headers or {})},
-                body=_encoded(body),
-                timeout=left,
-                max_bytes=MAX_BYTES,
-            )
-            if answer.status != 200:
-                raise self._failure(answer.status, answer.headers, answer.body, secret)
-            return read(answer.body)
-
-        return await self._attempts(attempt, secret, lambda: False)
-
-    async def stream(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        read: Callable[[bytes], Reply],
         assembler: Callable[[], Assembler],
-        on_text: Callable[[str], None],
+        on_text: Callable[[str], None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Post it and tell each piece of text as it comes. After the first piece nothing is repeated."""
-        secret = await self._secret()
+        """Post a request and return the reply; with ``on_text`` pass each piece of text on as it comes.
+
+        Repeats what the vendor put off or what was never sent, within the time and the attempts there are, but never
+        after a piece of text was passed on.
+        """
+        try:
+            encoded = _json.encode(body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"The conversation holds something that JSON cannot represent: {error}") from None
+        secret = await self._vault.get(self._key) if isinstance(self._key, str) else self._key
+        # A key that was read from a file often ends with a line break, which no header may hold.
+        credential = {} if secret is None else self._header(secret.reveal().strip())
+        accept = {} if on_text is None else {"Accept": "text/event-stream"}
+        all_headers = {**accept, **self._headers, **credential, **(headers or {})}
+        request = _Request(self.url + path, all_headers, encoded, secret)
         told = False
 
         def tell(text: str) -> None:
             nonlocal told
-            if text:
+            if text and on_text is not None:
                 told = True
                 on_text(text)
 
-        async def attempt(left: float) -> Reply:
-            async with self._opened().stream(
-                "POST",
-                self.url + path,
-                headers={"Accept": "text/event-stream", **self._credited(secret), **(headers or {})},
-                body=_encoded(body),
-                timeout=left,
-                max_bytes=MAX_BYTES,
-            ) as answer:
-                if answer.status != 200:
-                    raise self._failure(answer.status, answer.headers, await _some(answer), secret)
-                if "event-stream" in answer.headers.get("Content-Type", ""):
-                    return await self._assembled(answer, assembler(), tell)
-                reply = read(b"".join([chunk async for chunk in answer]))  # a server that does not stream
-                tell(reply.text)
-                return reply
-
-        return await self._attempts(attempt, secret, lambda: told)
+        deadline = self._env.monotonic() + self._timeout
+        number = 0
+        while True:
+            left = max(deadline - self._env.monotonic(), 0.001)
+            try:
+                return await self._attempt(request, assembler(), None if on_text is None else tell, left)
+            except (RateLimited, Unavailable) as error:
+                # Only what the vendor itself put off, or what was never sent: an answer that broke off is paid for.
+                put_off = "status" in error.data and error.data.get("type") != "insufficient_quota"
+                if told or number >= self._retries or not (put_off or not error.sent):
+                    raise
+                if error.retry_after is None:
+                    wait = self._env.jitter(_BACKOFF * 2**number)
+                else:
+                    wait = error.retry_after + self._env.jitter(_BACKOFF)
+                if (error.retry_after or 0.0) > _LONGEST_WAIT or self._env.monotonic() + wait >= deadline:
+                    raise
+            await asyncio.sleep(wait)
+            number += 1
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. It may be used again."""
@@ -192,58 +192,41 @@ class Endpoint:
         if gate is not None:
             await gate.aclose()
 
-    async def _assembled(self, answer: Stream, pieces: Assembler, tell: Callable[[str], None]) -> Reply:
-        parser = SSEParser()
-        async for chunk in answer:
-            for frame in parser.feed(chunk):
-                tell(pieces.feed(frame))
-        if not pieces.ended:
-            raise Unavailable(f"{self.place} broke off in the middle of its answer; ask again.")
-        return pieces.reply()
-
-    async def _attempts(
-        self, attempt: Callable[[float], Awaitable[Reply]], secret: Secret | None, told: Callable[[], bool]
+    async def _attempt(
+        self, request: _Request, assembler: Assembler, tell: Callable[[str], None] | None, left: float
     ) -> Reply:
-        deadline = self._env.monotonic() + self._timeout
-        number = 0
-        while True:
-            try:
-                return await self._attempt(attempt, max(deadline - self._env.monotonic(), 0.001), secret)
-            except (RateLimited, Unavailable) as error:
-                wait = self._wait(error, number)
-                if wait is None or told() or self._env.monotonic() + wait >= deadline:
-                    raise
-            await asyncio.sleep(wait)
-            number += 1
-
-    async def _attempt(self, attempt: Callable[[float], Awaitable[Reply]], left: float, secret: Secret | None) -> Reply:
         try:
-            return await attempt(left)
-        except ToldNo as no:
-            raise self._refused(no.trouble, no.trouble.status, None, secret) from None
+            async with self._get_gate().stream(
+                "POST", request.url, headers=request.headers, body=request.body, timeout=left, max_bytes=MAX_BYTES
+            ) as answer:
+                if answer.status != 200:
+                    found = b""
+                    async for chunk in answer:
+                        found += chunk
+                        if len(found) > _ERROR_BYTES:
+                            break
+                    try:
+                        value = msgspec.json.decode(found)
+                    except (msgspec.DecodeError, RecursionError):
+                        value = {}
+                    given = parse_vendor_error(value.get("error", value) if isinstance(value, dict) else value)
+                    raise self._refusal(given, answer.status, answer.headers, request.secret)
+                if tell is None or not is_event_stream(answer.headers.get("Content-Type")):
+                    reply = assembler.parse(b"".join([chunk async for chunk in answer]))
+                    if tell is not None:  # it was asked to stream, and does not
+                        tell(reply.text)
+                    return reply
+                parser = SSEParser()
+                async for chunk in answer:
+                    for frame in parser.feed(chunk):
+                        tell(assembler.feed(frame))
+                if not assembler.ended:
+                    raise Unavailable(f"{self.place} broke off in the middle of its answer; ask again.")
+                return assembler.reply()
+        except VendorFailure as failure:
+            raise self._refusal(failure.error, failure.error.status, {}, request.secret) from None
 
-    def _wait(self, error: Agent3Error, number: int) -> float | None:
-        """Seconds until the next attempt; None if there is none to make.
-
-        Only what the vendor itself put off, or what never left: an answer that broke off is paid for already.
-        """
-        put_off = "status" in error.data and error.data.get("type") != "insufficient_quota"
-        if number >= self._retries or not (put_off or not error.sent):
-            return None
-        if error.retry_after is None:
-            return self._env.jitter(_BASE * 2**number)
-        return None if error.retry_after > _LONGEST_WAIT else error.retry_after + self._env.jitter(_BASE)
-
-    # --- credentials and connections ---
-
-    async def _secret(self) -> Secret | None:
-        return await self._vault.get(self._key) if isinstance(self._key, str) else self._key
-
-    def _credited(self, secret: Secret | None) -> dict[str, str]:
-        # A key that was read from a file often brings its line end along, which no header may hold.
-        return dict(self._headers) if secret is None else {**self._headers, **self._header(secret.reveal().strip())}
-
-    def _opened(self) -> Gate:
+    def _get_gate(self) -> Gate:
         if self._gate is not None:
             return self._gate
         from agent3.security.outbound import Gate, Policy  # the one place here that loads the HTTP client
@@ -253,19 +236,20 @@ class Endpoint:
             self._gates[loop] = Gate(Policy(allow_hosts=frozenset({self.place}), setting="llm"))
         return self._gates[loop]
 
-    # --- failures ---
-
-    def _failure(self, status: int, headers: Mapping[str, str], body: bytes, secret: Secret | None) -> Agent3Error:
-        """The house's error for an answer with an error status."""
-        return self._refused(_trouble(body), status, _retry_after(headers, self._env.now()), secret)
-
-    def _refused(self, said: Trouble, status: int, after: float | None, secret: Secret | None) -> Agent3Error:
-        words = redact(clean_text(said.message or ""), [secret] if secret else [])[:500]
-        kind, remedy = _meaning(status, said, words)
-        # Of a refused credential the vendor's own words are left out: they like to repeat half of it.
+    def _refusal(
+        self, given: VendorError, status: int, headers: Mapping[str, str], secret: Secret | None
+    ) -> Agent3Error:
+        """Our error for an answer with an error status."""
+        words = redact(clean_text(given.message or ""), [secret] if secret else [])[:500]
+        kind, remedy = _explain(status, given, words)
+        # Of a refused credential the vendor's own words are left out: they tend to repeat half of it.
         quoted = f" It says: {words}" if words and kind is not TargetRefused else ""
+        after = parse_retry_after(headers.get("retry-after"), self._env.now())
+        exact = headers.get("retry-after-ms", "")
+        if exact.replace(".", "", 1).isdecimal():
+            after = float(exact) / 1000
         error = kind(f"{self.place} answered {status}: {remedy}{quoted}", retry_after=after)
-        error.data.update({"status": status, **({"type": said.type} if said.type else {})})
+        error.data.update({"status": status, **({"type": given.type} if given.type else {})})
         return error
 
 
@@ -287,16 +271,16 @@ _STATUS_OF = {
 _TOO_LONG = ("context_length_exceeded", "prompt is too long", "maximum context length", "string_above_max_length")
 
 
-def _meaning(status: int, said: Trouble, words: str) -> tuple[type[Agent3Error], str]:
+def _explain(status: int, given: VendorError, words: str) -> tuple[type[Agent3Error], str]:
     """The error's class, and what to do about it."""
     if status in (401, 403):
-        return TargetRefused, "it does not take the key, or not for this model; check the credential reference."
+        return TargetRefused, "it does not accept the key, or not for this model; check the credential reference."
     if status == 402:
-        return TargetRefused, "the account must be paid for; see its billing page."
+        return TargetRefused, "the account needs credit; see its billing page."
     if status == 429:
-        used_up = "insufficient_quota" in said.words
+        used_up = "insufficient_quota" in given.words
         return RateLimited, "the quota is used up; add credit." if used_up else "too many requests; wait and ask again."
-    if status == 413 or any(one in words or one in said.words for one in _TOO_LONG):
+    if status == 413 or any(phrase in words or phrase in given.words for phrase in _TOO_LONG):
         return TooLarge, "the conversation is too long for it; shorten it or use a larger model."
     if status == 404:
         return NotFound, "no such model or path; check model and base_url."
@@ -304,60 +288,22 @@ def _meaning(status: int, said: Trouble, words: str) -> tuple[type[Agent3Error],
         return Unavailable, "it is overloaded or out of order; ask again later."
     if status < 400:
         return MalformedResponse, "not the answer of a model; check that base_url is the final address."
-    return RequestError, "it does not take this request."
+    return RequestError, "it does not accept this request."
 
 
-def _trouble(body: bytes) -> Trouble:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return Trouble()
-    return trouble_of(value.get("error", value) if isinstance(value, dict) else value)
-
-
-def trouble_of(value: Any) -> Trouble:
-    """What went wrong, from whatever stands under ``error``."""
+def parse_vendor_error(value: Any) -> VendorError:
+    """The error from whatever stands under ``error``."""
     if isinstance(value, str):
-        return Trouble(message=value)
+        return VendorError(message=value)
     try:
-        return msgspec.convert(value, Trouble)
+        return msgspec.convert(value, VendorError)
     except msgspec.ValidationError:
-        return Trouble()
+        return VendorError()
 
 
-def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds, from ``retry-after-ms`` or either form of ``retry-after``."""
-    try:
-        if (exact := headers.get("retry-after-ms")) is not None:
-            return max(float(exact) / 1000, 0.0)
-        if (said := headers.get("retry-after")) is None:
-            return None
-        seconds = float(said) if said.strip()[:1].isdigit() else parsedate_to_datetime(said).timestamp() - now
-    except (ValueError, OverflowError):
-        return None
-    return max(seconds, 0.0) if seconds < 1e9 else None
-
-
-def decoded(body: bytes, kind: type[T], place: str) -> T:
-    """The vendor's JSON as what it should be."""
+def decode(body: bytes, kind: type[T], place: str) -> T:
+    """Decode the vendor's JSON; MalformedResponse if it is not of that kind."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise MalformedResponse(f"{place} answered with something that is no answer of a model: {error}") from None
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    try:
-        return _json.encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"The conversation holds something that JSON cannot carry: {error}") from None
-
-
-async def _some(answer: Stream) -> bytes:
-    """Enough of an error's body to read it."""
-    found = b""
-    async for chunk in answer:
-        found += chunk
-        if len(found) > _ERROR_BYTES:
-            break
-    return found
+        raise MalformedResponse(f"{place} answered with something that is not a model's answer: {error}") from None

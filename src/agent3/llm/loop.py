@@ -1,7 +1,7 @@
-"""The function-calling loop: tools to the model, what it asks for to ``invoke``, results and errors back to it.
+"""The function-calling loop: tools to the model, its calls to ``invoke``, results and errors back to it.
 
-A tool that fails does not end the conversation: the model is told what was wrong in a form it can act on. What ends
-it is an answer without calls, or a cap. The loop knows neither vendors nor where tools live.
+A tool that fails does not end the conversation: the model gets the error in a form it can act on. An answer without
+calls ends it, or a cap. The loop knows neither vendors nor where tools live.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -56,7 +56,7 @@ class LoopEvent(Struct, frozen=True, omit_defaults=True):
 
 
 class Conversation(Struct, frozen=True):
-    """How it went. ``messages`` is the whole of it, fit to be gone on with; ``stopped`` says what ended it."""
+    """The outcome. ``messages`` is the whole conversation, ready to be continued; ``stopped`` says what ended it."""
 
     text: str
     messages: tuple[Message, ...]
@@ -90,22 +90,51 @@ async def run(
     once a cap is reached; calls that were asked for and not run are answered as canceled. A call that failed
     ``max_failures`` times with the same arguments is not run again. Results are cut at ``max_result`` characters.
     ``options`` go to ``llm.complete``. Errors of the model itself are raised; so is SetupError for a ``max_cost``
-    where the price is not known. Cancelling it cancels the calls that run.
+    if the price is not known. Cancelling it cancels the calls that run.
     """
-    caps = _Caps(max_steps, asyncio.get_running_loop().time() + seconds, max_cost, max_tokens_total)
-    hands = _Hands(tools, invoke, parallel, max_failures, max_result, on_event)
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    calls = _CallRunner(tools, invoke, parallel, max_failures, max_result, on_event)
     said: list[Message] = [User(messages)] if isinstance(messages, str) else list(messages)
-    talk = _Talk(llm, tools, said, {**options, "on_text": on_text})
-    while True:
-        reply = await talk.step(caps)
-        if reply is None:
-            return talk.ended("time")
-        hands.tell(LoopEvent("reply", talk.steps, reply=reply))
-        stopped = caps.reached(talk.steps, talk.usage) if reply.calls else "done"
-        if stopped is not None:
-            said += _not_run(reply.calls, stopped)
-            return talk.ended(stopped)
-        said += await hands.answer(reply, talk.steps, caps.deadline)
+    reply = Reply(finish="other")
+    steps, usage = 0, Usage(cost=0.0)
+    stopped: Stopped | None = None
+    while stopped is None:
+        if clock() >= deadline:
+            stopped = "time"
+            break
+        scope = asyncio.timeout_at(deadline)
+        try:
+            async with scope:
+                reply = await llm.complete(tuple(said), tools, on_text=on_text, **options)
+        except TimeoutError:  # the model's own CallTimeout is one as well
+            if not scope.expired():
+                raise
+            stopped = "time"
+            break
+        said.append(reply.message())
+        steps += 1
+        usage += reply.usage
+        calls.report(LoopEvent("reply", steps, reply=reply))
+        if not reply.calls:
+            stopped = "done"
+            break
+        if max_cost is not None and usage.cost is None:
+            raise SetupError("max_cost needs a price: give the model price=Price(input=…, output=…), or leave it out.")
+        if max_cost is not None and (usage.cost or 0.0) >= max_cost:
+            stopped = "cost"
+        elif max_tokens_total is not None and usage.tokens >= max_tokens_total:
+            stopped = "tokens"
+        elif steps >= max_steps:
+            stopped = "steps"
+        elif clock() >= deadline:
+            stopped = "time"
+        if stopped is None:
+            said += await calls.run_all(reply, steps, deadline)
+        else:
+            # Every vendor wants a result for each call, also when the conversation is continued another day.
+            said += [_canceled(call, stopped) for call in reply.calls]
+    return Conversation(reply.text, tuple(said), steps, usage, stopped, reply.finish)
 
 
 def run_sync(
@@ -113,76 +142,20 @@ def run_sync(
 ) -> Conversation:
     """``run`` for synchronous code. ``invoke`` may be a plain function: it runs in a thread, several at once."""
 
-    async def elsewhere(name: str, arguments: dict[str, Any]) -> Any:
+    async def in_thread(name: str, arguments: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(invoke):
             return await invoke(name, arguments)
         result = await asyncio.to_thread(invoke, name, arguments)
         return await result if inspect.isawaitable(result) else result
 
-    return bridge.run(run(llm, messages, tools, elsewhere, **options))
-
-
-class _Caps(Struct, frozen=True):
-    """Where it has to end."""
-
-    steps: int
-    deadline: float
-    cost: float | None
-    tokens: int | None
-
-    def reached(self, steps: int, usage: Usage) -> Stopped | None:
-        """The cap that forbids another step; None if none does."""
-        if self.cost is not None and usage.cost is None:
-            raise SetupError("max_cost needs a price: give the model price=Price(input=…, output=…), or leave it out.")
-        if self.cost is not None and (usage.cost or 0.0) >= self.cost:
-            return "cost"
-        if self.tokens is not None and usage.tokens >= self.tokens:
-            return "tokens"
-        if steps >= self.steps:
-            return "steps"
-        return "time" if asyncio.get_running_loop().time() >= self.deadline else None
-
-
-class _Talk:
-    """The model's side: what was said, and what it used."""
-
-    def __init__(self, llm: LLM, tools: Sequence[Tool], said: list[Message], options: dict[str, Any]):
-        self._llm = llm
-        self._tools = tools
-        self._said = said
-        self._options = options
-        self._last = Reply(finish="other")
-        self.steps = 0
-        self.usage = Usage(cost=0.0)
-
-    async def step(self, caps: _Caps) -> Reply | None:
-        """The next reply; None if there was no time for it."""
-        if asyncio.get_running_loop().time() >= caps.deadline:
-            return None
-        scope = asyncio.timeout_at(caps.deadline)
-        try:
-            async with scope:
-                reply = await self._llm.complete(tuple(self._said), self._tools, **self._options)
-        except TimeoutError:  # the model's own CallTimeout is one as well
-            if scope.expired():
-                return None
-            raise
-        self._last = reply
-        self._said.append(reply.message())
-        self.steps += 1
-        self.usage += reply.usage
-        return reply
-
-    def ended(self, stopped: Stopped) -> Conversation:
-        """The conversation as it is now."""
-        return Conversation(self._last.text, tuple(self._said), self.steps, self.usage, stopped, self._last.finish)
+    return bridge.run(run(llm, messages, tools, in_thread, **options))
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-class _Hands:
-    """What runs the calls, and remembers those that failed."""
+class _CallRunner:
+    """Runs the calls, and remembers those that failed."""
 
     def __init__(
         self,
@@ -203,14 +176,13 @@ class _Hands:
         self._failures: Counter[tuple[str, bytes]] = Counter()
         self._last: dict[tuple[str, bytes], str] = {}
 
-    def tell(self, event: LoopEvent) -> None:
-        """Let the listener hear it."""
+    def report(self, event: LoopEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
 
-    async def answer(self, reply: Reply, step: int, deadline: float) -> list[ToolResult]:
+    async def run_all(self, reply: Reply, step: int, deadline: float) -> list[ToolResult]:
         """A result for each call, in their order. What is not done at the deadline is cancelled and says so."""
-        tasks = [asyncio.ensure_future(self._told(call, reply, step)) for call in reply.calls]
+        tasks = [asyncio.ensure_future(self._run(call, reply, step)) for call in reply.calls]
         try:
             await asyncio.wait(tasks, timeout=max(deadline - asyncio.get_running_loop().time(), 0.0))
             return [
@@ -218,97 +190,72 @@ class _Hands:
                 for task, call in zip(tasks, reply.calls, strict=True)
             ]
         finally:
-            await _stopped(tasks)
+            # Also when this was cancelled: no tool may go on in the background. One that ignores it is left behind.
+            rest = [task for task in tasks if not task.done()]
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest, timeout=_GRACE)
 
-    async def _told(self, call: ToolCall, reply: Reply, step: int) -> ToolResult:
+    async def _run(self, call: ToolCall, reply: Reply, step: int) -> ToolResult:
         async with self._slots:
-            self.tell(LoopEvent("call", step, call=call))
-            result = await self._result(call, reply)
-        self.tell(LoopEvent("result", step, call=call, result=result))
+            self.report(LoopEvent("call", step, call=call))
+            result = await self._answer(call, reply)
+        self.report(LoopEvent("result", step, call=call, result=result))
         return result
 
-    async def _result(self, call: ToolCall, reply: Reply) -> ToolResult:
-        key = (
-            call.name,
-            msgspec.json.encode(call.arguments, order="sorted") if not call.fault else call.fault.encode(),
-        )
+    async def _answer(self, call: ToolCall, reply: Reply) -> ToolResult:
+        written = call.fault.encode() if call.fault else msgspec.json.encode(call.arguments, order="sorted")
+        key = (call.name, written)
         if self._failures[key] >= self._max_failures:
-            return _failure(call, _given_up(self._failures[key], self._last[key]))
+            return _failure(call, _explain_refusal(self._failures[key], self._last[key]))
         try:
-            value = await self._run(call, reply)
-            content, wrong = _content(value, self._max_result)
+            content, failed = _to_content(await self._invoke_tool(call, reply), self._max_result)
         except asyncio.CancelledError:
-            if _is_cancelled():
+            task = asyncio.current_task()
+            if task is not None and task.cancelling() > 0:
                 raise
-            content, wrong = _json(explained(Canceled("The tool was cancelled from within."))), True
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is the model's to hear of
-            content, wrong = _bounded(_json(explained(error)), self._max_result), True
-        if wrong:
+            # Not this task was cancelled, but something that the tool waited for.
+            content, failed = _json(explain(Canceled("The tool was cancelled from within."))), True
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises goes to the model
+            content, failed = _cut(_json(explain(error)), self._max_result), True
+        if failed:
             self._failures[key] += 1
             self._last[key] = plain(content)
-        return ToolResult(call.id, call.name, content, wrong)
+        return ToolResult(call.id, call.name, content, failed)
 
-    async def _run(self, call: ToolCall, reply: Reply) -> Any:
+    async def _invoke_tool(self, call: ToolCall, reply: Reply) -> Any:
         tool = self._tools.get(call.name)
         if tool is None:
-            raise self._unknown(call.name)
+            near = nearest(call.name, self._tools)
+            known = ", ".join(list(self._tools)[:20]) or "none"
+            hint = f"Did you mean {near!r}?" if near else f"There are: {known}."
+            data = {"nearest": [near]} if near else None
+            raise CapabilityNotFound(f"There is no tool {call.name[:100]!r}. {hint}", data=data)
         if call.fault:
-            cut = (
-                " It was cut off: the answer reached its largest number of tokens." if reply.finish == "length" else ""
-            )
-            raise ParseError(f"{call.fault}{cut}")
-        schema = self._schema(tool)
+            limit = " It was cut off: the answer reached its largest number of tokens."
+            raise ParseError(f"{call.fault}{limit if reply.finish == 'length' else ''}")
+        if tool.name not in self._schemas:
+            try:
+                self._schemas[tool.name] = compile(tool.input_schema)
+            except Agent3Error:
+                self._schemas[tool.name] = None  # it cannot be compiled: ``invoke`` has to check the arguments
+        schema = self._schemas[tool.name]
         if schema is not None:
             schema.check(call.arguments)
         result = self._invoke(call.name, call.arguments)
         return await result if inspect.isawaitable(result) else result
 
-    def _unknown(self, name: str) -> CapabilityNotFound:
-        near = nearest(name, self._tools)
-        known = ", ".join(list(self._tools)[:20]) or "none"
-        hint = f"Did you mean {near!r}?" if near else f"There are: {known}."
-        data = {"nearest": [near]} if near else None
-        return CapabilityNotFound(f"There is no tool {name[:100]!r}. {hint}", data=data)
-
-    def _schema(self, tool: Tool) -> Schema | None:
-        """The tool's schema, compiled once; None for one that cannot be, which is left to whoever runs the call."""
-        if tool.name not in self._schemas:
-            try:
-                self._schemas[tool.name] = compile(tool.input_schema)
-            except Agent3Error:
-                self._schemas[tool.name] = None
-        return self._schemas[tool.name]
-
-
-def _is_cancelled() -> bool:
-    """Whether it is this task that was cancelled, and not something it waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _stopped(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs, and wait a little for it."""
-    rest = [task for task in tasks if not task.done()]
-    for task in rest:
-        task.cancel()
-    if rest:
-        await asyncio.wait(rest, timeout=_GRACE)
-
-
-def _not_run(calls: Sequence[ToolCall], stopped: Stopped) -> list[ToolResult]:
-    # Every vendor wants a result for each call, also when the conversation is taken up again another day.
-    return [_canceled(call, stopped) for call in calls]
-
 
 def _canceled(call: ToolCall, stopped: Stopped) -> ToolResult:
-    return _failure(call, explained(Canceled(f"It was not finished: the conversation reached its cap ({stopped}).")))
+    return _failure(call, explain(Canceled(f"It was not finished: the conversation reached its cap ({stopped}).")))
 
 
-def _failure(call: ToolCall, told: Mapping[str, Any]) -> ToolResult:
-    return ToolResult(call.id, call.name, _json(told), error=True)
+def _failure(call: ToolCall, explanation: Mapping[str, Any]) -> ToolResult:
+    return ToolResult(call.id, call.name, _json(explanation), error=True)
 
 
-# --- what the model is told -------------------------------------------------------------------------------------------
+# --- what the model gets to see ---------------------------------------------------------------------------------------
 
 _HINTS = {
     "parse_error": "Write the arguments as one JSON object and call again.",
@@ -327,96 +274,92 @@ _HINTS = {
 }
 
 
-def explained(error: Exception) -> dict[str, Any]:
-    """An error as a model can use it: code, message, whether to repeat it, each fault, and what to do next."""
+def explain(error: Exception) -> dict[str, Any]:
+    """An error as a model can use it: code, message, whether to retry, each fault, and what to do next."""
     if not isinstance(error, Agent3Error):
         error = TargetError(f"The tool failed with {type(error).__name__}: {str(error)[:500]}")
-    return {"error": _hinted(error.to_dict())}
+    return {"error": _add_hint(error.to_dict())}
 
 
-def _hinted(told: dict[str, Any]) -> dict[str, Any]:
-    """The machine form of an error, its faults and nearest names drawn up, and a hint if there is one."""
-    told = {**{key: value for key, value in told.items() if key != "data"}, **told.get("data", {})}
-    hint = _HINTS.get(str(told.get("code")))
-    if hint is None and told.get("retryable"):
+def _add_hint(error: dict[str, Any]) -> dict[str, Any]:
+    """The machine form of an error, with the fields of its ``data`` beside the others, and a hint if there is one."""
+    flat = {**{key: value for key, value in error.items() if key != "data"}, **error.get("data", {})}
+    hint = _HINTS.get(str(flat.get("code")))
+    if hint is None and flat.get("retryable"):
         hint = "It may succeed if you call it again."
-    return {**told, "hint": hint} if hint else told
+    return {**flat, "hint": hint} if hint else flat
 
 
-def _given_up(times: int, last: str) -> dict[str, Any]:
+def _explain_refusal(times: int, last: str) -> dict[str, Any]:
+    """What is answered instead of running a call that failed too often."""
     try:
-        told = dict(msgspec.json.decode(last)["error"])
+        error = dict(msgspec.json.decode(last)["error"])
     except (msgspec.DecodeError, LookupError, TypeError, ValueError):
-        told = {"code": TargetError.code, "message": last[:500]}
-    message = f"Not run again: this same call failed {times} times. The last time: {told.get('message', '')}"
+        error = {"code": TargetError.code, "message": last[:500]}
+    message = f"Not run again: this same call failed {times} times. The last time: {error.get('message', '')}"
     hint = "Change the arguments, use another tool, or say what does not work."
-    return {"error": {**told, "message": message, "retryable": False, "hint": hint}}
+    return {"error": {**error, "message": message, "retryable": False, "hint": hint}}
 
 
-def _content(value: Any, limit: int) -> tuple[Content, bool]:
+_FAILED_FIELDS = ("code", "message", "retryable", "retry_after", "data")
+
+
+def _to_content(value: Any, limit: int) -> tuple[Content, bool]:
     """What a tool returned as the content of its result, and whether it is a failure."""
     match value:
         case Done(parts=parts):
-            return _of_parts(parts, limit), False
+            if not any(_is_image(part) for part in parts):
+                plain_value = value_of(parts)
+                return _cut(plain_value if isinstance(plain_value, str) else _json(plain_value), limit), False
+            pieces: list[Text | Image] = []
+            for part in parts:
+                if part.raw is not None and _is_image(part):
+                    pieces.append(Image(part.raw, media_type=part.media_type or "image/png"))
+                elif part.text is not None:
+                    pieces.append(Text(part.text))
+                else:
+                    pieces.append(Text(_json(part.data if part.data is not UNSET else msgspec.to_builtins(part))))
+            return _cut_texts(tuple(pieces), limit), False
         case Failed():
-            told = {key: item for key in _SHOWN if (item := getattr(value, key)) not in (None, {})}
-            return _bounded(_json({"error": _hinted(told)}), limit), True
+            error = {key: item for key in _FAILED_FIELDS if (item := getattr(value, key)) not in (None, {})}
+            return _cut(_json({"error": _add_hint(error)}), limit), True
         case Needs():
-            asked = {"code": "needs_input", "questions": [one.text for one in value.questions], "job": value.job}
-            return _bounded(_json({"error": _hinted(asked)}), limit), True
+            questions = [question.text for question in value.questions]
+            error = {"code": "needs_input", "questions": questions, "job": value.job}
+            return _cut(_json({"error": _add_hint(error)}), limit), True
         case Working():
-            return _bounded(_json({"status": "working", "job": value.job, "text": value.text}), limit), False
+            return _cut(_json({"status": "working", "job": value.job, "text": value.text}), limit), False
         case Text() | Image():
-            return _fitted((value,), limit), False
-        case tuple() if value and all(isinstance(one, (Text, Image)) for one in value):
-            return _fitted(value, limit), False
-    return _bounded(value if isinstance(value, str) else _json(value), limit), _says_error(value)
+            return _cut_texts((value,), limit), False
+        case tuple() if value and all(isinstance(part, (Text, Image)) for part in value):
+            return _cut_texts(value, limit), False
+    # The documented client reports a failed tool as {"status": "error", "error": …}.
+    failed = isinstance(value, dict) and value.get("status") == "error" and "error" in value
+    return _cut(value if isinstance(value, str) else _json(value), limit), failed
 
 
-_SHOWN = ("code", "message", "retryable", "retry_after", "data")
+def _is_image(part: Part) -> bool:
+    return part.raw is not None and (part.media_type or "").startswith("image/")
 
 
-def _says_error(value: Any) -> bool:
-    """The form in which the documented client tells of a tool that failed."""
-    return isinstance(value, dict) and value.get("status") == "error" and "error" in value
+def _cut_texts(content: tuple[Text | Image, ...], limit: int) -> Content:
+    return tuple(Text(_cut(part.text, limit)) if isinstance(part, Text) else part for part in content)
 
 
-def _of_parts(parts: tuple[Part, ...], limit: int) -> Content:
-    pictures = [one for one in parts if one.raw is not None and (one.media_type or "").startswith("image/")]
-    if not pictures:
-        value = value_of(parts)
-        return _bounded(value if isinstance(value, str) else _json(value), limit)
-    shown = tuple(_piece(one) for one in parts)
-    return _fitted(shown, limit)
-
-
-def _piece(part: Part) -> Text | Image:
-    if part.raw is not None and (part.media_type or "").startswith("image/"):
-        return Image(part.raw, media_type=part.media_type or "image/png")
-    if part.text is not None:
-        return Text(part.text)
-    return Text(_json(part.data if part.data is not UNSET else msgspec.to_builtins(part)))
-
-
-def _fitted(content: tuple[Text | Image, ...], limit: int) -> Content:
-    return tuple(Text(_bounded(one.text, limit)) if isinstance(one, Text) else one for one in content)
-
-
-def _bounded(text: str, limit: int) -> str:
-    cut = text[:limit].encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
+def _cut(text: str, limit: int) -> str:
+    cut = text[:limit].encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
     if len(text) <= limit:
         return cut
     return f"{cut}\n[Cut: {len(text) - limit} more characters. Ask for less, or for a part of it.]"
 
 
 def _json(value: Any) -> str:
+    def to_json(other: Any) -> Any:
+        """What is not JSON by itself: pydantic models as their fields, anything else as its text."""
+        dump = getattr(other, "model_dump", None)
+        return dump(mode="json") if callable(dump) else str(other)
+
     try:
-        return msgspec.json.encode(value, enc_hook=_plainly).decode()
+        return msgspec.json.encode(value, enc_hook=to_json).decode()
     except (TypeError, ValueError, RecursionError):
         return str(value)
-
-
-def _plainly(value: Any) -> Any:
-    """What is no JSON by itself: pydantic models as their fields, the rest as its text."""
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) else str(value)

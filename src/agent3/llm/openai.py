@@ -1,24 +1,23 @@
 """The adapter for OpenAI's Chat Completions and everything that speaks it: Azure, Ollama, vLLM, OpenRouter.
 
-The servers differ in small ways, and each tolerance here is for one that does so: usage in a last chunk without
-choices, arguments as an object, calls without ids or all with the index 0, errors inside an answer of status 200.
+The servers differ in small ways, and each tolerance here is for one of them: usage in a last chunk without choices,
+arguments as an object, calls without ids or all with the index 0, errors inside an answer of status 200.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from agent3 import bridge
 from agent3.errors import MalformedResponse
 from agent3.identity.secrets import Secret, Vault
 from agent3.jsonrpc import Frame
-from agent3.llm.endpoint import Endpoint, ToldNo, decoded, trouble_of
+from agent3.llm.endpoint import VendorFailure, decode, parse_vendor_error
 from agent3.llm.port import (
     Assistant,
     Finish,
@@ -32,21 +31,22 @@ from agent3.llm.port import (
     ToolResult,
     Usage,
     User,
+    parse_tool_calls,
     plain,
-    tool_calls,
 )
-from agent3.llm.tools import Names, parameters, shortened
+from agent3.llm.tools import Names, encode_parameters, shorten
+from agent3.llm.vendor import GrowingReply, VendorModel
 
 if TYPE_CHECKING:
     from agent3.security.outbound import Gate
 
 __all__ = ["OpenAICompatible"]
 
-_DESCRIPTION = 1024
+_LONGEST_DESCRIPTION = 1024
 """Characters; OpenAI refuses the whole request for one more."""
 
 
-class OpenAICompatible:
+class OpenAICompatible(VendorModel):
     """An ``LLM`` behind an address that speaks Chat Completions.
 
     ``base_url`` ends where ``/chat/completions`` begins: ``https://api.openai.com/v1``, ``http://localhost:11434/v1``.
@@ -72,22 +72,29 @@ class OpenAICompatible:
         vault: Vault | None = None,
         gate: Gate | None = None,
     ):
-        self.model = model
-        self.price = price
-        self._options = dict(options or {})
-        self._portable = portable_schemas
-        self._azure = api_version is not None
-        self._path = _azure_path(base_url, model, api_version) if api_version is not None else "/chat/completions"
-        self._endpoint = Endpoint(
+        azure = api_version is not None
+        super().__init__(
+            model,
             base_url,
             key=key,
-            header=_api_key if self._azure else _bearer,
-            headers=headers or {},
+            header=lambda secret: {"api-key": secret} if azure else {"Authorization": f"Bearer {secret}"},
+            price=price,
+            options=options,
+            headers=headers,
             timeout=timeout,
             retries=retries,
             vault=vault,
             gate=gate,
         )
+        self._portable = portable_schemas
+        # OpenAI's reasoning models refuse max_tokens; most of the others know nothing else.
+        modern = azure or urlsplit(base_url).hostname == "api.openai.com"
+        self._limit = "max_completion_tokens" if modern else "max_tokens"
+        self._path = "/chat/completions"
+        if api_version is not None:
+            self._path += f"?api-version={quote(api_version, safe='')}"
+            if "/openai/deployments/" not in base_url:
+                self._path = f"/openai/deployments/{quote(model, safe='')}{self._path}"
 
     async def complete(
         self,
@@ -99,143 +106,86 @@ class OpenAICompatible:
         stop: Sequence[str] | None = None,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """One answer; see ``LLM.complete``."""
+        """One reply; see ``LLM.complete``."""
         names = Names.of(tools, messages)
-        body: dict[str, Any] = {"model": self.model, "messages": _messages(messages, names)}
+        body: dict[str, Any] = {"model": self.model, "messages": _encode_messages(messages, names)}
         if tools:
-            body["tools"] = [self._tool(tool, names) for tool in tools]
-        body |= _given({self._limit: max_tokens, "temperature": temperature, "stop": list(stop or ()) or None})
+            body["tools"] = [_encode_tool(tool, names, portable=self._portable) for tool in tools]
+        limits = {self._limit: max_tokens, "temperature": temperature, "stop": list(stop or ()) or None}
+        body |= {key: value for key, value in limits.items() if value is not None}
         body |= self._options
-
-        def read(answer: bytes) -> Reply:
-            return self._read(answer, names)
-
-        if on_text is None:
-            return await self._endpoint.send(self._path, body, read)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-        pieces = _Pieces.factory(self._endpoint.place, names, self.price)
-        return await self._endpoint.stream(self._path, body, read, pieces, on_text)
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        await self._endpoint.aclose()
-
-    def close(self) -> None:
-        """Close the connections that synchronous calls opened."""
-        bridge.run(self.aclose())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model!r} at {self._endpoint.place})"
-
-    @property
-    def _limit(self) -> str:
-        # OpenAI's reasoning models refuse max_tokens; most of the others know nothing else.
-        host = urlsplit(self._endpoint.url).hostname
-        return "max_completion_tokens" if self._azure or host == "api.openai.com" else "max_tokens"
-
-    def _tool(self, tool: Tool, names: Names) -> dict[str, Any]:
-        function: dict[str, Any] = {
-            "name": names.wire(tool.name),
-            "parameters": parameters(tool, text=_DESCRIPTION, portable=self._portable),
-        }
-        if tool.description:
-            function["description"] = shortened(tool.description, _DESCRIPTION)
-        return {"type": "function", "function": function}
-
-    def _read(self, answer: bytes, names: Names) -> Reply:
-        place = self._endpoint.place
-        whole = _checked(decoded(answer, _Answer, place))
-        if not whole.choices or whole.choices[0].message is None:
-            raise MalformedResponse(f"{place} answered without a choice; check that it speaks Chat Completions.")
-        pieces = _Pieces(place, names, self.price)
-        pieces.take(whole)
-        return pieces.reply()
+        if on_text is not None:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return await self._endpoint.post(
+            self._path, body, lambda: _Reply(self._endpoint.place, names, self.price), on_text
+        )
 
 
-def _bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
+# --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-def _api_key(key: str) -> dict[str, str]:
-    return {"api-key": key}
+def _encode_tool(tool: Tool, names: Names, *, portable: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": names.wire(tool.name),
+        "parameters": encode_parameters(tool, longest=_LONGEST_DESCRIPTION, portable=portable),
+    }
+    if tool.description:
+        function["description"] = shorten(tool.description, _LONGEST_DESCRIPTION)
+    return {"type": "function", "function": function}
 
 
-def _azure_path(base_url: str, deployment: str, version: str) -> str:
-    there = "/openai/deployments/" in base_url
-    path = "" if there else f"/openai/deployments/{quote(deployment, safe='')}"
-    return f"{path}/chat/completions?api-version={quote(version, safe='')}"
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-# --- what is sent -----------------------------------------------------------------------------------------------------
-
-
-def _messages(messages: Sequence[Message], names: Names) -> list[dict[str, Any]]:
-    sent: list[dict[str, Any]] = []
+def _encode_messages(messages: Sequence[Message], names: Names) -> list[dict[str, Any]]:
+    encoded: list[dict[str, Any]] = []
     pictures: list[Image] = []
+
+    def show_pictures() -> None:
+        # A message of the role "tool" may hold text only, so the pictures of tools follow in the user's name.
+        if pictures:
+            text = {"type": "text", "text": "Pictures of the tools:"}
+            encoded.append({"role": "user", "content": [text, *map(_encode_part, pictures)]})
+            pictures.clear()
+
     for message in messages:
-        if pictures and not isinstance(message, ToolResult):
-            sent.append(_shown(pictures))
-            pictures = []
-        if isinstance(message, ToolResult):
-            pictures += _images(message)
-        sent.append(_message(message, names))
-    return [*sent, _shown(pictures)] if pictures else sent
+        if not isinstance(message, ToolResult):
+            show_pictures()
+        match message:
+            case System(text):
+                encoded.append({"role": "system", "content": text})
+            case User(content):
+                parts: Any = content if isinstance(content, str) else [*map(_encode_part, content)]
+                encoded.append({"role": "user", "content": parts})
+            case ToolResult(call, _, content):
+                images = [] if isinstance(content, str) else [part for part in content if isinstance(part, Image)]
+                pictures += images
+                lines = [plain(content), "[The picture follows.]" if images else ""]
+                encoded.append({"role": "tool", "tool_call_id": call, "content": "\n".join(filter(None, lines))})
+            case Assistant(text, calls):
+                said: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+                if calls:
+                    said["tool_calls"] = [
+                        {
+                            "id": asked.id,
+                            "type": "function",
+                            "function": {
+                                "name": names.wire(asked.name),
+                                "arguments": msgspec.json.encode(asked.arguments).decode(),
+                            },
+                        }
+                        for asked in calls
+                    ]
+                encoded.append(said)
+    show_pictures()
+    return encoded
 
 
-def _message(message: Message, names: Names) -> dict[str, Any]:
-    match message:
-        case System(text):
-            return {"role": "system", "content": text}
-        case User(content):
-            return {"role": "user", "content": content if isinstance(content, str) else [*map(_part, content)]}
-        case ToolResult(call, _, content):
-            note = "[The picture follows.]" if _images(message) else ""
-            return {"role": "tool", "tool_call_id": call, "content": "\n".join(filter(None, [plain(content), note]))}
-        case Assistant():
-            return _assistant(message, names)
-
-
-def _assistant(message: Assistant, names: Names) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
-    if message.calls:
-        said["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": names.wire(call.name), "arguments": msgspec.json.encode(call.arguments).decode()},
-            }
-            for call in message.calls
-        ]
-    return said
-
-
-def _images(message: ToolResult) -> list[Image]:
-    return [] if isinstance(message.content, str) else [one for one in message.content if isinstance(one, Image)]
-
-
-def _shown(pictures: Sequence[Image]) -> dict[str, Any]:
-    """Pictures of tools, in the mouth of the user: a message of the role ``tool`` may hold text only."""
-    return {"role": "user", "content": [{"type": "text", "text": "Pictures of the tools:"}, *map(_part, pictures)]}
-
-
-def _part(part: Text | Image) -> dict[str, Any]:
+def _encode_part(part: Text | Image) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     url = part.url or f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-# --- what comes back --------------------------------------------------------------------------------------------------
+# --- decoding ---------------------------------------------------------------------------------------------------------
 
 
 class _Function(Struct):
@@ -281,12 +231,6 @@ class _Answer(Struct):
     error: Any = None
 
 
-def _checked(answer: _Answer) -> _Answer:
-    if answer.error is not None:
-        raise ToldNo(trouble_of(answer.error))
-    return answer
-
-
 _FINISH: dict[str, Finish] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
@@ -296,92 +240,82 @@ _FINISH: dict[str, Finish] = {
 }
 
 
-class _Pieces:
+class _Reply(GrowingReply):
     """The reply so far."""
 
     def __init__(self, place: str, names: Names, price: Price | None):
-        self.ended = False
-        self._place = place
-        self._names = names
-        self._price = price
+        super().__init__(place, names, price)
         self._text: list[str] = []
         self._calls: list[_Call] = []
         self._usage = Usage()
-        self._finish: str | None = None
         self._refused = False
-        self._model = ""
 
-    @classmethod
-    def factory(cls, place: str, names: Names, price: Price | None) -> Callable[[], _Pieces]:
-        return lambda: cls(place, names, price)
+    def parse(self, body: bytes) -> Reply:
+        answer = decode(body, _Answer, self._place)
+        self._take(answer)
+        if not answer.choices or answer.choices[0].message is None:
+            raise MalformedResponse(f"{self._place} answered without a choice; check that it speaks Chat Completions.")
+        return self.reply()
 
     def feed(self, frame: Frame) -> str:
         if frame.data.strip() == b"[DONE]":
             self.ended = True
             return ""
-        return self.take(_checked(decoded(frame.data, _Answer, self._place))) if frame.data else ""
+        return self._take(decode(frame.data, _Answer, self._place)) if frame.data else ""
 
-    def take(self, answer: _Answer) -> str:
-        """Add an answer or a chunk; the text in it."""
+    def _take(self, answer: _Answer) -> str:
+        """Add a whole answer or a chunk; return the text in it."""
+        if answer.error is not None:
+            raise VendorFailure(parse_vendor_error(answer.error))
         self._model = answer.model or self._model
-        if answer.usage is not None:
-            self._usage = _counted(answer.usage)
-        return "".join([self._choice(choice) for choice in (answer.choices or ())[:1]])
-
-    def _choice(self, choice: _Choice) -> str:
+        if (usage := answer.usage) is not None:
+            cached = (usage.prompt_tokens_details.cached_tokens or 0) if usage.prompt_tokens_details else 0
+            self._usage = Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached, usage.cost)
+        if not answer.choices:
+            return ""
+        choice = answer.choices[0]
         if choice.finish_reason:
             self._finish = choice.finish_reason
             self.ended = True  # not every server says [DONE]
         said = choice.delta or choice.message
         if said is None:
             return ""
-        for call in said.tool_calls or ():
-            self._add(call)
+        for piece in said.tool_calls or ():
+            self._add_call(piece)
         self._refused = self._refused or bool(said.refusal)
-        text = _text_of(said.content) or (said.refusal or "")
+        text = said.content if isinstance(said.content, str) else ""
+        if isinstance(said.content, list):  # some servers answer in parts
+            parts = [part for part in said.content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            text = "".join(part["text"] for part in parts)
+        text = text or said.refusal or ""
         self._text.append(text)
         return text
 
-    def _add(self, piece: _Call) -> None:
-        call = self._same(piece)
-        if call is None:
+    def _add_call(self, piece: _Call) -> None:
+        # A piece continues the last call of its index. An id of its own begins another one, whatever the index says.
+        fits: Iterable[_Call] = reversed(self._calls)
+        if piece.index is not None:
+            fits = (call for call in fits if call.index == piece.index)
+        call = next(iter(fits), None)
+        if call is None or (piece.id and piece.id != call.id):
             self._calls.append(_Call(piece.index, piece.id, piece.function or _Function()))
             return
         function, more = call.function, piece.function
         if function is None or more is None:
             return
+        # The name comes once, usually in the first piece; the arguments come in pieces of JSON text.
         function.name = function.name or more.name
         if isinstance(more.arguments, str):
             function.arguments = (function.arguments or "") + more.arguments
 
-    def _same(self, piece: _Call) -> _Call | None:
-        """The call that this piece continues. An id of its own begins another one, whatever its index says."""
-        fits: Iterable[_Call] = reversed(self._calls)
-        if piece.index is not None:
-            fits = (call for call in fits if call.index == piece.index)
-        found = next(iter(fits), None)
-        return None if found is None or (piece.id and piece.id != found.id) else found
-
     def reply(self) -> Reply:
-        calls = tool_calls([self._asked(call) for call in self._calls])
+        functions = [(call.id or "", call.function or _Function()) for call in self._calls]
+        calls = parse_tool_calls(
+            [(key, self._names.real(function.name or ""), function.arguments) for key, function in functions]
+        )
         finish = _FINISH.get(self._finish or "stop", "other")
         if self._refused:
             finish = "refused"
         elif calls and finish == "stop":  # some servers end a turn of calls with "stop"
             finish = "tool_calls"
-        return Reply("".join(self._text), calls, self._usage.priced(self._price), finish, self._model)
-
-    def _asked(self, call: _Call) -> tuple[str, str, Any]:
-        function = call.function or _Function()
-        return call.id or "", self._names.real(function.name or ""), function.arguments
-
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, list):  # some servers answer in parts
-        return "".join(one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str))
-    return content if isinstance(content, str) else ""
-
-
-def _counted(usage: _Usage) -> Usage:
-    cached = (usage.prompt_tokens_details.cached_tokens or 0) if usage.prompt_tokens_details else 0
-    return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached, usage.cost)
+        return Reply("".join(self._text), calls, self._usage.with_cost(self._price), finish, self._model)

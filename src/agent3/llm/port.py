@@ -1,6 +1,6 @@
-"""What is said to a model and what it says back, and the one method that a model has.
+"""The port to a language model: messages, replies, and the one method that a model has.
 
-Data only: no vendor's spelling, no network. A second model is a second class with ``complete``.
+Data only: no vendor's wire format, no network. Another model is another class with ``complete``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
     "Usage",
     "User",
     "complete_sync",
+    "parse_tool_calls",
     "plain",
-    "tool_calls",
 ]
 
 Finish: TypeAlias = Literal["stop", "tool_calls", "length", "refused", "other"]
-"""Why a model ended: it was done, it wants tools, it ran out of tokens, it will not, or none of these."""
+"""Why a model stopped: it was done, it wants tools, it ran out of tokens, it refused, or another reason."""
 
 
 class Text(Struct, frozen=True, tag="text"):
@@ -46,7 +46,7 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """A picture: its bytes, or the address it can be fetched from."""
+    """A picture: its bytes, or the URL it can be fetched from."""
 
     data: bytes = b""
     url: str = ""
@@ -57,7 +57,7 @@ Content: TypeAlias = str | tuple[Text | Image, ...]
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):
-    """What the model asks for. ``fault`` says why its arguments could not be read; ``arguments`` is then empty."""
+    """A call that the model asks for. ``fault`` says why its arguments could not be read; they are then empty."""
 
     id: str
     name: str
@@ -66,19 +66,19 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
 
 
 class System(Struct, frozen=True, tag="system"):
-    """Instructions that stand above the conversation."""
+    """Instructions above the conversation."""
 
     text: str
 
 
 class User(Struct, frozen=True, tag="user"):
-    """What the person says or shows."""
+    """What the user says or shows."""
 
     content: Content
 
 
 class Assistant(Struct, frozen=True, tag="assistant", omit_defaults=True):
-    """What the model said. ``kept`` is what its vendor wants to see again unread, such as signed thoughts."""
+    """What the model said. ``kept`` is what its vendor wants back unchanged, such as signed thoughts."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -98,7 +98,7 @@ Message: TypeAlias = System | User | Assistant | ToolResult
 
 
 class Tool(Struct, frozen=True, omit_defaults=True):
-    """Something the model may ask for. Any name will do: what a vendor cannot spell is mapped there and back."""
+    """Something the model may call. Any name will do: a name that a vendor does not allow is mapped there and back."""
 
     name: str
     description: str = ""
@@ -106,7 +106,7 @@ class Tool(Struct, frozen=True, omit_defaults=True):
 
 
 class Price(Struct, frozen=True, omit_defaults=True):
-    """US dollars per million tokens. ``cached`` is for input that the vendor had kept; without it, that of input."""
+    """US dollars per million tokens. ``cached`` is for input from the vendor's cache; by default that of ``input``."""
 
     input: float
     output: float
@@ -114,13 +114,13 @@ class Price(Struct, frozen=True, omit_defaults=True):
 
     def of(self, usage: Usage) -> float:
         """What the tokens cost."""
-        kept = self.input if self.cached is None else self.cached
+        cached = self.input if self.cached is None else self.cached
         fresh = usage.input - usage.cached
-        return (fresh * self.input + usage.cached * kept + usage.output * self.output) / 1_000_000
+        return (fresh * self.input + usage.cached * cached + usage.output * self.output) / 1_000_000
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Tokens in and out; ``cached`` is part of ``input``. ``cost`` is None where nobody knows the price."""
+    """Tokens in and out; ``cached`` is part of ``input``. ``cost`` is None if the price is unknown."""
 
     input: int = 0
     output: int = 0
@@ -133,12 +133,12 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         return self.input + self.output
 
     def __add__(self, other: Usage) -> Usage:
-        # An unknown cost makes the sum unknown: a cap that counts only what it knows is no cap.
+        # An unknown cost makes the sum unknown: a cap that counts only known costs would be none.
         cost = None if self.cost is None or other.cost is None else self.cost + other.cost
         return Usage(self.input + other.input, self.output + other.output, self.cached + other.cached, cost)
 
-    def priced(self, price: Price | None) -> Usage:
-        """With its cost, unless the vendor told one or there is no price."""
+    def with_cost(self, price: Price | None) -> Usage:
+        """With its cost, unless the vendor gave one or there is no price."""
         if self.cost is not None or price is None:
             return self
         return msgspec.structs.replace(self, cost=price.of(self))
@@ -155,7 +155,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     kept: tuple[dict[str, Any], ...] = ()
 
     def message(self) -> Assistant:
-        """The reply as a message of the conversation that goes on."""
+        """The reply as a message of the conversation."""
         return Assistant(self.text, self.calls, self.kept)
 
 
@@ -172,10 +172,10 @@ class LLM(Protocol):
         stop: Sequence[str] | None = None,
         on_text: Callable[[str], None] | None = None,
     ) -> Reply:
-        """One answer. With ``on_text`` it is streamed, and each piece of text is told as it comes.
+        """One reply. With ``on_text`` it is streamed, and ``on_text`` gets each piece of text as it comes.
 
         Raises TargetRefused (its authentication said no), RateLimited, Unavailable, CallTimeout, MalformedResponse,
-        RequestError or one below it (the request is wrong), SetupError. What has told text is never asked again.
+        RequestError or a subclass (the request is wrong), SetupError. After the first text nothing is retried.
         """
         ...
 
@@ -189,51 +189,37 @@ def plain(content: Content) -> str:
     """The text of some content, without the pictures."""
     if isinstance(content, str):
         return content
-    return "\n".join(one.text for one in content if isinstance(one, Text))
+    return "\n".join(part.text for part in content if isinstance(part, Text))
 
 
-# --- what models write where arguments should stand -------------------------------------------------------------------
-
-
-def tool_calls(asked: Sequence[tuple[str, str, Any]]) -> tuple[ToolCall, ...]:
-    """Calls from ids, names and arguments as a vendor sent them. Ids that are missing or there twice are made."""
+def parse_tool_calls(given: Sequence[tuple[str, str, Any]]) -> tuple[ToolCall, ...]:
+    """Calls from ids, names and arguments as a vendor sent them; ids that are missing or repeated are made up."""
     seen: set[str] = set()
-    found: list[ToolCall] = []
-    for number, (key, name, written) in enumerate(asked):
+    calls: list[ToolCall] = []
+    for number, (key, name, written) in enumerate(given):
         if not key or key in seen:
             key = f"call_{number}_{key}"[:40]
         seen.add(key)
-        arguments, fault = _arguments(written)
-        found.append(ToolCall(key, name, arguments, fault))
-    return tuple(found)
+        try:
+            # No arguments come as nothing, "" or null; some servers send the object itself, or JSON within JSON.
+            arguments = written
+            for _ in range(2):
+                if isinstance(arguments, str):
+                    arguments = msgspec.json.decode(arguments) if arguments.strip() else {}
+            arguments = {} if arguments is None else arguments
+            check_shape(arguments, what="arguments")
+            fault = ""
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            arguments, fault = {}, f"The arguments are not valid JSON ({error}): {_excerpt(written)}"
+        except Agent3Error as error:
+            arguments, fault = {}, error.message
+        if not isinstance(arguments, dict):
+            kind = {list: "an array", str: "a string", bool: "a boolean"}.get(type(arguments), "a number")
+            arguments, fault = {}, f"The arguments are {kind}, not an object: {_excerpt(written)}"
+        calls.append(ToolCall(key, name, arguments, fault))
+    return tuple(calls)
 
 
-def _arguments(written: Any) -> tuple[dict[str, Any], str]:
-    try:
-        value = _decoded(written)
-        check_shape(value, what="arguments")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return {}, f"The arguments are not valid JSON ({error}): {_shown(written)}"
-    except Agent3Error as error:
-        return {}, error.message
-    if not isinstance(value, dict):
-        return {}, f"The arguments are {_kind(value)}, not an object: {_shown(written)}"
-    return value, ""
-
-
-def _decoded(written: Any) -> Any:
-    # No arguments come as nothing, as "" or as null; some servers send the object itself, or JSON within JSON.
-    for _ in range(2):
-        if not isinstance(written, str):
-            break
-        written = msgspec.json.decode(written) if written.strip() else {}
-    return {} if written is None else written
-
-
-def _kind(value: Any) -> str:
-    return {list: "an array", str: "a text", bool: "a boolean"}.get(type(value), "a number")
-
-
-def _shown(written: Any) -> str:
+def _excerpt(written: Any) -> str:
     text = str(written)
     return text if len(text) <= 200 else f"{text[:200]}… ({len(text)} characters)"

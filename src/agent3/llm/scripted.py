@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests of whatever uses a model."""
+"""A model with a script: for tests of code that uses a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Asked", "Line", "Scripted"]
 
 
 class Asked(Struct, frozen=True):
-    """One request that a ``Scripted`` model got."""
+    """One request to a ``Scripted`` model."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -29,7 +29,7 @@ _USAGE = Usage(10, 5, cost=0.0)
 
 
 class Scripted:
-    """An ``LLM`` of fixed lines: a text, calls, a whole reply, an exception to raise, or a function of the request.
+    """An ``LLM`` with fixed lines: a text, calls, a whole reply, an exception to raise, or a function of the request.
 
     ``asked`` holds every request. When the lines are used up, it raises SetupError.
     """
@@ -53,21 +53,20 @@ class Scripted:
         if len(self.asked) > len(self._lines):
             raise SetupError(f"The script has {len(self._lines)} lines and was asked for one more; add a line.")
         line = self._lines[len(self.asked) - 1]
-        reply = self._reply(line(asked) if callable(line) else line)
-        if on_text is not None and reply.text:
-            on_text(reply.text)
-        return reply
-
-    def _reply(self, said: Said) -> Reply:
+        said = line(asked) if callable(line) else line
         if isinstance(said, Exception):
             raise said
         if isinstance(said, Reply):
-            return said
-        if isinstance(said, str):
-            return Reply(said, usage=self._usage, model="scripted")
-        calls = (said,) if isinstance(said, ToolCall) else tuple(said)
-        named = tuple(one if one.id else replace(one, id=self._id(place)) for place, one in enumerate(calls))
-        return Reply(calls=named, usage=self._usage, finish="tool_calls", model="scripted")
-
-    def _id(self, place: int) -> str:
-        return f"call_{len(self.asked)}_{place}"
+            reply = said
+        elif isinstance(said, str):
+            reply = Reply(said, usage=self._usage, model="scripted")
+        else:
+            calls = (said,) if isinstance(said, ToolCall) else tuple(said)
+            step = len(self.asked)
+            named = tuple(
+                call if call.id else replace(call, id=f"call_{step}_{place}") for place, call in enumerate(calls)
+            )
+            reply = Reply(calls=named, usage=self._usage, finish="tool_calls", model="scripted")
+        if on_text is not None and reply.text:
+            on_text(reply.text)
+        return reply

@@ -1,1 +1,4 @@
-"""What can be seen from outside: metrics, traces, logs and the documented performance monitors."""
+"""Observability: metrics, traces, logs and the documented performance monitors.
+
+Its modules are the doors: ``metrics``, ``logs``, ``traces`` and ``performance``. Nothing here knows calls or protocols.
+"""

@@ -1,8 +1,8 @@
 """Structured logs on the standard library: JSON lines or readable text, with the ids of the call, without secrets.
 
-A record of agent3 is cleaned where it arises, before any handler sees it, whoever installed that handler: known secret
-strings, values of keys that look secret, bearer tokens, credentials in URLs, and the control characters by which a
-stranger's text could forge a line. It knows no protocol and writes nowhere but to stderr.
+A record of agent3 is cleaned where it is created, before any handler sees it: known secrets, values of keys that look
+secret, bearer tokens, credentials in URLs, and the control characters by which a stranger's text could forge a line.
+It knows no protocol and writes only to stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["REDACTED", "Ids", "bind", "configure", "current", "get", "redact", "
 
 REDACTED: Final = "[redacted]"
 
-_HOUSE = "agent3"
+_ROOT = "agent3"
 _LONGEST_READ = 65_536
 _LONGEST_SHOWN = 8_192
 _LONGEST_ID = 128
@@ -37,11 +37,11 @@ _MOST_SECRETS = 1_000
 _SHORTEST_SECRET = 4
 
 
-# The ids of what is going on
+# --- the ids of the current call --------------------------------------------------------------------------------------
 
 
 class Ids(NamedTuple):
-    """What every line of a call carries."""
+    """The ids that every line of a call carries."""
 
     call: str | None = None
     job: str | None = None
@@ -56,7 +56,7 @@ _ids: ContextVar[Ids] = ContextVar("agent3_ids", default=_NO_IDS)
 def bind(
     call: str | None = None, job: str | None = None, context: str | None = None, trace: str | None = None
 ) -> Token[Ids]:
-    """Put ids on every line that this task logs from here on; what is not given stays. Undo it with ``reset``."""
+    """Put ids on every line that this task logs from here on; ids not given stay. Undo it with ``reset``."""
     old = _ids.get()
     if old is _NO_IDS:
         return _ids.set(Ids(call, job, context, trace))
@@ -64,7 +64,7 @@ def bind(
 
 
 def reset(token: Token[Ids]) -> None:
-    """Take back what the ``bind`` that gave this token put on."""
+    """Undo the ``bind`` that returned this token."""
     _ids.reset(token)
 
 
@@ -73,7 +73,7 @@ def current() -> Ids:
     return _ids.get()
 
 
-# What is secret
+# --- secrets ----------------------------------------------------------------------------------------------------------
 
 _WORDS = (
     r"authorization|api[_-]?key|(?:access|private|secret|encryption|signing)[_-]?key|pass(?:word|wd|phrase)|pwd|secret"
@@ -81,7 +81,7 @@ _WORDS = (
 )
 _SUFFIX = r"s?(?:[_-]?(?:value|header|raw|hash))?"
 _SECRET_KEY = re.compile(rf"(?:{_WORDS}|auth){_SUFFIX}\Z", re.IGNORECASE)
-# Every part is bounded or disjoint from what follows it, so that no text makes these slow.
+# Every part is bounded, or disjoint from what follows it, so that no text makes these patterns slow.
 _VALUE = (
     r"""[bru]{0,2}\\*"(?:[^"\\]|\\.)*"?|[bru]{0,2}\\*'(?:[^'\\]|\\.)*'?"""
     r"""|[\w.]{0,64}[\[({][^\])}]*[\])}]?|[^\s,;&"'(){}\[\]<>]+"""
@@ -95,9 +95,9 @@ def _hide_value(pair: re.Match[str]) -> str:
 
 
 class _Shape:
-    """What a secret looks like, what to write instead, and words of which one must be there for it to be looked for.
+    """What a secret looks like, what to write instead, and words of which one must be present.
 
-    The words make the usual line cheap: looking for all shapes in it costs more than all the rest of logging.
+    The words make the usual line cheap: searching it for all shapes would cost more than all the rest of logging.
     """
 
     __slots__ = ("instead", "pattern", "words")
@@ -116,7 +116,7 @@ _SHAPES = (
         rf"\1\2{REDACTED}",
     ),
     _Shape("bearer", r"(?i)\b(bearer)(?:\s+|%20|\+)[\w.~+/=:-]{4,}", rf"\1 {REDACTED}"),
-    # "basic setup" is prose: what follows must look like base64, by a digit, a sign or a change of case.
+    # "basic setup" is prose: the value must look like base64, by a digit, a sign or a change of case.
     _Shape(
         "basic",
         r"\b([Bb]asic)\s+(?=[A-Za-z]*(?:[\d+/=]|[a-z][A-Z]))[A-Za-z0-9+/=]{6,}",
@@ -134,8 +134,11 @@ _SHAPES = (
 _HINTS = tuple(word for shape in _SHAPES for word in shape.words)
 
 
-class _Known:
-    """The secrets this process holds, newest last; past the bound the one that was named longest ago goes.
+_encoder = msgspec.json.Encoder()
+
+
+class _Secrets:
+    """The secrets this process holds, newest last; beyond the bound the one registered longest ago is dropped.
 
     Readers take ``forms`` without a lock; it is replaced, never changed.
     """
@@ -148,54 +151,46 @@ class _Known:
     def add(self, value: str) -> None:
         with self._lock:
             known = self._values.pop(value, None)
-            self._values[value] = known or _forms(value)
-            if known is None:
-                self._renew()
-
-    def _renew(self) -> None:
-        if len(self._values) > _MOST_SECRETS:
-            del self._values[next(iter(self._values))]
-        # Longest first: a secret that begins with another one must not leave its tail behind.
-        self.forms = tuple(sorted(set().union(*self._values.values()), key=len, reverse=True))
-
-
-def _forms(secret: str) -> set[str]:
-    """As it is, as it stands in a URL, and as it stands in JSON and in most of Python's own quoting."""
-    return {secret, quote(secret, safe=""), _encoder.encode(secret).decode()[1:-1]}
+            if known is not None:  # registered again: it moves to the end
+                self._values[value] = known
+                return
+            # As it is, as in a URL, and as in JSON and in most of Python's own quoting.
+            self._values[value] = {value, quote(value, safe=""), _encoder.encode(value).decode()[1:-1]}
+            if len(self._values) > _MOST_SECRETS:
+                del self._values[next(iter(self._values))]
+            # Longest first: a secret that begins with another one must not leave its tail behind.
+            self.forms = tuple(sorted(set().union(*self._values.values()), key=len, reverse=True))
 
 
-_encoder = msgspec.json.Encoder()
-_known = _Known()
+_secrets = _Secrets()
 
 
 def redact(value: str) -> None:
-    """Remember a secret, so that no line ever shows it. Anything under four characters is not looked for.
+    """Register a secret, so that no line ever shows it. Values under four characters are not looked for.
 
-    The last thousand distinct values are kept; naming one again keeps it longer.
+    The last thousand distinct values are kept; registering one again keeps it longer.
     """
     if len(value) >= _SHORTEST_SECRET:
-        _known.add(value.encode("utf-8", "replace").decode())
+        _secrets.add(value.encode("utf-8", "replace").decode())
 
 
 def scrub(text: str) -> str:
     """The text without anything that is, or looks like, a secret. Very long text is cut."""
-    # Cut twice: what the first cut may have torn apart, and so hidden from the search, lies beyond the second.
+    # Cut twice: a secret that the first cut tore apart, and so hid from the search, lies beyond the second.
     text = _hide(text[:_LONGEST_READ])
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
 def _hide(text: str) -> str:
-    for secret in _known.forms:
+    for secret in _secrets.forms:
         if secret in text:
             text = text.replace(secret, REDACTED)
     lower = text.lower()
-    for word in _HINTS:
+    for word in _HINTS:  # a plain loop: the usual line has none, and a generator would cost as much as the search
         if word in lower:
-            return _hide_shapes(text, lower)
-    return text
-
-
-def _hide_shapes(text: str, lower: str) -> str:
+            break
+    else:
+        return text
     for shape in _SHAPES:
         if any(word in lower for word in shape.words):
             text = shape.pattern.sub(shape.instead, text)
@@ -207,19 +202,19 @@ def _is_secret(key: str, value: object) -> bool:
 
 
 def _is_count(key: str, value: object) -> bool:
-    """``tokens`` beside a number is a usage and no secret."""
+    """``tokens`` beside a number is a usage, not a secret."""
     return key.lower().endswith("tokens") and str(value).isdigit()
 
 
 def _one_line(text: str) -> str:
-    """The text with everything that could break or forge a line written out: a newline is shown as ``\\n``."""
+    """Escape everything that could break or forge a line: a newline becomes ``\\n``."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def tidy(value: Any, depth: int = 0) -> Any:
-    """A value as plain data that can be shown: bounded, in one line, without secrets."""
+    """A value as plain data that can be logged: bounded, on one line, without secrets."""
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -231,7 +226,7 @@ def tidy(value: Any, depth: int = 0) -> Any:
     if depth < _DEEPEST and isinstance(value, Mapping):
         return _tidy_mapping(value, depth)
     if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
-        return [tidy(one, depth + 1) for one in list(value)[:_MOST_ITEMS]]
+        return [tidy(item, depth + 1) for item in list(value)[:_MOST_ITEMS]]
     return _one_line(scrub(_text_of(value)))
 
 
@@ -250,9 +245,9 @@ def _text_of(value: object) -> str:
         return f"<{type(value).__name__}: {type(error).__name__} while showing it>"
 
 
-# From record to line
+# --- from record to line ----------------------------------------------------------------------------------------------
 
-_OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", _HOUSE})
+_OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", _ROOT})
 
 
 class _Clean(NamedTuple):
@@ -263,52 +258,46 @@ class _Clean(NamedTuple):
 
 
 class _Cleaner(logging.Filter):
-    """Cleans each record once, in place, and gives it the ids of its task while it is still there."""
+    """Cleans each record once, in place, and adds the ids of its task while they are still known."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if _HOUSE not in record.__dict__:
-            record.msg, record.args = _one_line(scrub(_message(record))), None
-            record.__dict__[_HOUSE] = _Clean(_ids.get(), _clean_fields(record))
-            _clean_blocks(record)
+        if _ROOT in record.__dict__:
+            return True
+        args = record.args
+        record.msg = _plain(record.msg)
+        if isinstance(args, Mapping):
+            record.args = {key: REDACTED if _is_secret(str(key), arg) else _plain(arg) for key, arg in args.items()}
+        elif args:
+            record.args = tuple(map(_plain, args))
+        try:
+            message = record.getMessage()
+        except Exception as error:  # noqa: BLE001 - a wrong format string must not break the caller that logs
+            count = len(args or ())
+            message = f"{record.msg!r} with {count} arguments could not be formatted: {type(error).__name__}"
+        record.msg, record.args = _one_line(scrub(message)), None
+
+        # The fields that the caller gave as ``extra`` are replaced on the record too, for other handlers.
+        given = {name: value for name, value in record.__dict__.items() if name not in _OWN}
+        fields = _tidy_mapping(given, 0)
+        record.__dict__.update({name: fields.get(name, REDACTED) for name in given})
+        record.__dict__[_ROOT] = _Clean(_ids.get(), fields)
+
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = "".join(traceback.format_exception(*record.exc_info))
+        # The exception object is dropped: its arguments and frames hold what the text no longer does.
+        record.exc_info = None
+        record.exc_text = _clean_block(record.exc_text)
+        record.stack_info = _clean_block(record.stack_info)
         return True
 
 
-def _clean_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields that the caller added, as ``extra``; they are replaced on the record as well."""
-    given = {name: value for name, value in record.__dict__.items() if name not in _OWN}
-    clean = _tidy_mapping(given, 0)
-    record.__dict__.update({name: clean.get(name, REDACTED) for name in given})
-    return clean
-
-
-def _clean_blocks(record: logging.LogRecord) -> None:
-    if record.exc_info and record.exc_info[0] is not None:
-        record.exc_text = "".join(traceback.format_exception(*record.exc_info))
-    # The exception object goes: its arguments and frames hold what the text no longer does.
-    record.exc_info = None
-    record.exc_text = _block(record.exc_text)
-    record.stack_info = _block(record.stack_info)
-
-
-def _message(record: logging.LogRecord) -> str:
-    record.msg, args = _plain(record.msg), record.args
-    if isinstance(args, Mapping):
-        record.args = {key: REDACTED if _is_secret(str(key), one) else _plain(one) for key, one in args.items()}
-    elif args:
-        record.args = tuple(map(_plain, args))
-    try:
-        return record.getMessage()
-    except Exception as error:  # noqa: BLE001 - a wrong format string must not break the caller that logs
-        return f"{record.msg!r} with {len(args or ())} arguments could not be formatted: {type(error).__name__}"
-
-
 def _plain(arg: object) -> object:
-    """Containers lose their secrets by key while they still have keys; the rest is looked at as text."""
+    """Containers lose secrets by their keys, while they still have keys; anything else is searched as text."""
     return tidy(arg) if isinstance(arg, Mapping | list | tuple | set | frozenset) else arg
 
 
-def _block(text: str | None) -> str | None:
-    """Several lines, each one clean. The end is kept, because there stands what went wrong."""
+def _clean_block(text: str | None) -> str | None:
+    """Clean several lines. The end is kept, because it says what went wrong."""
     if not text:
         return None
     tail = _hide(text.rstrip()[-_LONGEST_READ:])[-_LONGEST_SHOWN:]
@@ -327,45 +316,40 @@ class _Json(logging.Formatter):
             **_ids_of(record),
         }
         blocks = {"exception": record.exc_text, "stack": record.stack_info}
-        fields = _cleaned(record).fields | {name: block for name, block in blocks.items() if block}
+        fields = _clean_of(record).fields | {name: block for name, block in blocks.items() if block}
         line |= {f"{name}_" if name in line else name: value for name, value in fields.items()}
         return _encoder.encode(line).decode()
 
 
 class _Text(logging.Formatter):
-    """For people: one line, and below it a traceback whose lines are set in, so that none can pose as a record."""
+    """For people: one line, and below it a traceback, indented so that none of its lines can pose as a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.msecs):03}"
         line = f"{clock} {record.levelname:<7} {record.name}: {record.msg}"
-        for name, value in (_cleaned(record).fields | _ids_of(record)).items():
-            line += f" {name}={_shown(value)}"
+        for name, value in (_clean_of(record).fields | _ids_of(record)).items():
+            plain = isinstance(value, str) and value and " " not in value
+            line += f" {name}={value if plain else _encoder.encode(value).decode()}"
         for block in filter(None, (record.exc_text, record.stack_info)):
-            line += "".join(f"\n    | {one}" for one in block.split("\n"))
+            line += "".join(f"\n    | {text}" for text in block.split("\n"))
         return line
 
 
-def _cleaned(record: logging.LogRecord) -> _Clean:
-    clean: _Clean = record.__dict__[_HOUSE]
+def _clean_of(record: logging.LogRecord) -> _Clean:
+    clean: _Clean = record.__dict__[_ROOT]
     return clean
 
 
 def _ids_of(record: logging.LogRecord) -> dict[str, str]:
-    ids = _cleaned(record).ids._asdict()
+    ids = _clean_of(record).ids._asdict()
     return {name: _one_line(value[:_LONGEST_ID]) for name, value in ids.items() if value}
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, str) and value and " " not in value:
-        return value
-    return _encoder.encode(value).decode()
-
-
-# Setting it up
+# --- configuration ----------------------------------------------------------------------------------------------------
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Looks up stderr anew for each line, as it may be replaced while the process lives."""
+    """Looks up stderr for each line, since it may be replaced while the process runs."""
 
     def __init__(self, stream: TextIO | None):
         self._given = stream
@@ -383,9 +367,9 @@ def configure(
     format: Literal["text", "json"] = "text",  # noqa: A002 - the word of the setting
     stream: TextIO | None = None,
 ) -> None:
-    """Write the log of this process to stderr, or to ``stream``. Calling it again changes it, and adds nothing twice.
+    """Write the log of this process to stderr, or to ``stream``. Calling it again replaces the configuration.
 
-    ``level`` is agent3's own; the libraries below are heard from WARNING on. Their lines are cleaned like ours.
+    ``level`` is agent3's own; libraries are logged from WARNING on. Their lines are cleaned like ours.
     """
     number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else level
     if number is None:
@@ -395,7 +379,7 @@ def configure(
     handler = _Stderr(stream)
     handler.setFormatter(_Json() if format == "json" else _Text())
     root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, _Stderr)]:
+    for old in [existing for existing in root.handlers if isinstance(existing, _Stderr)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(max(number, logging.WARNING))
@@ -404,7 +388,7 @@ def configure(
 
 def get(name: str = "") -> logging.Logger:
     """The logger of that name below ``agent3``. Log through it and nothing secret reaches any handler."""
-    full = name if name == _HOUSE or name.startswith(f"{_HOUSE}.") else f"{_HOUSE}.{name}".rstrip(".")
+    full = name if name == _ROOT or name.startswith(f"{_ROOT}.") else f"{_ROOT}.{name}".rstrip(".")
     logger = logging.getLogger(full)
     with _lock:
         if _cleaner not in logger.filters:

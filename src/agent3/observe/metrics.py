@@ -1,8 +1,8 @@
-"""What the gateway counts and times, in Prometheus' form.
+"""What the gateway counts and times, in Prometheus' format.
 
 The names, labels and buckets of RT-014 stand here exactly as it writes them, beside our own. Label values often come
-from strangers, so every metric bounds them: a flood of names ends in ``other``. It knows nothing of calls or
-protocols: whoever counts hands over a tuple of label values.
+from strangers, so every metric bounds them: a flood of names ends in ``other``. It knows nothing of calls or protocols:
+the caller passes a tuple of label values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import prometheus_client as prometheus
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -24,11 +24,11 @@ from prometheus_client.utils import floatToGoString
 __all__ = ["METRICS", "OTHER", "Bounded", "Count", "Level", "Metrics", "Timing"]
 
 OTHER: Final = "other"
-"""Where label values go that came after the cap."""
+"""The label value for everything beyond the cap."""
 
 Labels = tuple[str, ...]
 
-_LONGEST = 100
+_LONGEST_VALUE = 100
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -42,12 +42,12 @@ class Number:
 
 
 class Spread:
-    """One series of a timing: how many fell below each bound but above the one before, and their sum."""
+    """One series of a timing: how many values fell into each bucket, and their sum."""
 
-    __slots__ = ("below", "sum")
+    __slots__ = ("buckets", "sum")
 
     def __init__(self, bounds: int) -> None:
-        self.below = [0] * (bounds + 1)
+        self.buckets = [0] * (bounds + 1)
         self.sum = 0.0
 
 
@@ -55,12 +55,12 @@ Series = TypeVar("Series", Number, Spread)
 
 
 class Bounded(Collector, Generic[Series]):
-    """A metric whose label values cannot grow without end.
+    """A metric with a bounded number of label values.
 
-    Each label takes ``cap`` distinct values and the whole metric ``series`` combinations; what comes later is counted
-    under ``other``. Values are cut to 100 characters, and what is not printable becomes a space. Safe from any
-    thread, and a known combination is found without a lock. The numbers are our own, since every call counts and
-    times half a dozen of them, and the library takes up to twice as long; the library shows them.
+    Each label takes ``cap`` distinct values and the whole metric ``series`` combinations; further ones are counted
+    under ``other``. Values are cut to 100 characters, and unprintable characters become spaces. Safe from any thread,
+    and a known combination is found without a lock. The numbers are our own and the library only renders them: every
+    call counts and times half a dozen of them, and the library takes up to twice as long (docs/decisions/0012).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Bounded(Collector, Generic[Series]):
         self.help_text = help_text
         self.labels = labels
         self._cap = cap
-        self._series = series
+        self._max_series = series
         self._lock = Lock()
         self._children: dict[Labels, Series] = {}
         self._seen: tuple[Counter[str], ...] = tuple(Counter() for _ in labels)
@@ -87,7 +87,7 @@ class Bounded(Collector, Generic[Series]):
             registry.register(self)
 
     def remove(self, labels: Labels) -> None:
-        """Forget a series whose subject is gone, and give its room to others; what was folded stays."""
+        """Forget a series whose subject is gone, and make room for others; what was counted as other stays there."""
         clean = tuple(map(_clean, labels))
         with self._lock:
             if not self.labels or self._children.pop(clean, None) is None:
@@ -100,28 +100,35 @@ class Bounded(Collector, Generic[Series]):
     def collect(self) -> Iterable[Family]:
         """What a scrape sees."""
         with self._lock:
-            family = self._shown(list(self._children.items()))
+            family = self._render(list(self._children.items()))
         yield family
 
     def describe(self) -> Iterable[Family]:
-        """What it will show, for the registry to find two of one name."""
-        yield self._shown([])
+        """What it will show; the registry uses it to refuse two metrics of one name."""
+        yield self._render([])
 
     @abstractmethod
     def _new(self) -> Series:
-        """A series that nothing was counted in."""
+        """An empty series."""
 
     @abstractmethod
-    def _shown(self, series: list[tuple[Labels, Series]]) -> Family:
-        """The series as the library takes them."""
+    def _render(self, series: list[tuple[Labels, Series]]) -> Family:
+        """The series in the library's form."""
 
     def _admit(self, given: Labels) -> Series:
-        """Find or make the series. Only folded names come here again, so what is remembered is bounded."""
+        """Find or make the series. Combinations that became ``other`` come here each time, so memory is bounded."""
         if len(given) != len(self.labels):
             raise ValueError(f"{self.name} has the labels {self.labels} but was given {given!r}: give one value each")
-        clean = tuple(map(_clean, given))
+        labels = tuple(map(_clean, given))
         with self._lock:
-            labels = self._fold(clean)
+            if labels not in self._children:
+                labels = tuple(
+                    value if value in seen or len(seen) < self._cap else OTHER
+                    for value, seen in zip(labels, self._seen, strict=True)
+                )
+                # Two labels of 200 values each could still make 40,000 series, hence the second bound.
+                if len(self._children) >= self._max_series and labels not in self._children:
+                    labels = (OTHER,) * len(labels)
             found = self._children.get(labels)
             if found is None:
                 found = self._children[labels] = self._new()
@@ -129,66 +136,56 @@ class Bounded(Collector, Generic[Series]):
                     seen[value] += 1
             return found
 
-    def _fold(self, labels: Labels) -> Labels:
-        if labels in self._children:
-            return labels
-        folded = tuple(
-            value if value in seen or len(seen) < self._cap else OTHER
-            for value, seen in zip(labels, self._seen, strict=True)
-        )
-        # Two labels of 200 values each could still make 40,000 series, hence the second bound.
-        if len(self._children) < self._series or folded in self._children:
-            return folded
-        return (OTHER,) * len(labels)
 
+class _Scalar(Bounded[Number]):
+    """A metric whose series are single numbers."""
 
-class Count(Bounded[Number]):
-    """Something that only ever adds up."""
-
-    def inc(self, labels: Labels = (), amount: float = 1.0) -> None:
-        """Add ``amount``, which is not less than nothing. On the path of every call, so it is one lookup usually."""
-        if not amount >= 0:  # NaN too, which would spoil the series for good
-            raise ValueError(f"{self.name} only adds up, and was given {amount}")
-        child = self._children.get(labels) or self._admit(labels)
-        with self._lock:
-            child.value += amount
+    _family: ClassVar[type[CounterMetricFamily] | type[GaugeMetricFamily]]
 
     def _new(self) -> Number:
         return Number()
 
-    def _shown(self, series: list[tuple[Labels, Number]]) -> Family:
-        family = CounterMetricFamily(self.name, self.help_text, labels=self.labels)
+    def _render(self, series: list[tuple[Labels, Number]]) -> Family:
+        family = self._family(self.name, self.help_text, labels=self.labels)
         for labels, number in series:
             family.add_metric(labels, number.value)
         return family
 
 
-class Level(Bounded[Number]):
-    """Something that goes up and down. Under ``other`` a ``set`` shows whichever value came last."""
+class Count(_Scalar):
+    """Something that only ever adds up."""
+
+    _family = CounterMetricFamily
+
+    def inc(self, labels: Labels = (), amount: float = 1.0) -> None:
+        """Add ``amount``, which must not be negative. On the path of every call: usually one lookup."""
+        if not amount >= 0:  # NaN too, which would spoil the series for good
+            raise ValueError(f"{self.name} only adds up, and was given {amount}")
+        # Without the lock: a dict's get is atomic, and a series is never replaced by another of the same labels.
+        child = self._children.get(labels) or self._admit(labels)
+        with self._lock:  # += is not atomic
+            child.value += amount
+
+
+class Level(_Scalar):
+    """Something that goes up and down. Under ``other``, ``set`` shows whichever value came last."""
+
+    _family = GaugeMetricFamily
 
     def set(self, labels: Labels, value: float) -> None:
-        """It stands at ``value`` now."""
+        """Set it to ``value``."""
         child = self._children.get(labels) or self._admit(labels)
         child.value = float(value)
 
     def inc(self, labels: Labels = (), amount: float = 1.0) -> None:
-        """It rose by ``amount``."""
+        """Raise it by ``amount``."""
         child = self._children.get(labels) or self._admit(labels)
         with self._lock:
             child.value += amount
 
     def dec(self, labels: Labels = (), amount: float = 1.0) -> None:
-        """It fell by ``amount``."""
+        """Lower it by ``amount``."""
         self.inc(labels, -amount)
-
-    def _new(self) -> Number:
-        return Number()
-
-    def _shown(self, series: list[tuple[Labels, Number]]) -> Family:
-        family = GaugeMetricFamily(self.name, self.help_text, labels=self.labels)
-        for labels, number in series:
-            family.add_metric(labels, number.value)
-        return family
 
 
 class Timing(Bounded[Spread]):
@@ -208,22 +205,22 @@ class Timing(Bounded[Spread]):
         super().__init__(name, help_text, labels, registry=registry, cap=cap)
 
     def observe(self, labels: Labels, value: float) -> None:
-        """It took ``value`` seconds once more."""
+        """Record that it took ``value`` seconds."""
         child = self._children.get(labels) or self._admit(labels)
         place = bisect_left(self.bounds, value)
         with self._lock:
-            child.below[place] += 1
+            child.buckets[place] += 1
             child.sum += value
 
     def _new(self) -> Spread:
         return Spread(len(self.bounds))
 
-    def _shown(self, series: list[tuple[Labels, Spread]]) -> Family:
+    def _render(self, series: list[tuple[Labels, Spread]]) -> Family:
         family = HistogramMetricFamily(self.name, self.help_text, labels=self.labels)
         names = [*map(floatToGoString, self.bounds), "+Inf"]
         for labels, spread in series:
-            reached = accumulate(map(float, spread.below))
-            family.add_metric(labels, list(zip(names, reached, strict=True)), spread.sum)
+            cumulated = accumulate(map(float, spread.buckets))
+            family.add_metric(labels, list(zip(names, cumulated, strict=True)), spread.sum)
         return family
 
 
@@ -235,24 +232,22 @@ class Metrics:
 
     def __init__(self, *, cap: int = 200) -> None:
         self.registry = prometheus.CollectorRegistry()
-        self._cap = cap
         prometheus.ProcessCollector(registry=self.registry)
-        self._declare_documented()
-        self._declare_calls()
-        self._declare_house()
-        self._declare_websites()
 
-    def render(self) -> tuple[bytes, str]:
-        """The page that Prometheus scrapes, and its content type."""
-        return prometheus.generate_latest(self.registry), prometheus.CONTENT_TYPE_LATEST
+        def count(name: str, help_text: str, *labels: str) -> Count:
+            return Count(name, help_text, labels, registry=self.registry, cap=cap)
 
-    def _declare_documented(self) -> None:
-        """RT-014, word for word, and the counter that its fourth alert asks for."""
-        count, level = self._count, self._level
+        def level(name: str, help_text: str, *labels: str) -> Level:
+            return Level(name, help_text, labels, registry=self.registry, cap=cap)
+
+        def timing(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Timing:
+            return Timing(name, help_text, buckets, labels, registry=self.registry, cap=cap)
+
+        # RT-014, word for word, and the counter that its fourth alert asks for.
         self.mcp_tool_invocations = count(
             "mcp_tool_invocations_total", "Total MCP tool invocations", "tool_name", "status"
         )
-        self.mcp_latency = self._timing(
+        self.mcp_latency = timing(
             "mcp_operation_latency_seconds", "MCP operation latency", (0.05, 0.1, 0.5, 1.0, 2.0, 5.0), "operation"
         )
         self.mcp_auth_failures = count("mcp_auth_failures_total", "Total MCP authentication failures")
@@ -265,79 +260,67 @@ class Metrics:
         )
         self.nlweb_browser_restarts = count("nlweb_browser_restarts_total", "Total browser restarts")
 
-    def _declare_calls(self) -> None:
-        """What happens to a call on its way through the steps."""
-        count = self._count
+        # Calls on their way through the steps.
         self.calls = count("agent3_calls_total", "Turns that ended", "door", "protocol", "status", "code")
-        self.call_seconds = self._timing(
+        self.call_seconds = timing(
             "agent3_call_seconds", "Seconds that a turn took, all attempts together", _CALL_BUCKETS, "protocol"
         )
         self.attempts = count("agent3_attempts_total", "Attempts at a route", "protocol", "status")
-        self.retries = count("agent3_retries_total", "Attempts repeated, by what went wrong", "protocol", "code")
+        self.retries = count("agent3_retries_total", "Attempts repeated, by error code", "protocol", "code")
         self.fallbacks = count("agent3_fallbacks_total", "Hops to the next route", "from_protocol", "to_protocol")
         self.refusals = count("agent3_refusals_total", "Calls refused before they were sent", "code")
         self.dead_letters = count("agent3_dead_letters_total", "Calls that ended as dead letters", "code")
-        self.cache = count("agent3_cache_total", "Lookups in the cache of results", "result")
+        self.cache = count("agent3_cache_total", "Lookups in the result cache", "result")
         self.cost_usd = count("agent3_cost_usd_total", "Cost of calls in US dollars", "agent")
-        self.breaker_state = self._level(
-            "agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route"
-        )
-        self.breaker_transitions = count("agent3_breaker_transitions_total", "Changes of a breaker", "to")
+        self.breaker_state = level("agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route")
+        self.breaker_transitions = count("agent3_breaker_transitions_total", "State changes of breakers", "to")
 
-    def _declare_house(self) -> None:
-        """How the gateway itself is."""
-        count, level = self._count, self._level
+        # The gateway itself.
         self.jobs = level("agent3_jobs", "Jobs by status", "status")
-        self.renewals = count("agent3_renewals_total", "Cards of servers asked for again", "result")
-        self.parked = level("agent3_parked", "Frames parked while a person thinks")
+        self.renewals = count("agent3_renewals_total", "Agent cards fetched again", "result")
+        self.parked = level("agent3_parked", "Functions parked in memory while they wait for an answer")
         self.ledger_backlog = level("agent3_ledger_backlog", "Ledger rows not yet committed")
-        self.events_dropped = count("agent3_events_dropped_total", "Events that no reader will see", "reason")
+        self.events_dropped = count("agent3_events_dropped_total", "Events dropped before a reader saw them", "reason")
         self.dead_letters_waiting = level(
-            "agent3_dead_letters_waiting", "Dead letters that nobody has sent again", "place"
+            "agent3_dead_letters_waiting", "Dead letters that have not been replayed", "place"
         )
         self.dead_letters_oldest = level(
-            "agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that waits", "place"
+            "agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that has not been replayed", "place"
         )
         self.dead_letters_dropped = count(
-            "agent3_dead_letters_dropped_total", "Dead letters dropped since there were too many", "place"
+            "agent3_dead_letters_dropped_total", "Dead letters dropped because there were too many", "place"
         )
-        self.webhooks = count("agent3_webhooks_total", "Webhooks by what became of an attempt", "result")
+        self.webhooks = count("agent3_webhooks_total", "Webhook delivery attempts by result", "result")
         self.a2a_callbacks = count(
-            "agent3_a2a_callbacks_total", "Callbacks of agents that were called, by what became of them", "result"
+            "agent3_a2a_callbacks_total", "Callbacks received from called agents, by result", "result"
         )
-        self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks that wait for their delivery")
+        self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks waiting for delivery")
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
-        self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections that the gate refused", "rule")
+        self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections refused by the gate", "rule")
 
-    def _declare_websites(self) -> None:
-        """How the browsers are, and the websites they visit."""
-        self.nlweb_sessions = self._level("agent3_web_sessions", "Browser sessions at work or waiting", "state")
-        self.nlweb_browsers_ended = self._count(
+        # Browsers, and the websites they visit.
+        self.nlweb_sessions = level("agent3_web_sessions", "Browser sessions by state", "state")
+        self.nlweb_browsers_ended = count(
             "agent3_web_browsers_ended_total", "Browsers replaced by another one", "reason"
         )
-        self.nlweb_throttled = self._count(
-            "agent3_web_throttled_total", "Pages held back for a website's sake, by who asked for it", "reason"
+        self.nlweb_throttled = count(
+            "agent3_web_throttled_total", "Pages delayed to spare a website, by what asked for it", "reason"
         )
-        self.nlweb_banners = self._count(
-            "agent3_web_banners_total", "Banners about cookies that were put away, as the interface says", "consent"
+        self.nlweb_banners = count(
+            "agent3_web_banners_total", "Cookie banners closed, by the consent that was given", "consent"
         )
-        self.nlweb_heals = self._count("agent3_web_heals_total", "Heals of selectors that fit no more", "result")
+        self.nlweb_heals = count("agent3_web_heals_total", "Attempts to heal selectors that no longer match", "result")
 
-    def _count(self, name: str, help_text: str, *labels: str) -> Count:
-        return Count(name, help_text, labels, registry=self.registry, cap=self._cap)
-
-    def _level(self, name: str, help_text: str, *labels: str) -> Level:
-        return Level(name, help_text, labels, registry=self.registry, cap=self._cap)
-
-    def _timing(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Timing:
-        return Timing(name, help_text, buckets, labels, registry=self.registry, cap=self._cap)
+    def render(self) -> tuple[bytes, str]:
+        """The page that Prometheus scrapes, and its content type."""
+        return prometheus.generate_latest(self.registry), prometheus.CONTENT_TYPE_LATEST
 
 
 def _clean(value: str) -> str:
     """A label value that can be shown; a lone surrogate would make the whole page fail to encode."""
-    short = str(value)[:_LONGEST]
-    return short if short.isprintable() else "".join(one if one.isprintable() else " " for one in short)
+    short = str(value)[:_LONGEST_VALUE]
+    return short if short.isprintable() else "".join(char if char.isprintable() else " " for char in short)
 
 
 METRICS = Metrics()
-"""The process's own, used by the documented classes when they stand alone."""
+"""The metrics of the process, used by the documented classes when they stand alone."""

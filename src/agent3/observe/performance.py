@@ -1,7 +1,7 @@
-"""The performance monitors of RT-014: what an operation may take, what it took, and a warning when it took longer.
+"""The performance monitors of RT-014: how long an operation may take, how long it took, and a warning if too long.
 
-They measure and count; they do not stop anything. Deadlines belong to the calls, browsers to nlweb: the page handed
-in here is anything that speaks Playwright's synchronous words.
+They measure and count; they do not stop anything. Deadlines belong to calls, browsers to nlweb: the page passed in is
+anything with Playwright's synchronous methods.
 """
 
 from __future__ import annotations
@@ -52,15 +52,35 @@ class MCPPerformanceMonitor:
         """
 
         def decorator(func: Callable[P, R]) -> Callable[P, R]:
-            wrap = _measured_async if inspect.iscoroutinefunction(func) else _measured
-            return wrap(operation, func)
+            @functools.wraps(func)
+            def measure(*args: P.args, **kwargs: P.kwargs) -> R:
+                start = time.perf_counter()
+                try:
+                    return func(*args, **kwargs)
+                finally:
+                    MCPPerformanceMonitor.record(operation, time.perf_counter() - start)
+
+            @functools.wraps(func)
+            async def measure_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                start = time.perf_counter()
+                try:
+                    return await cast("Any", func(*args, **kwargs))
+                finally:
+                    MCPPerformanceMonitor.record(operation, time.perf_counter() - start)
+
+            return cast("Callable[P, R]", measure_async) if inspect.iscoroutinefunction(func) else measure
 
         return decorator
 
     @staticmethod
     def record(operation: str, duration: float, metrics: Metrics = METRICS) -> None:
-        """Note that the operation took so many seconds; what ``enforce_latency`` does after each call."""
-        MCPPerformanceMonitor._kept(operation).append(duration)
+        """Record that the operation took so many seconds; ``enforce_latency`` does so after each call."""
+        latencies = MCPPerformanceMonitor._latencies
+        kept = latencies.get(operation)
+        if kept is None:  # names may come from strangers, so their number is bounded
+            name = operation if len(latencies) < _MOST_OPERATIONS else OTHER
+            kept = latencies.setdefault(name, deque(maxlen=_KEPT))
+        kept.append(duration)
         metrics.mcp_latency.observe((operation,), duration)
         target = MCPPerformanceMonitor.LATENCY_TARGETS.get(operation, 1.0)
         if duration > target:
@@ -74,75 +94,50 @@ class MCPPerformanceMonitor:
 
     @staticmethod
     def percentile(operation: str, q: float) -> float | None:
-        """The duration that a share ``q`` (0 to 1) of the kept ones did not exceed; None if there are none."""
+        """The duration that a share ``q`` (0 to 1) of the recorded ones did not exceed; None if there are none."""
         if not 0 <= q <= 1:
-            raise ValueError(f"a percentile is asked for as a share from 0 to 1, such as 0.95, not {q!r}")
+            raise ValueError(f"a percentile is a share from 0 to 1, such as 0.95, not {q!r}")
         ordered = sorted(MCPPerformanceMonitor.latencies(operation))
         return ordered[max(math.ceil(q * len(ordered)), 1) - 1] if ordered else None
 
-    @staticmethod
-    def _kept(operation: str) -> deque[float]:
-        kept = MCPPerformanceMonitor._latencies
-        found = kept.get(operation)
-        if found is None:
-            name = operation if len(kept) < _MOST_OPERATIONS else OTHER
-            found = kept.setdefault(name, deque(maxlen=_KEPT))
-        return found
-
-
-def _measured(operation: str, func: Callable[P, R]) -> Callable[P, R]:
-    @functools.wraps(func)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        start = time.perf_counter()
-        try:
-            return func(*args, **kwargs)
-        finally:
-            MCPPerformanceMonitor.record(operation, time.perf_counter() - start)
-
-    return wrapper
-
-
-def _measured_async(operation: str, func: Callable[P, R]) -> Callable[P, R]:
-    @functools.wraps(func)
-    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-        start = time.perf_counter()
-        try:
-            return await cast("Any", func(*args, **kwargs))
-        finally:
-            MCPPerformanceMonitor.record(operation, time.perf_counter() - start)
-
-    return cast("Callable[P, R]", wrapper)
-
 
 class NLWebPerformanceMonitor:
-    """Runs single actions on a page within their time, and says when a browser has lived long enough.
+    """Runs single actions on a page within their time, and says when a browser should be restarted.
 
-    ``action_latencies`` holds the seconds of the last thousand actions that succeeded; ``result`` what the last one
-    gave: the text of an EXTRACT, the image of a SCREENSHOT.
+    ``action_latencies`` holds the seconds of the last thousand actions that succeeded; ``result`` is what the last one
+    returned: the text of an EXTRACT, the image of a SCREENSHOT.
     """
 
     MAX_BROWSER_LIFETIME = 300
 
     def __init__(self, metrics: Metrics = METRICS) -> None:
         self.browser_start_time: float | None = None
-        """``time.time()`` at the launch; whoever launches the browser sets it."""
+        """``time.time()`` at the launch; set by the code that launches the browser."""
         self.action_latencies: deque[float] = deque(maxlen=_KEPT)
         self.result: Any = None
         self._metrics = metrics
 
     def execute_with_timeout(self, action: NLWebAction, page: Any, timeout: float) -> bool:
-        """Do the action within ``timeout`` seconds, its ``wait_for`` included; False if that was not enough.
+        """Run the action within ``timeout`` seconds, its ``wait_for`` included; False if it timed out.
 
-        ``page`` is a synchronous Playwright page or anything alike. Errors other than a timeout are the caller's.
+        ``page`` is a synchronous Playwright page or anything like it. Errors other than a timeout are raised.
         """
         start = time.perf_counter()
         self.result = None
         try:
-            self.result = _perform(action, page, timeout * 1000)
+            act = _ACTIONS.get(action.action_type)
+            if act is None:
+                kind = action.action_type.value
+                raise ValidationError(
+                    f"A {kind} step needs more than a bare page. Run it in an action with NLWebExecutor."
+                )
+            self.result = act(page, action, max(timeout * 1000, 1.0))
             if action.wait_for and action.action_type is not ActionType.WAIT:
-                page.wait_for_selector(action.wait_for, timeout=_left(start, timeout))
+                left = (timeout - (time.perf_counter() - start)) * 1000
+                page.wait_for_selector(action.wait_for, timeout=max(left, 1.0))  # 0 means "no limit" to Playwright
         except Exception as error:
-            if not _is_timeout(error):
+            # Playwright's TimeoutError is not Python's; it is known by name, since Playwright is not imported here.
+            if not any(kind.__name__ == "TimeoutError" for kind in type(error).__mro__):
                 self._count(action, "error")
                 raise
             self._count(action, "timeout")
@@ -156,37 +151,14 @@ class NLWebPerformanceMonitor:
         """Whether the browser has lived longer than MAX_BROWSER_LIFETIME seconds."""
         if not self.browser_start_time:
             return False
-        # Wall clock, because RT-014 sets the start from time.time(); a jump costs one early or late restart.
+        # The wall clock, because RT-014 sets the start from time.time(); a jump costs one early or late restart.
         return time.time() - self.browser_start_time > self.MAX_BROWSER_LIFETIME
 
     def _count(self, action: NLWebAction, status: str) -> None:
         self._metrics.nlweb_actions_executed.inc((action.action_type.value, status))
 
 
-def _left(start: float, timeout: float) -> float:
-    """Milliseconds left. Never 0, which means "no limit" to Playwright."""
-    return max((timeout - (time.perf_counter() - start)) * 1000, 1.0)
-
-
-def _is_timeout(error: Exception) -> bool:
-    """Playwright's TimeoutError is none of Python's; it is known by its name, as Playwright has its door elsewhere."""
-    return any(kind.__name__ == "TimeoutError" for kind in type(error).__mro__)
-
-
-# Each action in Playwright's words: (page, action, milliseconds) → what it gives
-
-
-def _perform(action: NLWebAction, page: Any, ms: float) -> Any:
-    act = _ACTIONS.get(action.action_type)
-    if act is None:
-        raise ValidationError(
-            f"A {action.action_type.value} step needs more than a bare page. Run it in an action with NLWebExecutor."
-        )
-    return act(page, action, max(ms, 1.0))
-
-
-def _extract(page: Any, action: NLWebAction, ms: float) -> Any:
-    return page.text_content(action.selector or "body", timeout=ms)
+# --- each action in Playwright's methods: (page, action, milliseconds) -> what it returns -----------------------------
 
 
 def _wait(page: Any, action: NLWebAction, ms: float) -> Any:
@@ -194,14 +166,12 @@ def _wait(page: Any, action: NLWebAction, ms: float) -> Any:
     if selector:
         return page.wait_for_selector(selector, timeout=ms)
     if action.value and action.value.replace(".", "", 1).isdecimal():
-        return _pause(page, float(action.value) * 1000, ms)
+        pause = float(action.value) * 1000
+        page.wait_for_timeout(min(pause, ms))
+        if pause > ms:
+            raise TimeoutError(f"a pause of {pause / 1000}s does not fit into {ms / 1000}s")
+        return None
     return page.wait_for_load_state(action.value or "load", timeout=ms)
-
-
-def _pause(page: Any, wanted: float, ms: float) -> None:
-    page.wait_for_timeout(min(wanted, ms))
-    if wanted > ms:
-        raise TimeoutError(f"a pause of {wanted / 1000}s does not fit into {ms / 1000}s")
 
 
 def _scroll(page: Any, action: NLWebAction, ms: float) -> Any:
@@ -220,7 +190,7 @@ _ACTIONS: dict[ActionType, Callable[[Any, NLWebAction, float], Any]] = {
     ActionType.NAVIGATE: lambda page, action, ms: page.goto(action.value, timeout=ms),
     ActionType.TYPE: lambda page, action, ms: page.fill(action.selector, action.value or "", timeout=ms),
     ActionType.CLICK: lambda page, action, ms: page.click(action.selector, timeout=ms),
-    ActionType.EXTRACT: _extract,
+    ActionType.EXTRACT: lambda page, action, ms: page.text_content(action.selector or "body", timeout=ms),
     ActionType.WAIT: _wait,
     ActionType.SELECT: lambda page, action, ms: page.select_option(action.selector, action.value, timeout=ms),
     ActionType.SCROLL: _scroll,

@@ -1,8 +1,8 @@
-"""W3C trace context, and spans for those who want them.
+"""W3C trace context, and optional spans.
 
-``TraceContext`` reads and writes the headers by the letter of the specification. ``Tracer`` is the port behind which
-spans go somewhere: nowhere by default, to OpenTelemetry with the extra ``otel``. It knows nothing of calls or HTTP:
-the doors bring the headers and take them away.
+``TraceContext`` reads and writes the headers strictly by the specification. ``Tracer`` is the port for spans: they go
+nowhere by default, to OpenTelemetry with the extra ``otel``. It knows nothing of calls or HTTP: callers read and write
+the headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["NO_TRACER", "Attributes", "NoTracer", "Span", "TraceContext", "Trace
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
 _SAMPLED = 0x01
-_KNOWN_FLAGS = 0x03  # sampled, and level 2's promise that the id is random; unknown bits must not be passed on
+_KNOWN_FLAGS = 0x03  # sampled, and that the id is random (level 2); unknown bits must not be passed on
 _LONGEST_STATE = 512
 _LONGEST_MEMBER = 128
 _MOST_MEMBERS = 32
@@ -38,9 +38,9 @@ _MEMBER = re.compile(
 
 
 class TraceContext(Struct, frozen=True):
-    """Where in which trace we are: the trace, the span, whether it is recorded, and what vendors put beside it.
+    """A place in a trace: the trace, the span, whether it is recorded, and the vendors' ``tracestate``.
 
-    ``fresh`` says that it began here: no span of these ids exists yet, so the first one started takes them as its own.
+    ``fresh`` means that the trace began here: no span has these ids yet, so the first one started takes them.
     """
 
     trace_id: str
@@ -55,7 +55,7 @@ class TraceContext(Struct, frozen=True):
         return bool(self.flags & _SAMPLED)
 
     def header(self) -> str:
-        """The ``traceparent`` to send on. ``state``, where it is not empty, goes as ``tracestate``."""
+        """The ``traceparent`` header to send on. ``state``, unless empty, goes into ``tracestate``."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
     def child(self, env: Env) -> TraceContext:
@@ -64,18 +64,18 @@ class TraceContext(Struct, frozen=True):
 
 
 def new(env: Env, trace_id: str | None = None) -> TraceContext:
-    """Begin a trace; ``trace_id`` lends it an id that exists already, in 32 lower-case hexadecimal digits."""
+    """Begin a trace, with a given ``trace_id`` of 32 lower-case hexadecimal digits or a new one."""
     if trace_id is None:
         trace_id = env.id()
     elif _TRACE_ID.fullmatch(trace_id) is None:
-        raise ValueError(f"{trace_id!r} is no trace id: give 32 lower-case hexadecimal digits, not all zero")
+        raise ValueError(f"{trace_id!r} is not a trace id: give 32 lower-case hexadecimal digits, not all zero")
     return TraceContext(trace_id, _span_id(env), fresh=True)
 
 
 def parse(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
-    """The context that came with a request, or None if there is none that the specification lets us use.
+    """The context of a request's headers, or None if they hold none that the specification lets us use.
 
-    A version after 00 is read as far as 00 goes. A broken ``tracestate`` is dropped and costs nothing else.
+    A version after 00 is read as far as 00 goes. An invalid ``tracestate`` is dropped, and only that.
     """
     if traceparent is None:
         return None
@@ -86,11 +86,11 @@ def parse(traceparent: str | None, tracestate: str | None = None) -> TraceContex
     if version == "ff" or (version == "00" and rest) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     known = _KNOWN_FLAGS if version == "00" else _SAMPLED
-    return TraceContext(trace_id, span_id, int(flags, 16) & known, _state(tracestate))
+    return TraceContext(trace_id, span_id, int(flags, 16) & known, _parse_state(tracestate))
 
 
 here: ContextVar[TraceContext | None] = ContextVar("agent3_span", default=None)
-"""The span inside which this code runs, for whoever sends something on; None where no tracer is at work."""
+"""The span inside which this code runs, to be sent on with requests; None where no tracer is in use."""
 
 
 def _span_id(env: Env) -> str:
@@ -98,30 +98,27 @@ def _span_id(env: Env) -> str:
     return env.random_bytes(8).hex().replace("0" * 16, "0" * 15 + "1")
 
 
-def _state(tracestate: str | None) -> str:
-    """What of a ``tracestate`` may be passed on: all of it, nothing if it is broken, less if it is too long."""
-    members = [one.strip(" \t") for one in (tracestate or "").split(",", 4 * _MOST_MEMBERS)]
-    found = [_MEMBER.fullmatch(one) for one in members if one]
-    keys = {one["key"] for one in found if one}
+def _parse_state(tracestate: str | None) -> str:
+    """What of a ``tracestate`` may be passed on: nothing if it is invalid, less if it is too long."""
+    members = [member.strip(" \t") for member in (tracestate or "").split(",", 4 * _MOST_MEMBERS)]
+    found = [_MEMBER.fullmatch(member) for member in members if member]
+    keys = {match["key"] for match in found if match}
     if len(keys) != len(found) or len(found) > _MOST_MEMBERS:
         return ""
-    return _shortened([one[0] for one in found if one])
+    kept = [match[0] for match in found if match]
+    # Section 3.3.1.5: remove whole members only, first those over 128 characters, then from the end.
+    if len(",".join(kept)) > _LONGEST_STATE:
+        kept = [member for member in kept if len(member) <= _LONGEST_MEMBER]
+    while len(",".join(kept)) > _LONGEST_STATE:
+        kept.pop()
+    return ",".join(kept)
 
 
-def _shortened(members: list[str]) -> str:
-    """Section 3.3.1.5: whole members only, those over 128 characters first, then from the end."""
-    if len(",".join(members)) > _LONGEST_STATE:
-        members = [one for one in members if len(one) <= _LONGEST_MEMBER]
-    while len(",".join(members)) > _LONGEST_STATE:
-        members.pop()
-    return ",".join(members)
-
-
-# Spans
+# --- spans ------------------------------------------------------------------------------------------------------------
 
 
 class Span(Protocol):
-    """Something that began and will end. ``context`` is what goes out with every request made inside it."""
+    """An operation that began and will end. ``context`` goes out with every request made inside it."""
 
     @property
     def context(self) -> TraceContext:
@@ -129,24 +126,24 @@ class Span(Protocol):
         ...
 
     def end(self, status: str, attributes: Attributes | None = None) -> None:
-        """It is over, ``failed`` or otherwise. Ending it twice does nothing more."""
+        """End the span; ``failed`` marks it as an error. Ending it twice has no further effect."""
         ...
 
 
 class Tracer(Protocol):
-    """Where spans go."""
+    """The port for spans."""
 
     def start(self, name: str, context: TraceContext, attributes: Attributes | None = None) -> Span:
-        """Begin a span below ``context``, or at its root if that is fresh. Never waits, never fails the caller."""
+        """Begin a span below ``context``, or the root span if that is fresh. Never waits, never raises."""
         ...
 
     def close(self) -> None:
-        """Send what is left. May take seconds: not for the event loop."""
+        """Send what is left. May take seconds: do not call it on the event loop."""
         ...
 
 
-class _Passing(Struct, frozen=True):
-    """A span that nobody records: the context passes through untouched, as the specification allows."""
+class _UnrecordedSpan(Struct, frozen=True):
+    """A span that is not recorded: the context passes through untouched, as the specification allows."""
 
     context: TraceContext
 
@@ -155,11 +152,11 @@ class _Passing(Struct, frozen=True):
 
 
 class NoTracer:
-    """Spans go nowhere; the trace still goes through."""
+    """Records no spans; the trace context still passes through."""
 
     def start(self, name: str, context: TraceContext, attributes: Attributes | None = None) -> Span:
-        """A span that only carries the context on."""
-        return _Passing(context)
+        """A span that only passes the context on."""
+        return _UnrecordedSpan(context)
 
     def close(self) -> None:
         """Nothing is left to send."""
@@ -168,104 +165,96 @@ class NoTracer:
 NO_TRACER: Final = NoTracer()
 
 
-# OpenTelemetry, the extra
+# --- OpenTelemetry, an extra ------------------------------------------------------------------------------------------
 
 
 def otel(processor: Any = None) -> Tracer:
     """Spans to OpenTelemetry, over OTLP/HTTP as the standard ``OTEL_*`` variables say, or to your ``SpanProcessor``.
 
-    With ``OTEL_SDK_DISABLED=true`` or ``OTEL_TRACES_EXPORTER=none`` they go nowhere. Raises MissingExtra where the
-    extra ``otel`` is not installed. The collector is the operator's own choice and is reached past the outbound gate.
+    With ``OTEL_SDK_DISABLED=true`` or ``OTEL_TRACES_EXPORTER=none`` they go nowhere. Raises MissingExtra if the extra
+    ``otel`` is not installed. The collector is the operator's own choice and is not reached through the outbound gate.
     """
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
     if off and processor is None:
         return NO_TRACER
     try:
-        return _Otel(_provider(processor if processor is not None else _exporter()))
+        if processor is None:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            processor = BatchSpanProcessor(OTLPSpanExporter())
+        return _OtelTracer(_provider(processor))
     except ImportError as error:
         raise MissingExtra("OpenTelemetry tracing", "otel") from error
 
 
-def _exporter() -> Any:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    return BatchSpanProcessor(OTLPSpanExporter())
+_given_ids: ContextVar[TraceContext | None] = ContextVar("agent3_given_ids", default=None)
 
 
 def _provider(processor: Any) -> Any:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class GivenIds(RandomIdGenerator):  # type: ignore[misc, unused-ignore]
+        """Gives a trace that begins here the ids that our ledger and logs already use for it."""
+
+        def generate_trace_id(self) -> int:
+            given = _given_ids.get()
+            return int(given.trace_id, 16) if given else int(super().generate_trace_id())
+
+        def generate_span_id(self) -> int:
+            given = _given_ids.get()
+            return int(given.span_id, 16) if given else int(super().generate_span_id())
 
     resource = Resource.create()
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": "agent3"}))
-    # Its own exit hook would outlive us: ``close`` is the one way to end it.
-    provider = TracerProvider(resource=resource, id_generator=_borrowed_ids(), shutdown_on_exit=False)
+    # Without the SDK's own exit hook, which would outlive us: ``close`` is the one way to end it.
+    provider = TracerProvider(resource=resource, id_generator=GivenIds(), shutdown_on_exit=False)
     provider.add_span_processor(processor)
     return provider
 
 
-_lent: ContextVar[TraceContext | None] = ContextVar("agent3_lent_ids", default=None)
-
-
-def _borrowed_ids() -> Any:
-    """An id generator by which a trace that begins here keeps the ids that our ledger and logs already name."""
-    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-
-    class BorrowedIds(RandomIdGenerator):  # type: ignore[misc, unused-ignore]
-        def generate_trace_id(self) -> int:
-            lent = _lent.get()
-            return int(lent.trace_id, 16) if lent else int(super().generate_trace_id())
-
-        def generate_span_id(self) -> int:
-            lent = _lent.get()
-            return int(lent.span_id, 16) if lent else int(super().generate_span_id())
-
-    return BorrowedIds()
-
-
-class _Otel:
+class _OtelTracer:
     """The port, on an OpenTelemetry ``TracerProvider``."""
 
     def __init__(self, provider: Any):
         from opentelemetry import context, trace
 
         self._api = trace
-        self._nowhere = context.Context()
+        self._no_context = context.Context()
         self._provider = provider
         self._tracer = provider.get_tracer("agent3")
 
     def start(self, name: str, context: TraceContext, attributes: Attributes | None = None) -> Span:
         """Begin a span below the one that the context names, or with its very ids if the trace began here."""
         clean = _clean(attributes)
-        if not context.fresh:
-            return self._span(self._tracer.start_span(name, self._parent(context), attributes=clean), context)
-        token = _lent.set(context)
-        try:
-            return self._span(self._tracer.start_span(name, self._nowhere, attributes=clean), context)
-        finally:
-            _lent.reset(token)
+        if context.fresh:
+            token = _given_ids.set(context)
+            try:
+                span = self._tracer.start_span(name, self._no_context, attributes=clean)
+            finally:
+                _given_ids.reset(token)
+        else:
+            parent = self._api.SpanContext(
+                int(context.trace_id, 16),
+                int(context.span_id, 16),
+                is_remote=True,
+                trace_flags=self._api.TraceFlags(context.flags),
+                trace_state=self._api.TraceState.from_header([context.state]) if context.state else None,
+            )
+            below = self._api.set_span_in_context(self._api.NonRecordingSpan(parent), self._no_context)
+            span = self._tracer.start_span(name, below, attributes=clean)
+        ids = span.get_span_context()
+        flags = int(ids.trace_flags) & _KNOWN_FLAGS
+        # The sampler may have decided otherwise than the caller, so the flags are the span's own.
+        own = TraceContext(f"{ids.trace_id:032x}", f"{ids.span_id:016x}", flags, context.state)
+        return _OtelSpan(span, own, self._api.StatusCode.ERROR)
 
     def close(self) -> None:
         """Send what is left and stop the exporter."""
         self._provider.shutdown()
-
-    def _parent(self, context: TraceContext) -> Any:
-        parent = self._api.SpanContext(
-            int(context.trace_id, 16),
-            int(context.span_id, 16),
-            is_remote=True,
-            trace_flags=self._api.TraceFlags(context.flags),
-            trace_state=self._api.TraceState.from_header([context.state]) if context.state else None,
-        )
-        return self._api.set_span_in_context(self._api.NonRecordingSpan(parent), self._nowhere)
-
-    def _span(self, span: Any, parent: TraceContext) -> Span:
-        ids = span.get_span_context()
-        flags = int(ids.trace_flags) & _KNOWN_FLAGS
-        own = TraceContext(f"{ids.trace_id:032x}", f"{ids.span_id:016x}", flags, parent.state)
-        return _OtelSpan(span, own, self._api.StatusCode.ERROR)
 
 
 class _OtelSpan:
@@ -286,5 +275,5 @@ class _OtelSpan:
 
 
 def _clean(attributes: Attributes | None) -> dict[str, str | int | float | bool]:
-    """A trace leaves the house, so what goes for a line of the log goes for an attribute."""
-    return {key: logs.scrub(one) if isinstance(one, str) else one for key, one in (attributes or {}).items()}
+    """Attributes without secrets: a trace leaves this process, like a line of the log."""
+    return {key: logs.scrub(value) if isinstance(value, str) else value for key, value in (attributes or {}).items()}

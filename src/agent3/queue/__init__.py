@@ -1,7 +1,7 @@
 """Durable queues on the database: priorities, order within a context, leases, dead letters, replay.
 
-State and messages commit in one transaction, and nothing is dropped: what has no room is refused. It knows bytes, not
-agents, calls or protocols.
+State and messages commit in one transaction, and nothing is dropped silently: a full queue refuses. It knows bytes,
+not agents, calls or protocols.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes into a queue and what comes out: data only, and the refusal of a queue that is full."""
+"""What goes into a queue and what comes out: data only, and the refusal of a full queue."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Fate: TypeAlias = Literal["retry", "dead", "lost"]
 LONGEST_LEASE = 3_600.0
 _LONGEST_NAME = 1_000
 _LONGEST_DELAY = 10 * 365 * 86_400.0
-_HIGHEST = 1_000_000
+_HIGHEST_PRIORITY = 1_000_000
 
 
 class QueueFull(RateLimited):
-    """The queue holds as many messages as it takes; nothing was put. ``retry_after`` says when to try again."""
+    """The queue holds as many messages as it may; nothing was put. ``retry_after`` says when to try again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a queue allows. Every process that uses one queue should say the same."""
+    """What a queue allows. Every process that uses one queue should use the same rules."""
 
     bound: int = 10_000
     """Messages that have not ended; one more is refused."""
@@ -37,19 +37,19 @@ class Rules:
     lease: float = 30.0
     """Seconds that a consumer has before others may take the message; at most an hour, and ``extend`` gives more."""
     first_delay: float = 1.0
-    """Seconds that the first retry waits at most; doubled for each one after it, and a random share of it is taken."""
+    """Ceiling of the first retry's delay in seconds; it doubles with each retry, and a random share of it is taken."""
     longest_delay: float = 300.0
     keep_done: float = 0.0
     """Seconds that an acknowledged message is kept, so that it can be replayed; 0 deletes it at once."""
     keep_dead: float = 30 * 86_400.0
     dead: int = 100_000
-    """Dead letters that are kept, give or take a hundredth: then the oldest are dropped, counted and logged. 0: all."""
+    """Dead letters kept, to within one per cent: beyond it the oldest are dropped, counted and logged. 0 keeps all."""
     keep_keys: float = 86_400.0
     """Seconds, at least, that an idempotency key is remembered."""
     largest: int = 1_048_576
     """Bytes of a body."""
     poll: float = 1.0
-    """Seconds after which a waiting consumer looks by itself, should no bell have reached it."""
+    """Seconds after which a waiting consumer looks again, in case no wake-up reached it."""
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -63,7 +63,7 @@ class Rules:
             if not getattr(self, name) >= low:
                 raise ValidationError(f"{name} of a queue is {getattr(self, name)!r}; give at least {low}.")
         if self.lease > LONGEST_LEASE:
-            raise ValidationError(f"A lease of {self.lease:g} s is too long. Take {LONGEST_LEASE:g} s and extend it.")
+            raise ValidationError(f"A lease of {self.lease:g} s is too long. Use {LONGEST_LEASE:g} s and extend it.")
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -87,50 +87,42 @@ class Message(Struct, frozen=True, gc=False):
 
     @property
     def weight(self) -> int:
-        """Bytes that it takes in a database, at most: itself, its entries in indexes, and half empty pages."""
+        """Bytes that it takes in a database at most: itself, its index entries, and half-empty pages."""
         return 2 * len(self.body) + 4_096
 
     @property
-    def is_loose(self) -> bool:
-        """Whether it stands alone: neither behind others nor under a key."""
+    def is_independent(self) -> bool:
+        """Whether it has neither a context nor a key."""
         return self.context is None and self.key is None
 
-    def checked(self, largest: int) -> Message:
-        """Itself, when every database can keep it; ValidationError or TooLarge names what is wrong."""
-        if not (_storable(self.id) and _storable(self.context) and _storable(self.key)):
-            raise self._misnamed()
-        if not -_HIGHEST <= self.priority <= _HIGHEST:
-            raise ValidationError(f"Priority {self.priority} is out of range. Give one from {-_HIGHEST} to {_HIGHEST}.")
+    def check(self, largest: int) -> None:
+        """Raise ValidationError or TooLarge, naming the field, unless every database can store it."""
+        for name, text in (("id", self.id), ("context", self.context), ("key", self.key)):
+            if text is None:
+                continue
+            valid = 0 < len(text) <= _LONGEST_NAME and "\0" not in text
+            if not valid or not (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)):
+                raise ValidationError(
+                    f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
+                )
+        if not -_HIGHEST_PRIORITY <= self.priority <= _HIGHEST_PRIORITY:
+            raise ValidationError(
+                f"Priority {self.priority} is out of range. Give one from {-_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}."
+            )
         if not 0 <= self.delay <= _LONGEST_DELAY:
             raise ValidationError(f"A delay of {self.delay} s is out of range. Give 0 to {_LONGEST_DELAY:.0f} s.")
         if len(self.body) > largest:
             raise TooLarge(f"A message of {len(self.body)} bytes is too large; this queue takes {largest}.")
-        return self
-
-    def _misnamed(self) -> ValidationError:
-        names = {"id": self.id, "context": self.context, "key": self.key}
-        name, text = next((name, text) for name, text in names.items() if text is not None and not _storable(text))
-        return ValidationError(
-            f"The {name} of a message must have 1 to {_LONGEST_NAME} characters and no NUL: {text[:40]!r}."
-        )
 
 
 def checksum(name: str, context: str | None, body: bytes) -> int:
-    """By which a message is known again. It finds a changed bit; it is no proof against somebody who changes it."""
+    """The checksum of a message. It detects a flipped bit, not tampering."""
     return crc32(body, crc32(f"{name}\0{context or ''}".encode(errors="replace")))
-
-
-def _storable(text: str | None) -> bool:
-    if text is None:
-        return True
-    if not 0 < len(text) <= _LONGEST_NAME or "\0" in text:
-        return False
-    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A message in a consumer's hands. ``token`` rises with every hand it passes through: use it to fence effects."""
+    """A message in a consumer's hands. ``token`` rises each time it is handed out: use it to fence effects."""
 
     id: str
     body: bytes
@@ -142,12 +134,12 @@ class Lease:
     age: float
     """Seconds since it was put, by the database's clock."""
     damaged: bool = False
-    """Whether it is no longer what was put; ``claim`` hands out no such message."""
+    """Whether it no longer matches its checksum; ``claim`` hands out no such message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try that failed: when (database's wall clock), the how-manieth it was, and why it failed."""
+    """One failed attempt: when (the database's wall clock), its number, and why it failed."""
 
     at: float
     number: int
@@ -186,5 +178,5 @@ class Depth:
 
     @property
     def live(self) -> int:
-        """Those that have not ended, which is what the bound is about."""
+        """Those that have not ended, which the bound counts."""
         return self.ready + self.waiting + self.delayed + self.leased

@@ -1,4 +1,4 @@
-"""What can be asked of a queue within one transaction, and what is answered: data only."""
+"""What a queue can be asked to do within one transaction, and what it answers: data only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from agent3.errors import Agent3Error
 from agent3.queue.messages import Lease, Message
 
-__all__ = ["Ack", "Answer", "Claim", "Ending", "Extend", "Nack", "Operation", "Put", "Release", "Turn"]
+__all__ = ["Ack", "Answer", "Claim", "Ending", "Extend", "Nack", "Operation", "Put", "Release", "Result"]
 
 T = TypeVar("T")
 
@@ -29,13 +29,13 @@ class Claim(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    """It is done; the answer says whether the lease was still good."""
+    """The message is done; the answer is whether the lease was still valid."""
 
     lease: Lease
 
 
 class Nack(Struct, frozen=True):
-    """It failed: try again after ``delay``, or give it up if ``delay`` is None or the attempts are used up."""
+    """It failed: retry after ``delay``, or give up if ``delay`` is None or no attempt is left; the answer is a Fate."""
 
     lease: Lease
     reason: str
@@ -43,7 +43,7 @@ class Nack(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """It was not tried at all: give it back, and do not count the attempt."""
+    """It was not tried: give it back without counting the attempt."""
 
     lease: Lease
 
@@ -60,7 +60,7 @@ Operation: TypeAlias = Put | Claim | Ending
 
 
 class Answer(Struct, Generic[T], frozen=True):
-    """A value, or the error that this operation alone met."""
+    """A value, or the error of this operation alone."""
 
     value: T | None = None
     error: Agent3Error | None = None
@@ -72,12 +72,14 @@ class Answer(Struct, Generic[T], frozen=True):
 
 
 @dataclass(slots=True)
-class Turn:
+class Result:
     """What one transaction did."""
 
     answers: dict[int, Answer[Any]] = field(default_factory=dict)
+    """By the number of the operation."""
     depth: int | None = None
-    """Messages that have not ended; None when nobody had to know."""
-    rings: bool = False
+    """Messages that have not ended; None if it was not counted."""
+    wakes: bool = False
     """Whether a message may have become ready."""
     died: int = 0
+    """Messages that became dead letters."""

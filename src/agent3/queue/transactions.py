@@ -1,395 +1,384 @@
-"""What happens to messages inside one transaction: lining up, handing out, ending, in the tables of the queue.
+"""What happens to the messages of a queue inside one transaction: admitting, handing out and ending them.
 
-Many operations of one queue go through together, in few statements. It knows a ``Transaction`` and nothing of tasks,
-bells or commits; an operation that is refused gets its error as its answer and spoils no other.
+Many operations of one queue go through together, in few statements. It knows a ``Transaction``, not tasks, wake-ups or
+commits; an operation that is refused gets its error as its answer and does not affect the others.
 
-The rows change in only two ways without the queue's lock: ``ready`` becomes ``leased`` (skipping what others are just
-taking), and a put inside a caller's transaction adds a ``new`` one, which touches no row that others touch: so a busy
-queue never makes the caller's serializable transaction fail.
+Only two changes happen without the queue's lock: ``ready`` becomes ``leased`` (skipping rows that others are taking
+right now), and a put inside a caller's transaction adds a ``new`` row, touching none that others touch. So a busy queue
+never makes the caller's serializable transaction fail.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from agent3.errors import Conflict, StorageFull
 from agent3.queue.messages import LONGEST_LEASE, Fate, Lease, Message, QueueFull, Rules, checksum
-from agent3.queue.operations import Ack, Answer, Claim, Ending, Extend, Nack, Operation, Put, Release, Turn
-from agent3.queue.sql import sql
+from agent3.queue.operations import Ack, Answer, Claim, Ending, Extend, Nack, Operation, Put, Release, Result
+from agent3.queue.sql import load_statements
 from agent3.queue.wakeups import channel_of
-from agent3.storage.database import Dialect, Row, Transaction
+from agent3.storage.database import Row, Transaction
+from agent3.storage.syntax import Syntax
 
-__all__ = ["Shelf", "overdue"]
+__all__ = ["MessageTable", "needs_care"]
 
 T = TypeVar("T")
 
-_REMEMBERED = 20
+_HISTORY = 20
 _LONGEST_REASON = 500
-_KEPT_BACK = 512 * 1024
-_NO_LEASE = LONGEST_LEASE + 60.0
+_RESERVE = 512 * 1024
+_IMPOSSIBLE_LEASE = LONGEST_LEASE + 60.0
 
 
-class Shelf:
-    """The rows of one queue. It has no state of its own, so a work that is run again finds it as it was."""
+class MessageTable:
+    """The rows of one queue. It has no state of its own, so a transaction that runs again finds it as it was."""
 
-    def __init__(self, name: str, rules: Rules, dialect: Dialect):
+    def __init__(self, name: str, rules: Rules, syntax: Syntax):
         self.name = name
         self.rules = rules
+        self.syntax = syntax
         self.channel = channel_of(name)
-        self.tells = self.packs = dialect == "postgres"
-        self._dialect: Dialect = dialect
+        self.sql: Mapping[str, str] = load_statements(syntax.dialect)
 
-    def sql(self, name: str) -> str:
-        return sql(self._dialect, name)
+    async def run(self, tx: Transaction, operations: Sequence[Operation], *, text: str = "", tidy: int = 0) -> Result:
+        """Run all operations: endings first, since they make room, then puts, then claims.
 
-    async def turn(self, tx: Transaction, operations: Sequence[Operation], *, word: str = "", tidy: int = 0) -> Turn:
-        """Do all of them: what ends first, since it makes room, then what is put, then what is claimed.
-
-        Other processes hear ``word`` when a message may have become ready, where the database carries it. ``tidy`` is
-        how many rows of each kind that are over may be removed on the way.
+        Where the database notifies, ``text`` is sent to other processes when a message may have become ready. ``tidy``
+        is how many expired rows of each kind may be removed on the way.
         """
-        return await _Work(self, tx, word).do(operations, tidy)
+        return await _Transaction(self, tx, text).run(operations, tidy)
 
-    def packed(self, operations: Sequence[Operation], word: str) -> Sequence[object] | None:
-        """What ``put_all`` wants to know, if one statement can do all of them: puts that stand alone, and no others.
+    def pack(self, operations: Sequence[Operation], text: str) -> Sequence[object] | None:
+        """The parameters of ``put_all``, if that one statement can do everything: independent puts and nothing else.
 
-        Time passes without it: what is due or was leased for too long is for those who claim.
+        It does not look at the time: messages that are due or leased for too long are left to those who claim.
         """
-        messages = [one.message for one in operations if isinstance(one, Put) and one.message.is_loose]
-        if not self.packs or len(messages) < len(operations):
+        messages = [put.message for put in operations if isinstance(put, Put) and put.message.is_independent]
+        if not self.syntax.takes_arrays or len(messages) < len(operations):
             return None
         count = len(messages)
         return (
             *(count, self.name, count, self.rules.bound, self.name, self.name),
-            [one.id for one in messages],
-            _unless_nothing([one.priority for one in messages]),
-            _unless_nothing([one.delay for one in messages]),
-            [one.body for one in messages],
-            [one.checksum for one in messages],
-            *(self.channel, word),
+            [message.id for message in messages],
+            _empty_if_zero([message.priority for message in messages]),
+            _empty_if_zero([message.delay for message in messages]),
+            [message.body for message in messages],
+            [message.checksum for message in messages],
+            *(self.channel, text),
         )
 
-    async def post(self, tx: Transaction, message: Message) -> str:
-        """Put a message inside a caller's transaction; its id.
+    async def put(self, tx: Transaction, message: Message) -> str:
+        """Put a message inside a caller's transaction; return its id.
 
-        It touches nothing that others touch, but therefore counts only what is committed: as many puts as run at the
-        same moment can together go beyond the bound.
+        It touches no row that others touch, and therefore counts only what is committed: puts that run at the same
+        moment can together exceed the bound.
         """
-        work = _Work(self, tx)
-        known = await work.known([message])
+        work = _Transaction(self, tx)
+        known = await work.find_keys([message])
         if message.key in known:
-            return _same(message, known[message.key]).get()
-        row = await tx.one(self.sql("uncounted"), self.name, self.name, self.rules.bound)
+            return _answer_known_key(message, known[message.key]).get()
+        row = await tx.one(self.sql["uncounted"], self.name, self.name, self.rules.bound)
         assert row is not None
         if (row["depth"] or 0) + row["new"] >= self.rules.bound:
             raise self.full()
-        if await work.spare() < message.weight:
-            raise self.no_room()
-        await work.insert([message], posted=True)
-        if self.tells:
-            await tx.all(self.sql("tell"), self.channel, "")
+        if await work.measure_space() < message.weight:
+            raise self.no_space()
+        await work.insert([message], counted=False)
+        if self.syntax.notifies:
+            await tx.all(self.sql["notify"], self.channel, "")
         return message.id
 
     async def replay(self, tx: Transaction, ids: Sequence[str], state: str) -> int:
-        """Line up messages that ended once more; how many. QueueFull, and nothing done, if not all find room."""
-        work = _Work(self, tx)
+        """Queue ended messages again; return how many. QueueFull, with nothing done, if there is no room for all."""
+        work = _Transaction(self, tx)
         await work.lock()
-        await work.admit()  # what nobody has counted yet takes up room too
-        count = await tx.run(self.sql("replay"), self.name, state, _json(ids))
+        await work.admit()  # messages that are not counted yet take up room too
+        count = await tx.run(self.sql["replay"], self.name, state, _encode(ids))
         if work.depth + count > self.rules.bound:
             raise self.full()
         await work.admit()
-        await work.close()
+        await work.finish()
         return count
 
     def full(self) -> QueueFull:
-        """The refusal."""
+        """The refusal of a full queue."""
         return QueueFull(
-            f"Queue {self.name!r} holds {self.rules.bound:,} messages, which is all it takes, so this one was not put."
+            f"Queue {self.name!r} holds {self.rules.bound:,} messages, its maximum, so this one was not put."
             " Try again later, or add consumers.",
             data={"queue": self.name, "bound": self.rules.bound},
             retry_after=1.0,
         )
 
-    def no_room(self) -> StorageFull:
+    def no_space(self) -> StorageFull:
         """The refusal of a database that is nearly full."""
         return StorageFull(
-            f"The database is full, so this message was not put into queue {self.name!r}; the little room that is left"
-            " is for taking messages out. Delete old data, or raise storage.max_bytes.",
+            f"The database is full, so this message was not put into queue {self.name!r}; the space that is left is"
+            " reserved for taking messages out. Delete old data, or raise storage.max_bytes.",
             data={"queue": self.name},
             retry_after=1.0,
         )
 
-    def lease_of(self, row: Row) -> Lease:
-        return Lease(
-            id=row["id"],
-            body=bytes(row["body"]),
-            context=row["context"],
-            priority=row["priority"],
-            attempt=row["attempts"],
-            token=row["token"],
-            seq=row["seq"],
-            age=max(row["age"], 0.0),
-            damaged=row["checksum"] not in (None, checksum(row["id"], row["context"], row["body"])),
-        )
 
+class _Transaction:
+    """One transaction on the rows of a queue."""
 
-class _Work:
-    """One transaction on a shelf."""
-
-    def __init__(self, shelf: Shelf, tx: Transaction, word: str = ""):
-        self._shelf = shelf
-        self._word = word
-        self._name = shelf.name
-        self._rules = shelf.rules
+    def __init__(self, table: MessageTable, tx: Transaction, text: str = ""):
+        self._table = table
+        self._text = text
+        self._name = table.name
+        self._rules = table.rules
+        self._sql = table.sql
         self._tx = tx
-        self.turn = Turn()
-        self.depth = 0
-        self._before: int | None = None
+        self._depth_before: int | None = None
         self._now = 0.0
+        self.result = Result()
+        self.depth = 0
 
-    async def do(self, operations: Sequence[Operation], tidy: int) -> Turn:
-        numbered = dict(enumerate(operations))
-        puts = {number: one for number, one in numbered.items() if isinstance(one, Put)}
-        claims = {number: one for number, one in numbered.items() if isinstance(one, Claim)}
-        endings = {number: one for number, one in numbered.items() if not isinstance(one, Put | Claim)}
-        if puts or endings or tidy or await self._overdue():
-            seen = await self.lock()
-            await self._end(endings)  # before the leases are judged: a word that is late is better than none
-            await self._catch_up(seen)
+    async def run(self, operations: Sequence[Operation], tidy: int) -> Result:
+        numbered = list(enumerate(operations))
+        puts = {number: put for number, put in numbered if isinstance(put, Put)}
+        claims = {number: claim for number, claim in numbered if isinstance(claim, Claim)}
+        endings = {number: ending for number, ending in numbered if not isinstance(ending, Put | Claim)}
+        care = bool(puts or endings or tidy)
+        if not care:  # claims alone need the lock only when time has passed for some message
+            state = await self._tx.one(self._sql["look"], *[self._name] * 5)
+            assert state is not None
+            care = needs_care(state)
+        if care:
+            state = await self.lock()
+            await self._end(endings)  # before leases are judged: a late ack is better than none
+            await self._catch_up(state)
             await self._put(puts)
-            await self._tidy(tidy)
-            await self.close()
+            if tidy:
+                await self._tx.run(self._sql["purge_done"], self._name, tidy)
+                await self._tx.run(self._sql["purge_dead"], self._name, tidy)
+                await self._tx.run(self._sql["purge_keys"], self._name, self._name, tidy)
+            await self.finish()
         for number, claim in claims.items():
-            self._answer(number, await self._claim(claim))
-        return self.turn
+            rows = await self._tx.all(self._sql["claim"], self._name, claim.most, claim.seconds)
+            leases = sorted(map(_lease_of, rows), key=lambda lease: (-lease.priority, lease.seq))
+            self._answer(number, leases)
+        return self.result
 
     async def lock(self) -> Row:
-        """Take the queue's lock; what was to be seen of it before."""
-        row = await self._tx.one(self._sql("lock"), *[self._name] * 6)
+        """Take the queue's lock; return the state of the queue as the statement saw it."""
+        row = await self._tx.one(self._sql["lock"], *[self._name] * 6)
         assert row is not None
-        self.depth = self._before = row["depth"]
+        self.depth = self._depth_before = row["depth"]
         self._now = row["now"]
         return row
 
-    async def close(self) -> None:
-        """Write the count down, and tell."""
-        if self.turn.rings and self._shelf.tells:
-            told = (self._shelf.channel, self._word)
-            await self._tx.all(self._sql("set_depth_and_tell"), self.depth, self._name, *told)
-        elif self.depth != self._before:
-            await self._tx.run(self._sql("set_depth"), self.depth, self._name)
-        self.turn.depth = self.depth
+    async def finish(self) -> None:
+        """Store the depth, and notify other processes."""
+        if self.result.wakes and self._table.syntax.notifies:
+            channel = self._table.channel
+            await self._tx.all(self._sql["set_depth_and_notify"], self.depth, self._name, channel, self._text)
+        elif self.depth != self._depth_before:
+            await self._tx.run(self._sql["set_depth"], self.depth, self._name)
+        self.result.depth = self.depth
 
     async def admit(self) -> None:
-        """Count and line up what was put inside transactions of callers, or replayed."""
-        self.depth += await self._tx.run(self._sql("admit"), self._name)
-        self.turn.rings = True
+        """Count and queue messages that were put inside callers' transactions, or replayed."""
+        self.depth += await self._tx.run(self._sql["admit"], self._name)
+        self.result.wakes = True
 
-    # Time passes
-
-    async def _overdue(self) -> bool:
-        row = await self._tx.one(self._sql("look"), *[self._name] * 5)
-        assert row is not None
-        return overdue(row)
-
-    async def _catch_up(self, seen: Row) -> None:
+    async def _catch_up(self, state: Row) -> None:
         """Admit what is new, make ready what is due, take back what was leased for too long.
 
-        ``seen`` may be older than the lock, so it only says where to look; what it missed is found the next time.
+        ``state`` may be older than the lock, so it only says where to look; what it missed is found the next time.
         """
-        if seen["new"]:
+        if state["new"]:
             await self.admit()
-        if _passed(seen["delayed"]):
-            await self._tx.run(self._sql("come_due"), self._name)
-            self.turn.rings = True
-        if _passed(seen["leased"]):
-            await self._expire(await self._tx.all(self._sql("expired"), self._name))
-        if _endless(seen["longest"]):
-            await self._tx.run(self._sql("shorten"), self._rules.lease, self._name, _NO_LEASE)
+        if _is_past(state["delayed"]):
+            await self._tx.run(self._sql["come_due"], self._name)
+            self.result.wakes = True
+        if _is_past(state["leased"]):
+            rows = await self._tx.all(self._sql["expired"], self._name)
+            reason = "its lease ended without a word from the consumer"
+            dead = [row for row in rows if row["attempts"] >= self._rules.attempts]
+            again = [row for row in rows if row["attempts"] < self._rules.attempts]
+            if again:
+                changes = [(self._add_to_history(row, reason), row["seq"]) for row in again]
+                await self._tx.many(self._sql["take_back"], changes)
+                self.result.wakes = True
+            await self._bury([(row, reason) for row in dead])
+            await self._promote(dead)
+        if _is_impossible(state["longest"]):
+            await self._tx.run(self._sql["shorten"], self._rules.lease, self._name, _IMPOSSIBLE_LEASE)
 
-    async def _expire(self, rows: Sequence[Row]) -> None:
-        reason = "its lease ended without a word from the consumer"
-        gone = [row for row in rows if row["attempts"] >= self._rules.attempts]
-        back = [(self._told(row, reason), row["seq"]) for row in rows if row["attempts"] < self._rules.attempts]
-        if back:
-            await self._tx.many(self._sql("take_back"), back)
-            self.turn.rings = True
-        await self._bury([(row, reason) for row in gone])
-        await self._promote(gone)
-
-    # Ends
+    # --- endings ---
 
     async def _end(self, endings: Mapping[int, Ending]) -> None:
         if not endings:
             return
-        held = await self._held([one.lease for one in endings.values()])
-        good: list[tuple[Ending, Row]] = []
-        for number, one in endings.items():
-            row = held.get(one.lease.seq)
-            if row is None or row["token"] != one.lease.token:
-                self._answer(number, "lost" if isinstance(one, Nack) else False)
+        seqs = _encode([ending.lease.seq for ending in endings.values()])
+        held = {row["seq"]: row for row in await self._tx.all(self._sql["held"], seqs, self._name)}
+        valid: list[tuple[Ending, Row]] = []
+        for number, ending in endings.items():
+            row = held.get(ending.lease.seq)
+            if row is None or row["token"] != ending.lease.token:
+                self._answer(number, "lost" if isinstance(ending, Nack) else False)
                 continue
-            if not isinstance(one, Extend):
-                del held[one.lease.seq]  # of two ends of one lease the second is refused
-            good.append((one, row))
-            self._answer(number, self._fate(one, row) if isinstance(one, Nack) else True)
-        await self._extend([(one.seconds, row["seq"]) for one, row in good if isinstance(one, Extend)])
-        await self._release([row for one, row in good if isinstance(one, Release)])
-        acked = [row for one, row in good if isinstance(one, Ack)]
-        await self._finish(acked)
-        nacks = [(one, row) for one, row in good if isinstance(one, Nack)]
-        await self._fail([(row, one.reason, one.delay or 0.0) for one, row in nacks if self._fate(one, row) == "retry"])
-        dead = [(row, one.reason) for one, row in nacks if self._fate(one, row) == "dead"]
+            if not isinstance(ending, Extend):
+                del held[ending.lease.seq]  # of two endings of one lease the second is refused
+            valid.append((ending, row))
+            self._answer(number, self._fate(ending, row) if isinstance(ending, Nack) else True)
+
+        extended = [(ending.seconds, row["seq"]) for ending, row in valid if isinstance(ending, Extend)]
+        if extended:
+            await self._tx.many(self._sql["extend"], extended)
+        released = [row for ending, row in valid if isinstance(ending, Release)]
+        if released:
+            await self._tx.run(self._sql["release"], _encode_seqs(released))
+            self.result.wakes = True
+        acked = [row for ending, row in valid if isinstance(ending, Ack)]
+        if acked:
+            if self._rules.keep_done > 0:
+                await self._tx.run(self._sql["finish"], self._rules.keep_done, _encode_seqs(acked))
+            else:
+                await self._tx.run(self._sql["delete"], _encode_seqs(acked))
+            self.depth -= len(acked)
+
+        nacks = [(ending, row) for ending, row in valid if isinstance(ending, Nack)]
+        retried = [(nack, row) for nack, row in nacks if self._fate(nack, row) == "retry"]
+        await self._change(
+            [("delayed" if nack.delay else "ready", nack.delay or 0.0, nack.reason, row) for nack, row in retried]
+        )
+        dead = [(row, nack.reason) for nack, row in nacks if self._fate(nack, row) == "dead"]
         await self._bury(dead)
         await self._promote([*acked, *(row for row, _ in dead)])
 
     def _fate(self, nack: Nack, row: Row) -> Fate:
         return "dead" if nack.delay is None or row["attempts"] >= self._rules.attempts else "retry"
 
-    async def _extend(self, changes: Sequence[tuple[float, int]]) -> None:
-        if changes:
-            await self._tx.many(self._sql("extend"), changes)
-
-    async def _held(self, leases: Iterable[Lease]) -> dict[int, Row]:
-        numbers = _json([lease.seq for lease in leases])
-        return {row["seq"]: row for row in await self._tx.all(self._sql("held"), numbers, self._name)}
-
-    async def _finish(self, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
-        if self._rules.keep_done > 0:
-            await self._tx.run(self._sql("finish"), self._rules.keep_done, _seqs(rows))
-        else:
-            await self._tx.run(self._sql("delete"), _seqs(rows))
-        self.depth -= len(rows)
-
-    async def _release(self, rows: Sequence[Row]) -> None:
-        if rows:
-            await self._tx.run(self._sql("release"), _seqs(rows))
-            self.turn.rings = True
-
-    async def _fail(self, rows: Sequence[tuple[Row, str, float]]) -> None:
-        await self._change(
-            [("delayed" if delay else "ready", delay, self._told(row, why), row["seq"]) for row, why, delay in rows]
-        )
-
     async def _bury(self, rows: Sequence[tuple[Row, str]]) -> None:
-        keep = self._rules.keep_dead
-        await self._change([("dead", keep, self._told(row, why), row["seq"]) for row, why in rows])
+        await self._change([("dead", self._rules.keep_dead, reason, row) for row, reason in rows])
         self.depth -= len(rows)
-        self.turn.died += len(rows)
+        self.result.died += len(rows)
 
-    async def _change(self, changes: Sequence[tuple[str, float, str, int]]) -> None:
+    async def _change(self, changes: Sequence[tuple[str, float, str, Row]]) -> None:
+        """Give failed messages a new state, due after some seconds, and add the reason to their history."""
         if changes:
-            await self._tx.many(self._sql("retry"), changes)
-            self.turn.rings = True
+            values = [(state, due, self._add_to_history(row, why), row["seq"]) for state, due, why, row in changes]
+            await self._tx.many(self._sql["retry"], values)
+            self.result.wakes = True
 
     async def _promote(self, ended: Sequence[Row]) -> None:
+        """Make the next message of each ended one's context its head."""
         contexts = [row["context"] for row in ended if row["context"] is not None]
         if contexts:
-            await self._tx.run(self._sql("promote"), self._name, _json(contexts))
-            self.turn.rings = True
+            await self._tx.run(self._sql["promote"], self._name, _encode(contexts))
+            self.result.wakes = True
 
-    def _told(self, row: Row, reason: str) -> str:
-        """The history with one more failure."""
+    def _add_to_history(self, row: Row, reason: str) -> str:
         earlier = msgspec.json.decode(row["history"]) if row["history"] else []
-        entry = [round(self._now, 3), row["attempts"], _storable(reason)]
-        return _json([*earlier, entry][-_REMEMBERED:])
+        # A reason may come from anywhere: NUL and lone surrogates are replaced, since no database stores them.
+        text = reason[:_LONGEST_REASON].replace("\0", " ").encode(errors="replace").decode()
+        return _encode([*earlier, [round(self._now, 3), row["attempts"], text]][-_HISTORY:])
 
-    # Puts
+    # --- puts ---
 
     async def _put(self, puts: Mapping[int, Put]) -> None:
         if not puts:
             return
-        known = await self.known([one.message for one in puts.values()])
-        spare = await self.spare()
+        # Two puts of one batch may have the same key: ``known`` grows as they are accepted.
+        known = await self.find_keys([put.message for put in puts.values()])
+        space = await self.measure_space()
         room = max(self._rules.bound - self.depth, 0)
         accepted: list[Message] = []
-        for number, one in puts.items():
-            message = one.message
+        for number, put in puts.items():
+            message = put.message
             if message.key in known:
-                self.turn.answers[number] = _same(message, known[message.key])
+                self.result.answers[number] = _answer_known_key(message, known[message.key])
             elif len(accepted) == room:
-                self.turn.answers[number] = Answer(error=self._shelf.full())
-            elif spare < message.weight:
-                self.turn.answers[number] = Answer(error=self._shelf.no_room())
+                self.result.answers[number] = Answer(error=self._table.full())
+            elif space < message.weight:
+                self.result.answers[number] = Answer(error=self._table.no_space())
             else:
-                spare -= message.weight
+                space -= message.weight
                 accepted.append(message)
                 self._answer(number, message.id)
                 if message.key is not None:
                     known[message.key] = (message.id, message.digest)
         await self.insert(accepted)
 
-    async def spare(self) -> float:
-        """Bytes that puts may still take. The last ones are kept back, since taking messages out needs some too:
-        without them a full database could never be emptied.
+    async def measure_space(self) -> float:
+        """Bytes that puts may still take, less a reserve: taking messages out writes as well, so without the reserve
+        a full database could never be emptied.
         """
-        if self._shelf.packs:
-            return math.inf  # a server has its disk to itself, and says when that is full
-        row = await self._tx.one(self._sql("spare"))
+        if not self._table.syntax.embedded:
+            return math.inf  # a server manages its disk, and says when it is full
+        row = await self._tx.one(self._sql["spare"])
         assert row is not None
-        return float(row["bytes"]) - _KEPT_BACK
+        return float(row["bytes"]) - _RESERVE
 
-    async def known(self, messages: Sequence[Message]) -> dict[str | None, tuple[str, str]]:
-        """The id and the digest that their keys stand for already."""
-        keys = sorted({one.key for one in messages if one.key is not None})
+    async def find_keys(self, messages: Sequence[Message]) -> dict[str | None, tuple[str, str]]:
+        """The ids and digests of messages that were put under the same keys."""
+        keys = sorted({message.key for message in messages if message.key is not None})
         if not keys:
             return {}
-        rows = await self._tx.all(self._sql("known_keys"), self._name, _json(keys))
+        rows = await self._tx.all(self._sql["known_keys"], self._name, _encode(keys))
         return {row["key"]: (row["id"], row["hash"]) for row in rows}
 
-    async def insert(self, messages: Sequence[Message], *, posted: bool = False) -> None:
-        """Add rows. Those of a context are lined up by ``admit``; those that nobody has counted wait for it too."""
+    async def insert(self, messages: Sequence[Message], *, counted: bool = True) -> None:
+        """Add rows. Messages with a context, and those that are not ``counted``, start as ``new`` for ``admit``."""
         if not messages:
             return
-        keys = [(self._name, one.key, one.id, one.digest, self._rules.keep_keys) for one in messages if one.key]
+        keys = [
+            (self._name, message.key, message.id, message.digest, self._rules.keep_keys)
+            for message in messages
+            if message.key
+        ]
         if keys:
-            await self._tx.many(self._sql("insert_key"), keys)
-        if self._shelf.packs:
-            await self._tx.run(self._sql("insert_all"), self._name, *_columns(messages, posted))
+            await self._tx.many(self._sql["insert_key"], keys)
+        rows: list[tuple[object, ...]] = []
+        for message in messages:
+            state = "delayed" if message.delay > 0 else "ready"
+            if not counted or message.context is not None:
+                state = "new"
+            rows.append(
+                (message.id, message.context, message.priority, state, message.delay, message.body, message.checksum)
+            )
+        if self._table.syntax.takes_arrays:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            await self._tx.run(self._sql["insert_all"], self._name, *columns)
         else:
-            await self._tx.many(self._sql("insert"), [(self._name, *_row(one, posted)) for one in messages])
-        self.turn.rings = True
-        if posted:
-            return
-        loose = sum(one.context is None for one in messages)
-        self.depth += loose
-        if loose < len(messages):
-            await self.admit()  # it counts what it lines up, which may be more than these
-
-    # Claims
-
-    async def _claim(self, claim: Claim) -> list[Lease]:
-        rows = await self._tx.all(self._sql("claim"), self._name, claim.most, claim.seconds)
-        return sorted((self._shelf.lease_of(row) for row in rows), key=lambda lease: (-lease.priority, lease.seq))
-
-    async def _tidy(self, most: int) -> None:
-        if not most:
-            return
-        await self._tx.run(self._sql("purge_done"), self._name, most)
-        await self._tx.run(self._sql("purge_dead"), self._name, most)
-        await self._tx.run(self._sql("purge_keys"), self._name, self._name, most)
+            await self._tx.many(self._sql["insert"], [(self._name, *row) for row in rows])
+        self.result.wakes = True
+        if counted:
+            independent = sum(message.context is None for message in messages)
+            self.depth += independent
+            if independent < len(messages):
+                await self.admit()  # it counts what it admits, which may be more than these
 
     def _answer(self, number: int, value: object) -> None:
-        self.turn.answers[number] = Answer(value)
-
-    def _sql(self, name: str) -> str:
-        return self._shelf.sql(name)
+        self.result.answers[number] = Answer(value)
 
 
-def overdue(seen: Row) -> bool:
+def needs_care(state: Row) -> bool:
     """Whether time has passed for a message, in either direction, or one waits to be admitted."""
-    return bool(seen["new"]) or _passed(seen["delayed"]) or _passed(seen["leased"]) or _endless(seen["longest"])
+    return (
+        bool(state["new"])
+        or _is_past(state["delayed"])
+        or _is_past(state["leased"])
+        or _is_impossible(state["longest"])
+    )
 
 
-def _same(message: Message, known: tuple[str, str]) -> Answer[str]:
-    """The answer to a key that was seen before: the first message's id if the body is the same."""
+def _is_past(seconds: float | None) -> bool:
+    return seconds is not None and seconds <= 0
+
+
+def _is_impossible(seconds: float | None) -> bool:
+    return seconds is not None and seconds > _IMPOSSIBLE_LEASE
+
+
+def _answer_known_key(message: Message, known: tuple[str, str]) -> Answer[str]:
+    """The first message's id if the body is the same, else Conflict."""
     first, digest = known
     if digest == message.digest:
         return Answer(first)
@@ -398,43 +387,28 @@ def _same(message: Message, known: tuple[str, str]) -> Answer[str]:
     )
 
 
-def _state(message: Message, posted: bool) -> str:
-    if posted or message.context is not None:
-        return "new"
-    return "delayed" if message.delay > 0 else "ready"
+def _lease_of(row: Row) -> Lease:
+    return Lease(
+        id=row["id"],
+        body=bytes(row["body"]),
+        context=row["context"],
+        priority=row["priority"],
+        attempt=row["attempts"],
+        token=row["token"],
+        seq=row["seq"],
+        age=max(row["age"], 0.0),
+        damaged=row["checksum"] not in (None, checksum(row["id"], row["context"], row["body"])),
+    )
 
 
-def _row(message: Message, posted: bool) -> tuple[object, ...]:
-    state = _state(message, posted)
-    return message.id, message.context, message.priority, state, message.delay, message.body, message.checksum
-
-
-def _columns(messages: Sequence[Message], posted: bool) -> list[list[object]]:
-    """Their rows, turned: one array for each column."""
-    return [list(column) for column in zip(*(_row(one, posted) for one in messages), strict=True)]
-
-
-def _unless_nothing(column: list[T]) -> list[T]:
-    """The column, or an empty one if it holds nothing but zeros, as most do: so it does not travel."""
+def _empty_if_zero(column: list[T]) -> list[T]:
+    """The column, or an empty one if it is all zeros, as most are: then it need not be sent."""
     return column if any(column) else []
 
 
-def _passed(seconds: float | None) -> bool:
-    return seconds is not None and seconds <= 0
-
-
-def _endless(seconds: float | None) -> bool:
-    return seconds is not None and seconds > _NO_LEASE
-
-
-def _json(values: Sequence[object]) -> str:
+def _encode(values: Sequence[object]) -> str:
     return msgspec.json.encode(values).decode()
 
 
-def _seqs(rows: Sequence[Row]) -> str:
-    return _json([row["seq"] for row in rows])
-
-
-def _storable(reason: str) -> str:
-    """Words from anywhere, as every database can keep them."""
-    return reason[:_LONGEST_REASON].replace("\0", " ").encode(errors="replace").decode()
+def _encode_seqs(rows: Sequence[Row]) -> str:
+    return _encode([row["seq"] for row in rows])

@@ -1,89 +1,83 @@
-"""Who is woken when a message becomes ready: waiting consumers of this process at once, of others by the database.
+"""Waking consumers when a message becomes ready: those of this process at once, those of others by the database.
 
-A bell is a hint and never the truth: whoever waits also looks by himself now and then, and a lost bell costs only time.
+A wake-up is a hint, never the truth: a waiting consumer also polls, so a lost one costs only time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from threading import Lock
-from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from agent3.errors import StorageError
-from agent3.storage import Database
+from agent3.storage.database import Database, Notifier
 
-__all__ = ["Bells", "Carrier", "bells_of", "channel_of", "hear_for_ever"]
+__all__ = ["Wakeups", "channel_of", "get_wakeups", "listen_for_wakeups"]
 
-AGAIN_SECONDS = 1.0
-
-
-@runtime_checkable
-class Carrier(Protocol):
-    """A database that carries words between the processes that use it."""
-
-    def listen(self, channel: str, heard: Callable[[str], None]) -> AbstractAsyncContextManager[asyncio.Future[None]]:
-        """Call ``heard`` with each word on the channel; the future is done when the connection is gone."""
+RECONNECT_SECONDS = 1.0
 
 
-class Bells:
-    """The bells of one queue in this process. ``ring`` is safe from any thread."""
+class Wakeups:
+    """The waiting consumers of one queue in this process. ``wake`` is safe from any thread."""
 
     def __init__(self) -> None:
-        self._bells: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._lock = Lock()
 
     @contextmanager
-    def hung(self) -> Iterator[asyncio.Event]:
-        """A bell of the running loop, for as long as the block lasts."""
-        bell = asyncio.Event()
+    def subscribe(self) -> Iterator[asyncio.Event]:
+        """An event of the running loop that ``wake`` sets, for as long as the block lasts."""
+        event = asyncio.Event()
         with self._lock:
-            self._bells[bell] = asyncio.get_running_loop()
+            self._waiters[event] = asyncio.get_running_loop()
         try:
-            yield bell
+            yield event
         finally:
             with self._lock:
-                del self._bells[bell]
+                del self._waiters[event]
 
-    def ring(self) -> None:
-        """Wake everyone who waits."""
-        if not self._bells:
+    def wake(self) -> None:
+        """Wake every waiting consumer."""
+        if not self._waiters:
             return
         with self._lock:
-            bells = [(bell, loop) for bell, loop in self._bells.items() if not bell.is_set()]
-        for bell, loop in bells:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-                loop.call_soon_threadsafe(bell.set)
+            waiters = [(event, loop) for event, loop in self._waiters.items() if not event.is_set()]
+        for event, loop in waiters:
+            with suppress(RuntimeError):  # the loop is closed: no one waits there any more
+                loop.call_soon_threadsafe(event.set)
 
 
-_known: WeakKeyDictionary[Database, dict[str, Bells]] = WeakKeyDictionary()
-_door = Lock()
+_known: WeakKeyDictionary[Database, dict[str, Wakeups]] = WeakKeyDictionary()
+_known_lock = Lock()
 
 
-def bells_of(database: Database, name: str) -> Bells:
-    """The bells of a queue, the same for all who use it over this database in this process."""
-    with _door:
-        return _known.setdefault(database, {}).setdefault(name, Bells())
+def get_wakeups(database: Database, name: str) -> Wakeups:
+    """The wake-ups of a queue, shared by all who use it over this database in this process."""
+    with _known_lock:
+        return _known.setdefault(database, {}).setdefault(name, Wakeups())
 
 
 def channel_of(name: str) -> str:
-    """The channel on which the database tells of a queue; its names are short and plain."""
+    """The database's notification channel of a queue; channel names are short and plain, queue names need not be."""
     return f"agent3_queue_{sha256(name.encode()).hexdigest()[:16]}"
 
 
-async def hear_for_ever(database: Carrier, name: str, own: str, bells: Bells) -> None:
-    """Ring when another process says so; connect again when the connection is lost."""
+async def listen_for_wakeups(database: Notifier, name: str, own: str, wakeups: Wakeups) -> None:
+    """Wake the consumers of this process when another one says so, until cancelled; reconnects when needed.
 
-    def heard(word: str) -> None:
-        if word != own:  # this process has rung its bells by itself
-            bells.ring()
+    ``own`` is the text that this process sends: it has woken its consumers already.
+    """
+
+    def receive(text: str) -> None:
+        if text != own:
+            wakeups.wake()
 
     while True:
         with suppress(StorageError):
-            async with database.listen(channel_of(name), heard) as lost:
-                bells.ring()  # what was said while nobody listened
+            async with database.listen(channel_of(name), receive) as lost:
+                wakeups.wake()  # for what was sent before we listened
                 await lost
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(RECONNECT_SECONDS)

@@ -1,18 +1,21 @@
 """JSON Schema: from a signature, compiled once, every fault explained.
 
-``compile`` turns a definition into a ``Schema`` (jsonschema-rs, no remote or file references, capped first);
-``from_function`` reads a definition off a Python function; ``check_shape`` refuses what is too deep or too large
-before anything recursive meets it. It knows nothing of tools, agents or protocols.
+``compile`` turns a definition into a ``Schema`` (jsonschema-rs, capped first, no remote or file references);
+``compiled`` does so once for a definition that never changes; ``from_function`` reads a definition off a Python
+function; ``check_shape`` refuses what is too deep or too large before anything recursive touches it. It knows nothing
+of tools, agents or protocols.
 """
 
 from __future__ import annotations
 
 from agent3.schema.bounds import LIMITS, Limits, check_shape
-from agent3.schema.compiled import (
+from agent3.schema.compiler import (
     SCHEMA_LIMITS,
     Schema,
     SchemaLimits,
     compile,  # noqa: A004 - reads as schema.compile, like re.compile
+    compiled,
+    once,
 )
 from agent3.schema.explain import Fault, nearest
 from agent3.schema.signatures import FunctionSchema, arguments, from_function
@@ -28,6 +31,8 @@ __all__ = [
     "arguments",
     "check_shape",
     "compile",
+    "compiled",
     "from_function",
     "nearest",
+    "once",
 ]

@@ -1,4 +1,4 @@
-"""One Python type as a schema, and back: for the answers to questions, whose type stands in the code that asks."""
+"""One Python type as a schema, and back: for answers to questions, whose type stands in the code that asks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def of_type(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type; a schema passes as it is."""
+    """The JSON Schema of a type; a schema passes through."""
     if isinstance(kind, dict):
         return kind
     if kind in _PLAIN:
@@ -27,18 +27,18 @@ def of_type(kind: Any) -> dict[str, Any]:
 
 
 def to_type(kind: Any, data: Any) -> Any:
-    """The value that JSON data stands for in a type; data of a plain schema passes as it is."""
+    """The value of a type from JSON data; data for a plain schema passes through."""
     if isinstance(kind, dict) or kind in _PLAIN:
         return data
     try:
         return _adapter(kind).validate_python(data)
-    except pydantic.ValidationError as wrong:
-        raise ValidationError(f"The answer does not fit: {wrong.errors()[0]['msg']}") from None
+    except pydantic.ValidationError as error:
+        raise ValidationError(f"The answer does not fit: {error.errors()[0]['msg']}") from None
 
 
 @lru_cache(maxsize=1_000)
 def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     try:
         return pydantic.TypeAdapter(kind)
-    except PydanticUserError as wrong:
-        raise SetupError(f"{kind!r} cannot be asked for: {wrong.message}") from None
+    except PydanticUserError as error:
+        raise SetupError(f"{kind!r} cannot be asked for: {error.message}") from None

@@ -1,7 +1,7 @@
 """How deep and how large a value may be, measured without recursion.
 
-The validator is native code and dies on a value nested 50,000 deep, so everything a stranger sent passes here first.
-Bytes are not looked at: jsonrpc caps them before they are decoded.
+The validator is native code and crashes on a value nested 50,000 deep, so everything from a stranger passes here first.
+Bytes are not checked here: jsonrpc caps them before they are decoded.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NoReturn, TypeAlias
 
 from agent3.errors import TooLarge, ValidationError
 
-__all__ = ["LIMITS", "Limits", "Path", "check_shape", "foreign", "measure", "render"]
+__all__ = ["LIMITS", "Limits", "Path", "check_shape", "find_foreign", "measure", "render"]
 
 Path: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a door takes from a stranger: bytes of a body, nested containers, values in all, characters of one text,
-    digits of one number."""
+    """What is accepted from a stranger: bytes of a body, nesting depth, values in all, characters of one string, digits
+    of one number."""
 
     body: int = 1 << 20
     depth: int = 64
@@ -35,16 +35,17 @@ LIMITS = Limits()
 
 
 def check_shape(value: object, limits: Limits = LIMITS, what: str = "input") -> None:
-    """Refuse what is nested too deep or holds too much, naming the path and the limit.
+    """Refuse a value that is nested too deep or holds too much, naming the path and the limit.
 
-    Raises TooLarge, or ValidationError for NaN and infinity, which JSON cannot say. Never recurses, so that any
-    nesting, even a list that holds itself, is refused rather than met.
+    Raises TooLarge, or ValidationError for NaN and infinity, which JSON does not have. Never recurses, so that any
+    nesting, even a list that holds itself, is refused.
     """
     measure(value, limits, what)
 
 
 def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
-    """Like ``check_shape``, and the number of nodes found."""
+    """Like ``check_shape``; returns the number of nodes."""
+    # Level by level, with a list in place of the stack: a list that holds itself ends at the depth or the node limit.
     level: list[Any] = [value]
     nodes, depth = 1, 0
     most, longest, ceiling = limits.nodes, limits.string, 10**limits.digits
@@ -57,11 +58,15 @@ def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
             elif kind is int:
                 fits = -ceiling < item < ceiling
             elif kind is float:
-                fits = item - item == 0
+                fits = item - item == 0  # false for NaN and infinity, and cheaper than math.isfinite
             elif kind is bool or item is None:
                 continue
             else:
-                children = _children(item)
+                children: Collection[Any] = ()  # what is not a container is left to the validator
+                if isinstance(item, (dict, Mapping)):
+                    children = item.values()
+                elif isinstance(item, (list, tuple)):
+                    children = item
                 nodes += len(children)
                 fits = depth < limits.depth or not _is_container(item)
                 if nodes > most:
@@ -78,44 +83,27 @@ def _is_container(item: object) -> bool:
     return isinstance(item, (dict, list, tuple, Mapping))
 
 
-def _children(item: Any) -> Collection[Any]:
-    """What a container holds; what is none holds nothing and is left to the validator."""
-    if isinstance(item, (dict, Mapping)):
-        return item.values()
-    return item if isinstance(item, (list, tuple)) else ()
-
-
 def _refuse(value: object, limits: Limits, what: str) -> NoReturn:
-    """Walk again, now with paths, and name the first culprit: the fast walk keeps none."""
-    for path, item in _paths(value, limits.nodes):
-        reason = _reason(path, item, limits)
+    """Walk again, now with paths, and name the first culprit: the fast walk keeps no paths."""
+    for path, item in _walk(value, limits.nodes):
+        place = f"The {what} at '{render(path)}'" if path else f"The {what}"
+        reason = None
+        if _is_container(item) and len(path) >= limits.depth:
+            reason = f"is nested deeper than {limits.depth} levels"
+        elif isinstance(item, str) and len(item) > limits.string:
+            reason = f"is a string of {len(item)} characters, more than {limits.string}"
+        elif isinstance(item, int) and abs(item) >= 10**limits.digits:
+            reason = f"is a number of more than {limits.digits} digits"
         if reason is not None:
             raise TooLarge(
-                f"{_place(what, path)} {reason}; shorten it or send it in parts",
-                data={"path": render(path), "what": what},
+                f"{place} {reason}; shorten it or send it in parts", data={"path": render(path), "what": what}
             )
         if isinstance(item, float) and not math.isfinite(item):
-            raise ValidationError(
-                f"{_place(what, path)} is {item}, which JSON cannot carry; send a finite number or null"
-            )
+            raise ValidationError(f"{place} is {item}, which JSON does not have; send a finite number or null")
     raise TooLarge(f"The {what} is too large; send it in parts", data={"what": what})
 
 
-def _reason(path: Path, item: Any, limits: Limits) -> str | None:
-    if _is_container(item) and len(path) >= limits.depth:
-        return f"is nested deeper than {limits.depth} levels"
-    if isinstance(item, str) and len(item) > limits.string:
-        return f"is a text of {len(item)} characters, more than {limits.string}"
-    if isinstance(item, int) and abs(item) >= 10**limits.digits:
-        return f"is a number of more than {limits.digits} digits"
-    return None
-
-
-def _place(what: str, path: Path) -> str:
-    return f"The {what} at '{render(path)}'" if path else f"The {what}"
-
-
-def _paths(value: object, most: int) -> Iterator[tuple[Path, Any]]:
+def _walk(value: object, most: int) -> Iterator[tuple[Path, Any]]:
     """Every value with its path, breadth first, at most about ``most`` of them."""
     waiting: deque[tuple[Path, Any]] = deque([((), value)])
     while waiting:
@@ -127,28 +115,23 @@ def _paths(value: object, most: int) -> Iterator[tuple[Path, Any]]:
         waiting.extend(((*path, key), child) for (key, child), _ in zip(entries, range(most + 1), strict=False))
 
 
-def foreign(value: object, limits: Limits = LIMITS) -> tuple[Path, str] | None:
-    """Where a value holds something that JSON cannot carry, and what that is; None if there is nothing such."""
-    for path, item in _paths(value, limits.nodes):
+def find_foreign(value: object, limits: Limits = LIMITS) -> tuple[Path, str] | None:
+    """Where a value holds something that JSON cannot represent, and what it is; None if nothing."""
+    for path, item in _walk(value, limits.nodes):
         if isinstance(item, Mapping) and not all(isinstance(key, str) for key in item):
-            return path, "has a key that is not a text"
-        if isinstance(item, str) and not _encodable(item):
-            return path, "holds text that is not valid Unicode"
+            return path, "has a key that is not a string"
+        if isinstance(item, str):
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                return path, "holds text that is not valid Unicode"
         if item is not None and not isinstance(item, (str, int, float, list, tuple, Mapping)):
-            return path, f"is a {type(item).__name__}, which JSON cannot carry"
+            return path, f"is a {type(item).__name__}, which JSON does not have"
     return None
 
 
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def render(path: Path, most: int = 12) -> str:
-    """A path as people write it: ``items[2].price``; the middle of one of more than ``most`` steps is left out."""
+    """A path as people write it, ``items[2].price``; of more than ``most`` steps the middle is left out."""
     if len(path) > most:
         return f"{render(path[:5])}…{render(path[-5:])}"
     text = ""

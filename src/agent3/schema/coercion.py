@@ -1,7 +1,7 @@
-"""What people say, as what a schema asks for.
+"""Words as the value that a schema asks for.
 
-A person answers a question in words, whatever type its schema wants. Here words become such a value where that can be
-done without guessing, and stay words where it cannot: then the schema says what is wrong with them.
+A person answers a question in words, whatever type its schema wants. Words become such a value where that needs no
+guess, and stay words otherwise: then the schema says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 __all__ = ["choices", "from_words"]
 
 _POLITE: Final = re.compile(r",?\s*\b(?:please|thanks|thank you|por favor|gracias)\b", re.IGNORECASE)
-_SAID: Final = {
+_BOOLEANS: Final = {
     **dict.fromkeys(("yes", "y", "true", "ok", "sí", "si"), True),
     **dict.fromkeys(("no", "n", "false"), False),
 }
@@ -24,52 +24,44 @@ _SAID: Final = {
 def from_words(definition: Mapping[str, Any], text: str) -> Any:
     """The value that a text stands for; the text itself where it stands for none."""
     kind = definition.get("type")
-    if isinstance(listed := definition.get("enum"), list):
-        return _among(listed, text)
+    if isinstance(options := definition.get("enum"), list):
+        plain = text.strip().casefold()
+        return next((option for option in options if str(option).casefold() == plain), text)
     if kind == "object":
-        return _filled(definition, text)
+        if isinstance(value := _decode(text), dict):
+            return value
+        # Words can stand for an object that asks for one thing only.
+        properties = _properties(definition)
+        required = definition.get("required")
+        names = required if isinstance(required, list) and required else properties
+        wanted = [name for name in names if name in properties]
+        return {wanted[0]: from_words(properties[wanted[0]], text)} if len(wanted) == 1 else text
     if kind in (None, "string") or (isinstance(kind, list) and "string" in kind):
         return text
-    if kind == "boolean" and (said := _SAID.get(_POLITE.sub("", text).strip(" .!,").lower())) is not None:
-        return said
-    return _decoded(text)
+    if kind == "boolean" and (value := _BOOLEANS.get(_POLITE.sub("", text).strip(" .!,").lower())) is not None:
+        return value
+    return _decode(text)
 
 
 def choices(definition: Mapping[str, Any] | None) -> Sequence[Any]:
-    """What can be said where only a few things can; nothing where it is open."""
+    """The values that a schema allows, if they are few; empty if it is open."""
     if definition is None:
         return ()
-    if isinstance(listed := definition.get("enum"), list):
-        return listed
-    if definition.get("type") == "object" and len(fields := _fields(definition)) == 1:
-        return choices(next(iter(fields.values())))
+    if isinstance(options := definition.get("enum"), list):
+        return options
+    if definition.get("type") == "object" and len(properties := _properties(definition)) == 1:
+        return choices(next(iter(properties.values())))
     return ("yes", "no") if definition.get("type") == "boolean" else ()
 
 
-def _among(listed: Sequence[Any], text: str) -> Any:
-    """One of several values, however it is written."""
-    plain = text.strip().casefold()
-    return next((one for one in listed if str(one).casefold() == plain), text)
-
-
-def _filled(definition: Mapping[str, Any], text: str) -> Any:
-    """An object: from JSON, or with the words as the only thing that it asks for."""
-    if isinstance(whole := _decoded(text), dict):
-        return whole
-    properties = _fields(definition)
-    needed = definition.get("required")
-    wanted = [one for one in (needed if isinstance(needed, list) and needed else properties) if one in properties]
-    return {wanted[0]: from_words(properties[wanted[0]], text)} if len(wanted) == 1 else text
-
-
-def _fields(definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The parts of an object; a stranger's schema may say anything of them, and ``true`` means whatever you like."""
+def _properties(definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The properties of an object. A stranger's schema may hold anything there; ``true`` means any value."""
     given = definition.get("properties")
     known = given if isinstance(given, Mapping) else {}
-    return {name: one if isinstance(one, Mapping) else {} for name, one in known.items()}
+    return {name: part if isinstance(part, Mapping) else {} for name, part in known.items()}
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -1,8 +1,8 @@
 """What is wrong with a value, in words: every fault at once, each with path, expected, got and the nearest name.
 
-The verdict is the validator's; this only explains it, after the fact. It walks on its own because the validator's
-error list copies the whole value into every error (90 KB of input made 2 GB) and is exponential in nested unions;
-this walk has a budget, and where that ends, so does the list. Patterns are matched by the validator's linear engine.
+The verdict is the validator's; this only explains it afterwards. It walks by itself because the validator's error list
+copies the whole value into every error (90 KB of input made 2 GB) and is exponential in nested unions. This walk has a
+budget, and the list ends where the budget does. Patterns are matched by the validator's linear engine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Kind = Literal["missing", "type", "other"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong. ``path`` is written as in ``items[2].price``, empty for the whole value."""
+    """One thing that is wrong. ``path`` is written like ``items[2].price``, and empty for the whole value."""
 
     path: str
     message: str
@@ -45,7 +45,7 @@ class Fault:
     kind: Kind = "other"
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine form, without what is not known."""
+        """The machine-readable form, without fields that are None."""
         body = asdict(self)
         del body["kind"]
         return {name: entry for name, entry in body.items() if entry is not None}
@@ -56,28 +56,28 @@ def explain(
 ) -> list[Fault]:
     """The faults of a value, missing parameters first, at most a hundred.
 
-    ``targets`` gives for the id of each dict that holds a reference what it refers to. Empty when the walk finds
-    nothing, which does not mean that there is nothing.
+    ``targets`` maps the id of each dict that holds a reference to what it refers to. Empty when the walk finds nothing,
+    which does not mean that the value is valid.
     """
     walk = _Walk(targets, what)
     found: list[Fault] = []
     try:
         found.extend(islice(walk.faults(definition, value, ()), _FAULTS))
     except (_BudgetSpent, RecursionError):
-        pass  # what was found until then is kept
+        pass  # what was found so far is kept
     unique = list(dict.fromkeys(found))
-    return [one for one in unique if one.kind == "missing"] + [one for one in unique if one.kind != "missing"]
+    return sorted(unique, key=lambda fault: fault.kind != "missing")
 
 
 def summary(faults: list[Fault]) -> str:
     """The messages in one line."""
-    text = "; ".join(one.message for one in faults[:_SHOWN])
+    text = "; ".join(fault.message for fault in faults[:_SHOWN])
     left = len(faults) - _SHOWN
     return f"{text}; and {left} more" if left > 0 else text
 
 
 def shorten(value: object) -> str:
-    """A value as Python shows it, in at most 80 characters; never builds more than it needs."""
+    """The repr of a value in at most 80 characters; never builds more than it needs."""
     if isinstance(value, str):
         text = repr(value[: _WIDTH + 1])
     elif isinstance(value, Mapping):
@@ -92,7 +92,7 @@ def shorten(value: object) -> str:
 
 
 def _glimpse(entry: object) -> object:
-    """An entry of a container, cut before it is shown."""
+    """An entry of a container, cut before it is formatted."""
     if isinstance(entry, str):
         return entry[:_WIDTH]
     if isinstance(entry, Mapping):
@@ -108,10 +108,10 @@ class _Dots(str):
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one name that was probably meant, or None. Looks at 500 names of at most 100 characters."""
+    """The name that was probably meant, or None. Looks at 500 names of at most 100 characters."""
     if len(name) > 100:
         return None
-    pool = {one.casefold(): one for one in islice(names, 500) if len(one) <= 100}
+    pool = {known.casefold(): known for known in islice(names, 500) if len(known) <= 100}
     close = difflib.get_close_matches(name.casefold(), pool, n=1, cutoff=0.6)
     return pool[close[0]] if close else None
 
@@ -148,7 +148,7 @@ class _Walk:
         self.suggestions = 0
 
     def faults(self, schema: Any, value: Any, path: Path) -> Faults:
-        """What is wrong with ``value`` under ``schema``; a loop of references adds nothing."""
+        """What is wrong with ``value`` by ``schema``; a loop of references adds nothing."""
         if schema is False:
             yield self.fault(path, "is not allowed here", "nothing", value)
         pair = (id(schema), id(value))
@@ -157,44 +157,42 @@ class _Walk:
         self.spend(1)
         self.open.add(pair)
         try:
-            yield from self._keywords(schema, value, path)
+            if "type" in schema and not _has_type(value, schema["type"]):
+                # The other keywords would only say the same in other words.
+                yield self.type_fault(path, _join_types(schema["type"]), value)
+                return
+            for keyword, argument in schema.items():
+                rule = _RULES.get(keyword)
+                if rule is not None:
+                    yield from rule(self, argument, value, path, schema)
         finally:
             self.open.discard(pair)
 
-    def _keywords(self, schema: Node, value: Any, path: Path) -> Faults:
-        if "type" in schema and not _is_of(value, schema["type"]):
-            # The other keywords would only say the same again in other words.
-            yield self.mistyped(path, _names(schema["type"]), value)
-            return
-        for keyword, argument in schema.items():
-            rule = _RULES.get(keyword)
-            if rule is not None:
-                yield from rule(self, argument, value, path, schema)
-
     def spend(self, steps: int) -> None:
-        """Count work; beyond the budget the walk ends where it is."""
+        """Count work; beyond the budget the walk stops."""
         self.steps += steps
         if self.steps > _STEPS:
             raise _BudgetSpent
 
-    def near(self, name: Any, names: Iterable[Any]) -> str | None:
-        """A suggestion, for the first few that want one: each costs far more than a step."""
+    def suggest(self, name: Any, names: Iterable[Any]) -> str | None:
+        """The nearest name, for the first few faults only: each search costs far more than a step."""
         self.suggestions += 1
         if self.suggestions > _SUGGESTIONS or not isinstance(name, str):
             return None
-        return nearest(name, (one for one in names if isinstance(one, str)))
+        return nearest(name, (known for known in names if isinstance(known, str)))
 
     def fits(self, schema: Any, value: Any) -> bool:
-        """Whether there is no fault; judged once per pair, so that nested unions stay polynomial."""
+        """Whether there is no fault; decided once per pair, so that nested unions stay polynomial."""
         pair = (id(schema), id(value))
         if pair not in self.judged:
+            # While judging, unions yield a bare fault: reasons would be thrown away, and cost exponential time.
             self.judging += 1
             self.judged[pair] = next(self.faults(schema, value, ()), None) is None
             self.judging -= 1
         return self.judged[pair]
 
     def target(self, schema: Any) -> Any:
-        """What a chain of plain references leads to."""
+        """Where a chain of plain references leads."""
         for _ in range(32):
             if not isinstance(schema, Mapping) or id(schema) not in self.targets:
                 break
@@ -207,13 +205,13 @@ class _Walk:
     def fault(self, path: Path, problem: str, expected: str, value: Any, near: str | None = None) -> Fault:
         return Fault(render(path, 64), f"{self.name(path)} {problem}", expected, shorten(value), near)
 
-    def mistyped(self, path: Path, expected: str, value: Any) -> Fault:
+    def type_fault(self, path: Path, expected: str, value: Any) -> Fault:
         got = type(value).__name__
         message = f"{self.name(path)} has invalid type. Expected {expected}, got {got}"
         return Fault(render(path, 64), message, expected, got, kind="type")
 
 
-def _names(types: Any) -> str:
+def _join_types(types: Any) -> str:
     return types if isinstance(types, str) else " or ".join(types)
 
 
@@ -232,19 +230,19 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _is_of(value: object, types: Any) -> bool:
-    return any(_TYPES[one](value) for one in ([types] if isinstance(types, str) else types))
+def _has_type(value: object, types: Any) -> bool:
+    return any(_TYPES[name](value) for name in ([types] if isinstance(types, str) else types))
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON Schema has it: 1 is 1.0, but true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+def _are_equal(left: Any, right: Any) -> bool:
+    """Equality in JSON Schema: 1 is 1.0, but true is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_are_equal(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(_are_equal, left, right))
+    return bool(left == right)
 
 
 @lru_cache(maxsize=512)
@@ -253,20 +251,20 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 @_rule("enum")
-def _enum(walk: _Walk, options: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_enum(walk: _Walk, options: Any, value: Any, path: Path, _: Node) -> Faults:
     walk.spend(len(options) // 8)
-    if not any(_same(value, option) for option in options):
+    if not any(_are_equal(value, option) for option in options):
         shown = shorten(options)
-        yield walk.fault(path, f"must be one of {shown}", f"one of {shown}", value, walk.near(value, options))
+        yield walk.fault(path, f"must be one of {shown}", f"one of {shown}", value, walk.suggest(value, options))
 
 
 @_rule("const")
-def _const(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
-    if not _same(value, wanted):
+def _check_const(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
+    if not _are_equal(value, wanted):
         yield walk.fault(path, f"must be {shorten(wanted)}, got {shorten(value)}", shorten(wanted), value)
 
 
-def _bound(keyword: str, words: str, holds: Callable[[Any, Any], bool]) -> None:
+def _add_bound_rule(keyword: str, words: str, holds: Callable[[Any, Any], bool]) -> None:
     @_rule(keyword)
     def check(walk: _Walk, limit: Any, value: Any, path: Path, _: Node) -> Faults:
         # Draft 4 says exclusiveMinimum: true beside a minimum.
@@ -274,26 +272,25 @@ def _bound(keyword: str, words: str, holds: Callable[[Any, Any], bool]) -> None:
             yield walk.fault(path, f"must be {words} {limit}, got {shorten(value)}", f"{words} {limit}", value)
 
 
-_bound("minimum", "at least", lambda value, limit: value >= limit)
-_bound("maximum", "at most", lambda value, limit: value <= limit)
-_bound("exclusiveMinimum", "greater than", lambda value, limit: value > limit)
-_bound("exclusiveMaximum", "less than", lambda value, limit: value < limit)
+_add_bound_rule("minimum", "at least", lambda value, limit: value >= limit)
+_add_bound_rule("maximum", "at most", lambda value, limit: value <= limit)
+_add_bound_rule("exclusiveMinimum", "greater than", lambda value, limit: value > limit)
+_add_bound_rule("exclusiveMaximum", "less than", lambda value, limit: value < limit)
 
 
 @_rule("multipleOf")
-def _multiple(walk: _Walk, step: Any, value: Any, path: Path, _: Node) -> Faults:
-    if _is_number(value) and _remainder(value, step):
+def _check_multiple(walk: _Walk, step: Any, value: Any, path: Path, _: Node) -> Faults:
+    if not _is_number(value):
+        return
+    try:
+        remains = bool(Decimal(str(value)) % Decimal(str(step)))
+    except ArithmeticError:  # the quotient has more digits than Decimal takes
+        return
+    if remains:
         yield walk.fault(path, f"must be a multiple of {step}, got {shorten(value)}", f"a multiple of {step}", value)
 
 
-def _remainder(value: Any, step: Any) -> bool:
-    try:
-        return bool(Decimal(str(value)) % Decimal(str(step)))
-    except ArithmeticError:  # a quotient of more digits than decimals have
-        return False
-
-
-def _size(keyword: str, noun: str, kinds: tuple[type[Any], ...], most: bool) -> None:
+def _add_size_rule(keyword: str, noun: str, kinds: tuple[type[Any], ...], most: bool) -> None:
     @_rule(keyword)
     def check(walk: _Walk, limit: Any, value: Any, path: Path, _: Node) -> Faults:
         size = len(value) if isinstance(value, kinds) else limit
@@ -302,54 +299,49 @@ def _size(keyword: str, noun: str, kinds: tuple[type[Any], ...], most: bool) -> 
             yield walk.fault(path, f"must have {words}, got {size}", words, value)
 
 
-_size("minLength", "characters", (str,), most=False)
-_size("maxLength", "characters", (str,), most=True)
-_size("minItems", "items", (list, tuple), most=False)
-_size("maxItems", "items", (list, tuple), most=True)
-_size("minProperties", "properties", (Mapping,), most=False)
-_size("maxProperties", "properties", (Mapping,), most=True)
+_add_size_rule("minLength", "characters", (str,), most=False)
+_add_size_rule("maxLength", "characters", (str,), most=True)
+_add_size_rule("minItems", "items", (list, tuple), most=False)
+_add_size_rule("maxItems", "items", (list, tuple), most=True)
+_add_size_rule("minProperties", "properties", (Mapping,), most=False)
+_add_size_rule("maxProperties", "properties", (Mapping,), most=True)
 
 
 @_rule("pattern")
-def _pattern(walk: _Walk, pattern: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_pattern(walk: _Walk, pattern: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, str) and not _matcher(pattern)(value):
         wanted = shorten(pattern)
         yield walk.fault(path, f"must match the pattern {wanted}, got {shorten(value)}", f"pattern {wanted}", value)
 
 
 @_rule("uniqueItems")
-def _unique(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_unique(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> Faults:
     if wanted is not True or not isinstance(value, (list, tuple)):
         return
     walk.spend(len(value))
-    if _repeats(value):
+    # Comparing containers is quadratic, so beyond the first hundred items only scalars are compared.
+    scalars = [item for item in value if not isinstance(item, (Mapping, list, tuple))]
+    repeats = len({(isinstance(item, bool), item) for item in scalars}) < len(scalars)
+    few = value[:100]
+    if repeats or any(_are_equal(item, other) for place, item in enumerate(few) for other in few[place + 1 :]):
         yield walk.fault(path, "must not hold the same item twice", "unique items", value)
 
 
-def _repeats(items: Any) -> bool:
-    """Whether an item comes twice; only scalars are compared beyond the first hundred items."""
-    scalars = [one for one in items if not isinstance(one, (Mapping, list, tuple))]
-    if len({(isinstance(one, bool), one) for one in scalars}) < len(scalars):
-        return True
-    few = items[:100]
-    return any(_same(one, other) for place, one in enumerate(few) for other in few[place + 1 :])
-
-
 @_rule("required")
-def _required(walk: _Walk, names: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_required(walk: _Walk, names: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, Mapping) and not isinstance(names, bool):
         for name in names:
             if name not in value:
-                yield _missing(walk, (*path, name), walk.near(name, value))
+                yield _missing_fault(walk, (*path, name), walk.suggest(name, value))
 
 
-def _missing(walk: _Walk, path: Path, near: str | None = None, because: str = "") -> Fault:
+def _missing_fault(walk: _Walk, path: Path, near: str | None = None, because: str = "") -> Fault:
     text = f"Missing required {walk.noun}: {render(path)}{because}"
     return Fault(render(path, 64), text, "a value", "nothing", near, "missing")
 
 
 @_rule("dependentRequired", "dependencies", "dependentSchemas")
-def _dependent(walk: _Walk, needs: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_dependent(walk: _Walk, needs: Any, value: Any, path: Path, _: Node) -> Faults:
     for name, need in needs.items():
         if not isinstance(value, Mapping) or name not in value:
             continue
@@ -358,11 +350,11 @@ def _dependent(walk: _Walk, needs: Any, value: Any, path: Path, _: Node) -> Faul
             continue
         for other in need:
             if other not in value:
-                yield _missing(walk, (*path, other), because=f" (needed with '{render((name,))}')")
+                yield _missing_fault(walk, (*path, other), because=f" (needed with '{render((name,))}')")
 
 
 @_rule("properties")
-def _properties(walk: _Walk, properties: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_properties(walk: _Walk, properties: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, Mapping):
         for name, schema in properties.items():
             if name in value:
@@ -370,7 +362,7 @@ def _properties(walk: _Walk, properties: Any, value: Any, path: Path, _: Node) -
 
 
 @_rule("patternProperties")
-def _pattern_properties(walk: _Walk, patterns: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_pattern_properties(walk: _Walk, patterns: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, Mapping):
         for pattern, schema in patterns.items():
             walk.spend(len(value) // 2)
@@ -379,7 +371,7 @@ def _pattern_properties(walk: _Walk, patterns: Any, value: Any, path: Path, _: N
 
 
 @_rule("additionalProperties")
-def _additional(walk: _Walk, extra: Any, value: Any, path: Path, schema: Node) -> Faults:
+def _check_additional(walk: _Walk, extra: Any, value: Any, path: Path, schema: Node) -> Faults:
     if extra is True or not isinstance(value, Mapping):
         return
     known = schema.get("properties", {})
@@ -388,31 +380,31 @@ def _additional(walk: _Walk, extra: Any, value: Any, path: Path, schema: Node) -
         if name in known or any(matches(name) for matches in patterns):
             continue
         if extra is False:
-            yield _unknown(walk, (*path, name), known)
+            yield _unknown_fault(walk, (*path, name), known)
         else:
             yield from walk.faults(extra, value[name], (*path, name))
 
 
-def _unknown(walk: _Walk, path: Path, known: Iterable[str]) -> Fault:
-    near = walk.near(path[-1], known)
+def _unknown_fault(walk: _Walk, path: Path, known: Iterable[str]) -> Fault:
+    near = walk.suggest(path[-1], known)
     hint = f". Did you mean '{render((near,))}'?" if near is not None else ""
     text = f"Unknown {walk.noun}: {render(path)}{hint}"
     return Fault(render(path, 64), text, "no such name", shorten(path[-1]), near)
 
 
 @_rule("unevaluatedProperties")
-def _unevaluated(walk: _Walk, rest: Any, value: Any, path: Path, schema: Node) -> Faults:
+def _check_unevaluated(walk: _Walk, rest: Any, value: Any, path: Path, schema: Node) -> Faults:
     if rest is not False or not isinstance(value, Mapping):
         return
     known: set[str] = set()
-    if _evaluated(walk, schema, value, known, 0):
+    if _collect_names(walk, schema, value, known, 0):
         for name in value:
             if name not in known:
-                yield _unknown(walk, (*path, name), known)
+                yield _unknown_fault(walk, (*path, name), known)
 
 
-def _evaluated(walk: _Walk, schema: Any, value: Node, known: set[str], depth: int) -> bool:
-    """Add the names that a schema and those applied beside it speak of; False if it speaks of all."""
+def _collect_names(walk: _Walk, schema: Any, value: Node, known: set[str], depth: int) -> bool:
+    """Add the names that a schema, and those applied beside it, evaluate; False if they evaluate all names."""
     if not isinstance(schema, Mapping) or depth > 32:
         return True
     if "additionalProperties" in schema or (depth and "unevaluatedProperties" in schema):
@@ -420,17 +412,17 @@ def _evaluated(walk: _Walk, schema: Any, value: Node, known: set[str], depth: in
     known.update(schema.get("properties", {}))
     for pattern in schema.get("patternProperties", {}):
         known.update(filter(_matcher(pattern), value))
-    return all(_evaluated(walk, one, value, known, depth + 1) for one in _applied(walk, schema, value))
+    return all(_collect_names(walk, part, value, known, depth + 1) for part in _schemas_in_place(walk, schema, value))
 
 
-def _applied(walk: _Walk, schema: Node, value: Any) -> Iterator[Any]:
+def _schemas_in_place(walk: _Walk, schema: Node, value: Any) -> Iterator[Any]:
     """The schemas that a schema applies at the same place, as far as the value fits them."""
     if id(schema) in walk.targets:
         yield walk.targets[id(schema)]
     yield from schema.get("allOf", ())
-    for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        if walk.fits(one, value):
-            yield one
+    for alternative in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        if walk.fits(alternative, value):
+            yield alternative
     if "if" in schema:
         met = walk.fits(schema["if"], value)
         if met:
@@ -439,7 +431,7 @@ def _applied(walk: _Walk, schema: Node, value: Any) -> Iterator[Any]:
 
 
 @_rule("propertyNames")
-def _property_names(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_property_names(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, Mapping):
         for name in value:
             if not walk.fits(schema, name):
@@ -447,35 +439,35 @@ def _property_names(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -
 
 
 @_rule("prefixItems")
-def _prefix_items(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_prefix_items(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
     if isinstance(value, (list, tuple)):
         for place, (schema, item) in enumerate(zip(schemas, value, strict=False)):
             yield from walk.faults(schema, item, (*path, place))
 
 
 @_rule("items")
-def _items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+def _check_items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
     if isinstance(schema, (list, tuple)):
-        yield from _prefix_items(walk, schema, value, path, parent)
+        yield from _check_prefix_items(walk, schema, value, path, parent)
     else:
-        yield from _rest(walk, schema, value, path, len(parent.get("prefixItems", ())))
+        yield from _check_rest(walk, schema, value, path, len(parent.get("prefixItems", ())))
 
 
 @_rule("additionalItems")
-def _additional_items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+def _check_additional_items(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
     first = parent.get("items")
     if isinstance(first, (list, tuple)):
-        yield from _rest(walk, schema, value, path, len(first))
+        yield from _check_rest(walk, schema, value, path, len(first))
 
 
-def _rest(walk: _Walk, schema: Any, value: Any, path: Path, first: int) -> Faults:
+def _check_rest(walk: _Walk, schema: Any, value: Any, path: Path, first: int) -> Faults:
     if isinstance(value, (list, tuple)):
         for place in range(first, len(value)):
             yield from walk.faults(schema, value[place], (*path, place))
 
 
 @_rule("contains")
-def _contains(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
+def _check_contains(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) -> Faults:
     if not isinstance(value, (list, tuple)):
         return
     least, most = parent.get("minContains", 1), parent.get("maxContains", len(value))
@@ -486,69 +478,67 @@ def _contains(walk: _Walk, schema: Any, value: Any, path: Path, parent: Node) ->
 
 
 @_rule("allOf")
-def _all_of(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_all_of(walk: _Walk, schemas: Any, value: Any, path: Path, _: Node) -> Faults:
     for schema in schemas:
         yield from walk.faults(schema, value, path)
 
 
 @_rule("$ref", "$dynamicRef", "$recursiveRef")
-def _reference(walk: _Walk, _: Any, value: Any, path: Path, schema: Node) -> Faults:
+def _check_reference(walk: _Walk, _: Any, value: Any, path: Path, schema: Node) -> Faults:
     yield from walk.faults(walk.targets.get(id(schema), True), value, path)
 
 
 @_rule("not")
-def _not(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
+def _check_not(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
     if walk.fits(schema, value):
         yield walk.fault(path, f"must not be like {shorten(value)}", f"not {shorten(schema)}", value)
 
 
 @_rule("if")
-def _if(walk: _Walk, condition: Any, value: Any, path: Path, schema: Node) -> Faults:
+def _check_if(walk: _Walk, condition: Any, value: Any, path: Path, schema: Node) -> Faults:
     branch = "then" if walk.fits(condition, value) else "else"
     yield from walk.faults(schema.get(branch, True), value, path)
 
 
 @_rule("anyOf", "oneOf")
-def _alternatives(walk: _Walk, schemas: Any, value: Any, path: Path, parent: Node) -> Faults:
+def _check_alternatives(walk: _Walk, schemas: Any, value: Any, path: Path, parent: Node) -> Faults:
     fitting = sum(walk.fits(schema, value) for schema in schemas)
-    if fitting == 0:
-        yield from _no_alternative(walk, schemas, value, path)
-    elif fitting > 1 and "oneOf" in parent and parent["oneOf"] is schemas:
+    if fitting > 1 and "oneOf" in parent and parent["oneOf"] is schemas:
         problem = f"fits {fitting} of its {len(schemas)} alternatives, but must fit just one"
         yield walk.fault(path, problem, "just one alternative", value)
-
-
-def _no_alternative(walk: _Walk, schemas: Any, value: Any, path: Path) -> Faults:
-    """Explain the one alternative that was meant, if it is clear which; explaining all would be exponential."""
-    if walk.judging:  # a verdict is wanted, no reasons
+    if fitting:
+        return
+    if walk.judging:  # only the verdict is wanted, not the reasons
         yield walk.fault(path, "", "", None)
         return
+    # Explain the one alternative that was meant, if it is clear which; explaining all would be exponential.
     targets = [walk.target(schema) for schema in schemas]
-    meant = [schema for schema in targets if _plausible(walk, schema, value)]
+    meant = [schema for schema in targets if _may_be_meant(walk, schema, value)]
     types: list[Any] = [schema.get("type") if isinstance(schema, Mapping) else None for schema in targets]
     if len(meant) == 1:
         yield from walk.faults(meant[0], value, path)
-    elif not meant and all(types) and not any(_is_of(value, one) for one in types):
-        yield walk.mistyped(path, " or ".join(dict.fromkeys(_names(one) for one in types)), value)
+    elif not meant and all(types) and not any(_has_type(value, kind) for kind in types):
+        yield walk.type_fault(path, " or ".join(dict.fromkeys(_join_types(kind) for kind in types)), value)
     else:
         problem = f"fits none of its {len(schemas)} alternatives, got {shorten(value)}"
         yield walk.fault(path, problem, f"one of {len(schemas)} alternatives", value)
 
 
-def _plausible(walk: _Walk, schema: Any, value: Any) -> bool:
+def _may_be_meant(walk: _Walk, schema: Any, value: Any) -> bool:
     """Whether an alternative may have been meant: its type fits, and so do the constants that mark it."""
     if not isinstance(schema, Mapping):
         return False
-    if "type" in schema and not _is_of(value, schema["type"]):
+    if "type" in schema and not _has_type(value, schema["type"]):
         return False
-    if not _marked(schema, value):
+    if not _has_mark(schema, value):
         return False
     properties = schema.get("properties", {}) if isinstance(value, Mapping) else {}
-    return all(_marked(walk.target(one), value[name]) for name, one in properties.items() if name in value)
+    return all(_has_mark(walk.target(part), value[name]) for name, part in properties.items() if name in value)
 
 
-def _marked(schema: Any, value: Any) -> bool:
+def _has_mark(schema: Any, value: Any) -> bool:
+    """Whether the value is the schema's constant or one of its enum; True if it has neither."""
     if not isinstance(schema, Mapping):
         return True
     options: Any = [schema["const"]] if "const" in schema else schema.get("enum")
-    return options is None or any(_same(value, option) for option in options)
+    return options is None or any(_are_equal(value, option) for option in options)

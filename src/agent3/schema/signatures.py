@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, Union
 
 import msgspec
@@ -28,7 +29,7 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class FunctionSchema:
-    """What a function takes and gives, as JSON Schema, and how it wants to be called."""
+    """What a function takes and returns, as JSON Schema, and how it is called."""
 
     input: dict[str, Any]
     output: dict[str, Any] | None
@@ -40,7 +41,7 @@ class FunctionSchema:
     streams: bool
     is_async: bool
     converters: Mapping[str, Convert] = field(default_factory=dict)
-    """By parameter, for those whose Python value is not the JSON value itself."""
+    """For each parameter whose Python value is not the JSON value itself."""
 
     @property
     def takes_context(self) -> bool:
@@ -48,37 +49,40 @@ class FunctionSchema:
 
 
 def arguments(function: FunctionSchema, input: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002
-    """Keyword arguments from input that fits ``function.input``: rich types made, plain JSON passed as it is.
+    """Keyword arguments from input that fits ``function.input``: rich types converted, plain JSON as it is.
 
-    Raises ValidationError for what fits the schema and yet makes no value, such as ``2026-02-31`` for a date.
+    Raises ValidationError for what fits the schema and still has no value, such as ``2026-02-31`` for a date.
     """
     values = dict(input)
     for name, convert in function.converters.items():
-        if name in values:
-            values[name] = _converted(name, convert, values[name])
+        if name not in values:
+            continue
+        try:
+            values[name] = convert(values[name])
+        except (pydantic.ValidationError, msgspec.ValidationError, ValueError, TypeError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else str(error)
+            fault = {"path": name, "message": f"Parameter '{name}' has an invalid value: {reason}"}
+            raise ValidationError(fault["message"], errors=[fault]) from error
     return values
-
-
-def _converted(name: str, convert: Convert, value: Any) -> Any:
-    try:
-        return convert(value)
-    except (pydantic.ValidationError, msgspec.ValidationError, ValueError, TypeError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else str(error)
-        fault = {"path": name, "message": f"Parameter '{name}' has an invalid value: {reason}"}
-        raise ValidationError(fault["message"], errors=[fault]) from error
 
 
 def from_function(fn: Callable[..., Any], *, skip: Sequence[str] = ("ctx",)) -> FunctionSchema:
     """Read the schema off a function. Parameters in ``skip``, and the one that takes the context, are left out.
 
-    A parameter without annotation, or with one that cannot be resolved, takes anything. Raises SetupError for what
-    cannot be called by name (``*args``, positional-only) and for a type that has no JSON form.
+    A parameter without annotation, or with one that cannot be resolved, takes anything. Raises SetupError for
+    parameters that cannot be passed by name (``*args``, positional-only) and for a type that has no JSON form.
     """
-    target = _code(fn)
-    hints = _hints(target)
+    target = _find_code(fn)
+    hints = _resolve_hints(target)
     signature = inspect.signature(fn)
-    context = _context(signature, hints)
-    description, docs = _docstring(inspect.getdoc(fn) if not isinstance(fn, functools.partial) else fn.func.__doc__)
+    context = None
+    for name, parameter in signature.parameters.items():
+        written = parameter.annotation if isinstance(parameter.annotation, str) else ""
+        if name == "ctx" or "Context" in (getattr(hints.get(name), "__name__", ""), written.split(".")[-1]):
+            context = name
+            break
+    text = inspect.getdoc(fn) if not isinstance(fn, functools.partial) else fn.func.__doc__
+    description, docs = _parse_docstring(text)
     reader = _Reader(getattr(target, "__qualname__", repr(fn)), hints, docs)
     for parameter in signature.parameters.values():
         if parameter.name != context and parameter.name not in skip:
@@ -86,7 +90,7 @@ def from_function(fn: Callable[..., Any], *, skip: Sequence[str] = ("ctx",)) -> 
     streams = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
     return FunctionSchema(
         input=reader.input(),
-        output=_output(hints.get("return", Any), streams),
+        output=_describe_output(hints.get("return", Any), streams),
         description=description,
         parameters=docs,
         context=context,
@@ -96,8 +100,8 @@ def from_function(fn: Callable[..., Any], *, skip: Sequence[str] = ("ctx",)) -> 
     )
 
 
-def _code(fn: Any) -> Any:
-    """The function that a partial, a wrapper or an object with ``__call__`` runs in the end."""
+def _find_code(fn: Any) -> Any:
+    """The function that a partial, a wrapper or an object with ``__call__`` finally runs."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = inspect.unwrap(fn)
@@ -106,37 +110,30 @@ def _code(fn: Any) -> Any:
     return fn.__init__ if inspect.isclass(fn) else fn
 
 
-def _hints(fn: Any) -> dict[str, Any]:
+_UNRESOLVED = (NameError, TypeError, AttributeError, SyntaxError)
+
+
+def _resolve_hints(fn: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        raw = getattr(fn, "__annotations__", {})
-        return {name: _resolved(hint, getattr(fn, "__globals__", {})) for name, hint in raw.items()}
+    except _UNRESOLVED:
+        pass
+    # One annotation cannot be resolved: resolve each by itself, and take anything for those that cannot.
+    found: dict[str, Any] = {}
+    for name, hint in getattr(fn, "__annotations__", {}).items():
+
+        def probe() -> None: ...
+
+        probe.__annotations__ = {"hint": hint}
+        try:
+            found[name] = typing.get_type_hints(probe, getattr(fn, "__globals__", {}), include_extras=True)["hint"]
+        except _UNRESOLVED:
+            found[name] = hint if not isinstance(hint, str) else Any
+    return found
 
 
-def _resolved(hint: Any, names: dict[str, Any]) -> Any:
-    """One annotation by itself, since another one of the same function could not be resolved."""
-
-    def probe() -> None: ...
-
-    probe.__annotations__ = {"hint": hint}
-    try:
-        return typing.get_type_hints(probe, names, include_extras=True)["hint"]
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        return hint if not isinstance(hint, str) else Any
-
-
-def _context(signature: inspect.Signature, hints: Mapping[str, Any]) -> str | None:
-    for name, parameter in signature.parameters.items():
-        hint = hints.get(name)
-        written = parameter.annotation if isinstance(parameter.annotation, str) else ""
-        if name == "ctx" or getattr(hint, "__name__", "") == "Context" or written.split(".")[-1] == "Context":
-            return name
-    return None
-
-
-def _output(hint: Any, streams: bool) -> dict[str, Any] | None:
-    """The schema of what is returned; None where nothing useful is said. A stream says it in Generator's third type."""
+def _describe_output(hint: Any, streams: bool) -> dict[str, Any] | None:
+    """The schema of what is returned; None where it says nothing useful. A stream has it in Generator's third type."""
     if streams:
         inner = typing.get_args(hint)
         hint = inner[2] if len(inner) == 3 else Any
@@ -147,10 +144,10 @@ def _output(hint: Any, streams: bool) -> dict[str, Any] | None:
     except _NoForm:
         return None
     definitions: dict[str, Any] = {}
-    return _rooted(_hoist(described.schema(mode="serialization"), definitions), definitions)
+    return _with_definitions(_hoist(described.schema(mode="serialization"), definitions), definitions)
 
 
-def _rooted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def _with_definitions(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
@@ -177,15 +174,7 @@ class _Reader:
         if parameter.kind is parameter.VAR_KEYWORD:
             self.open = True
             return
-        schema = self._schema(parameter)
-        if parameter.name in self.docs:
-            schema.setdefault("description", self.docs[parameter.name])
-        self.properties[parameter.name] = schema
-        if parameter.default is parameter.empty:
-            self.required.append(parameter.name)
-
-    def _schema(self, parameter: inspect.Parameter) -> dict[str, Any]:
-        hint, about = _described(self.hints.get(parameter.name, Any))
+        hint = self.hints.get(parameter.name, Any)
         try:
             described = _describe(hint)
         except _NoForm as error:
@@ -194,57 +183,60 @@ class _Reader:
                 "annotate it with a JSON type, a dataclass, an Enum, a pydantic model or a msgspec Struct"
             ) from error
         if hint is int:
-            self.converters[parameter.name] = _whole
-        elif not _plain(hint) or _holds_int(hint):
+            self.converters[parameter.name] = _to_int
+        elif not _is_plain(hint) or _holds_int(hint):
             self.converters[parameter.name] = described.convert
         schema = _hoist(described.schema(), self.definitions)
-        if about:
-            schema["description"] = about
-        if parameter.default is not parameter.empty:
-            schema.update(_default(described, parameter.default))
-        return schema
+        if typing.get_origin(hint) is typing.Annotated:  # Annotated[..., "description"]
+            about = " ".join(text for text in hint.__metadata__ if isinstance(text, str))
+            if about:
+                schema["description"] = about
+        if parameter.default is parameter.empty:
+            self.required.append(parameter.name)
+        else:
+            try:
+                default = described.to_json(parameter.default)
+                described.convert(default)
+                schema["default"] = default
+            except (ValueError, TypeError):
+                pass  # a default that a caller could not send, such as None for a plain ``int``
+        if parameter.name in self.docs:
+            schema.setdefault("description", self.docs[parameter.name])
+        self.properties[parameter.name] = schema
 
     def input(self) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object", "properties": self.properties}
         if self.required:
             schema["required"] = self.required
         schema["additionalProperties"] = self.open
-        return _rooted(schema, self.definitions)
-
-
-def _described(hint: Any) -> tuple[Any, str | None]:
-    """An annotation and the description in ``Annotated[..., "description"]``."""
-    if typing.get_origin(hint) is typing.Annotated:
-        words = [one for one in hint.__metadata__ if isinstance(one, str)]
-        return hint, " ".join(words) or None
-    return hint, None
+        return _with_definitions(schema, self.definitions)
 
 
 _PLAIN = (str, int, float, bool, type(None), None, Any, object, list, dict, inspect.Parameter.empty)
 
 
-def _plain(hint: Any) -> bool:
+def _is_plain(hint: Any) -> bool:
     """Whether the JSON value itself is what the annotation asks for."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return all(isinstance(one, str) for one in hint.__metadata__) and _plain(inner[0])
+        return all(isinstance(data, str) for data in hint.__metadata__) and _is_plain(inner[0])
     if origin is Literal:
         return True
     if origin in (list, dict, Union, types.UnionType):
-        return all(_plain(one) for one in inner)
-    return any(hint is one for one in _PLAIN)
+        return all(map(_is_plain, inner))
+    return any(hint is plain for plain in _PLAIN)
 
 
 def _holds_int(hint: Any) -> bool:
-    """Whether an ``int`` is inside: to JSON Schema 2.0 is an integer too, to a function it is none."""
+    """Whether an ``int`` is inside: 2.0 is an integer to JSON Schema, but not to a function."""
     return hint is int or (typing.get_origin(hint) is not Literal and any(map(_holds_int, typing.get_args(hint))))
 
 
-def _whole(value: Any) -> Any:
+def _to_int(value: Any) -> Any:
     return int(value) if type(value) is float and value.is_integer() else value
 
 
-# Two libraries that describe and convert types, behind one face.
+# --- two libraries that describe and convert types, behind one interface ----------------------------------------------
 
 
 class _NoForm(Exception):
@@ -261,7 +253,7 @@ class _Pydantic:
     def convert(self, value: Any) -> Any:
         return self.adapter.validate_python(value)
 
-    def plain(self, value: Any) -> Any:
+    def to_json(self, value: Any) -> Any:
         return self.adapter.dump_python(value, mode="json", warnings="error")
 
 
@@ -271,29 +263,19 @@ class _Msgspec:
 
     def schema(self, mode: str = "validation") -> dict[str, Any]:
         (schema,), definitions = msgspec.json.schema_components([self.hint], ref_template="#/$defs/{name}")
-        return _rooted(schema, definitions)
+        return _with_definitions(schema, definitions)
 
     def convert(self, value: Any) -> Any:
         return msgspec.convert(value, self.hint)
 
-    def plain(self, value: Any) -> Any:
+    def to_json(self, value: Any) -> Any:
         return msgspec.to_builtins(value)
-
-
-def _default(described: _Pydantic | _Msgspec, value: Any) -> dict[str, Any]:
-    """The default as JSON; none for one that a caller could not send, such as None for a plain ``int``."""
-    try:
-        plain = described.plain(value)
-        described.convert(plain)
-    except (ValueError, TypeError):
-        return {}
-    return {"default": plain}
 
 
 def _describe(hint: Any) -> _Pydantic | _Msgspec:
     try:
         adapter = pydantic.TypeAdapter[Any](hint)
-        adapter.json_schema()
+        adapter.json_schema()  # some types can be validated but not described, which shows only here
         return _Pydantic(adapter)
     except (PydanticUserError, NameError):
         pass  # msgspec may know it
@@ -308,20 +290,17 @@ def _describe(hint: Any) -> _Pydantic | _Msgspec:
 def _hoist(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema without titles, its definitions moved into the shared ones under names that do not clash."""
     own = schema.pop("$defs", {})
-    names = {name: _free(name, _tidied(part, {}), definitions) for name, part in own.items()}
+    names: dict[str, str] = {}
     for name, part in own.items():
-        definitions[names[name]] = _tidied(part, names)
-    tidied: dict[str, Any] = _tidied(schema, names)
-    return tidied
-
-
-def _free(name: str, part: Any, definitions: Mapping[str, Any]) -> str:
-    """A name for a definition: its own, unless another one has it. Equal ones share."""
-    candidate, number = name, 1
-    while candidate in definitions and definitions[candidate] != part:
-        number += 1
-        candidate = f"{name}{number}"
-    return candidate
+        bare, candidate, number = _tidy(part, {}), name, 1
+        while candidate in definitions and definitions[candidate] != bare:  # equal definitions share a name
+            number += 1
+            candidate = f"{name}{number}"
+        names[name] = candidate
+    for name, part in own.items():
+        definitions[names[name]] = _tidy(part, names)
+    tidy: dict[str, Any] = _tidy(schema, names)
+    return tidy
 
 
 _MAPS = frozenset({"properties", "$defs", "patternProperties", "dependentSchemas"})
@@ -329,119 +308,111 @@ _DATA = frozenset({"default", "const", "enum", "examples", "example", "mapping"}
 _SKIPPED = frozenset({"title", "discriminator"})
 
 
-def _tidied(schema: Any, names: Mapping[str, str]) -> Any:
+def _tidy(schema: Any, names: Mapping[str, str]) -> Any:
     """A copy without the titles that repeat names, and with references by their new names."""
     if isinstance(schema, list):
-        return [_tidied(one, names) for one in schema]
+        return [_tidy(part, names) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _tidied_entry(key, part, names) for key, part in schema.items() if key not in _SKIPPED}
+    copy: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _SKIPPED:
+            continue
+        if key in _DATA:
+            copy[key] = part
+        elif key in _MAPS and isinstance(part, dict):
+            copy[key] = {name: _tidy(entry, names) for name, entry in part.items()}
+        elif key == "$ref" and isinstance(part, str):
+            name = part.rpartition("/")[2]
+            copy[key] = f"#/$defs/{names.get(name, name)}"
+        else:
+            copy[key] = _tidy(part, names)
+    return copy
 
 
-def _tidied_entry(key: str, part: Any, names: Mapping[str, str]) -> Any:
-    if key in _DATA:
-        return part
-    if key in _MAPS and isinstance(part, dict):
-        return {name: _tidied(one, names) for name, one in part.items()}
-    if key == "$ref" and isinstance(part, str):
-        name = part.rpartition("/")[2]
-        return f"#/$defs/{names.get(name, name)}"
-    return _tidied(part, names)
-
-
-# Docstrings: the first paragraph, and what is said of each parameter in one of three styles.
+# --- docstrings: the first paragraph, and the parameters in one of three styles ---------------------------------------
 
 _REST = re.compile(r"^:param\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$")
 _GOOGLE = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY = re.compile(r"^\*{0,2}(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?$")
 _GOOGLE_HEADS = frozenset({"args:", "arguments:", "parameters:", "params:", "keyword args:"})
+_NUMPY_HEADS = frozenset({"parameters", "other parameters"})
 
 
-def _docstring(text: str | None) -> tuple[str, dict[str, str]]:
+def _parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
     lines = inspect.cleandoc(text or "").splitlines()
     paragraph: list[str] = []
     for line in lines:
         if not line.strip() or line.startswith(":") or line.strip().lower() in _GOOGLE_HEADS:
             break
         paragraph.append(line.strip())
-    return " ".join(paragraph), {**_numpy(lines), **_google(lines), **_rest(lines)}
+    return " ".join(paragraph), {**_parse_numpy(lines), **_parse_google(lines), **_parse_rest(lines)}
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _gather(entries: Iterator[tuple[str | None, str]]) -> dict[str, str]:
-    """Lines that start an entry or go on with the one before, put together."""
+def _join(entries: Iterator[tuple[Sequence[str], str]]) -> dict[str, str]:
+    """The text of each name, from lines that start an entry (with names) or continue the previous one (without)."""
     docs: dict[str, str] = {}
-    last: str | None = None
-    for name, text in entries:
-        last = name or last
-        if last is not None:
-            docs[last] = f"{docs.get(last, '')} {text}".strip()
+    last: Sequence[str] = ()
+    for names, text in entries:
+        last = names or last
+        for name in last:
+            docs[name] = f"{docs.get(name, '')} {text}".strip()
     return {name: text for name, text in docs.items() if text}
 
 
-def _rest(lines: list[str]) -> dict[str, str]:
-    def entries() -> Iterator[tuple[str | None, str]]:
+def _parse_rest(lines: list[str]) -> dict[str, str]:
+    def entries() -> Iterator[tuple[Sequence[str], str]]:
         inside = False
         for line in lines:
             start = _REST.match(line)
             inside = bool(start) or (inside and line.startswith(" "))
             if start:
-                yield start[1], start[2]
+                yield (start[1],), start[2]
             elif inside:
-                yield None, line.strip()
+                yield (), line.strip()
 
-    return _gather(entries())
+    return _join(entries())
 
 
-def _section(lines: list[str], heads: frozenset[str]) -> list[str]:
-    """The indented block below a heading such as ``Args:``."""
+def _parse_google(lines: list[str]) -> dict[str, str]:
+    block: list[str] = []  # the indented lines below the first heading such as ``Args:``
     for place, line in enumerate(lines):
-        if line.strip().lower() in heads:
-            block: list[str] = []
-            for one in lines[place + 1 :]:
-                if one.strip() and _indent(one) <= _indent(line):
+        if line.strip().lower() in _GOOGLE_HEADS:
+            for below in lines[place + 1 :]:
+                if below.strip() and _indent(below) <= _indent(line):
                     break
-                block.append(one)
-            return block
-    return []
-
-
-def _google(lines: list[str]) -> dict[str, str]:
-    block = _section(lines, _GOOGLE_HEADS)
+                block.append(below)
+            break
     first = min((_indent(line) for line in block if line.strip()), default=0)
 
-    def entries() -> Iterator[tuple[str | None, str]]:
+    def entries() -> Iterator[tuple[Sequence[str], str]]:
         for line in block:
             start = _GOOGLE.match(line.strip()) if _indent(line) == first else None
-            yield (start[1], start[2]) if start else (None, line.strip())
+            yield ((start[1],), start[2]) if start else ((), line.strip())
 
-    return _gather(entries())
-
-
-def _numpy(lines: list[str]) -> dict[str, str]:
-    heads = [place for place, line in enumerate(lines[:-1]) if _underlined(line, lines[place + 1])]
-    starts = [place for place in heads if lines[place].strip().lower() in ("parameters", "other parameters")]
-    docs: dict[str, str] = {}
-    for start in starts:
-        end = min((place for place in heads if place > start), default=len(lines))
-        docs |= _numpy_entries(lines[start + 2 : end])
-    return docs
+    return _join(entries())
 
 
-def _underlined(line: str, below: str) -> bool:
-    return bool(line.strip()) and len(below.strip()) >= 3 and set(below.strip()) == {"-"}
+def _parse_numpy(lines: list[str]) -> dict[str, str]:
+    heads = []  # a line underlined with dashes
+    for place, (line, below) in enumerate(pairwise(lines)):
+        if line.strip() and len(below.strip()) >= 3 and set(below.strip()) == {"-"}:
+            heads.append(place)
 
+    def entries() -> Iterator[tuple[Sequence[str], str]]:
+        for start in heads:
+            if lines[start].strip().lower() not in _NUMPY_HEADS:
+                continue
+            end = min((place for place in heads if place > start), default=len(lines))
+            for line in lines[start + 2 : end]:
+                found = _NUMPY.match(line) if line.strip() and _indent(line) == 0 else None
+                if found:
+                    yield [name.strip() for name in found[1].split(",")], ""
+                elif line.strip():
+                    yield (), line.strip()
 
-def _numpy_entries(block: list[str]) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    names: list[str] = []
-    for line in block:
-        start = _NUMPY.match(line) if line.strip() and _indent(line) == 0 else None
-        if start:
-            names = [name.strip() for name in start[1].split(",")]
-        elif line.strip():
-            docs.update({name: f"{docs.get(name, '')} {line.strip()}".strip() for name in names})
-    return docs
+    return _join(entries())

@@ -1,8 +1,7 @@
 """How often and how much at once: a token bucket for each caller, a ceiling for each agent.
 
 ``RateLimiter`` and ``Ceiling`` count in this process only; ``SharedLimiter`` is one bucket for all processes on a
-database, and ``ceilings.SharedCeiling`` one ceiling. A refusal says when to come back, and nobody is ever locked out
-for a burst.
+database, and ``shared_ceiling.SharedCeiling`` one ceiling. A refusal says when to come back.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from agent3.env import REAL, Env
 from agent3.errors import StorageError
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Transaction
-from agent3.storage.leases import NOW
 
 __all__ = ["Ceiling", "Limiter", "RateLimiter", "SharedLimiter"]
 
@@ -27,10 +25,10 @@ class Limiter(Protocol):
     """What charges callers."""
 
     def take(self, key: str) -> float:
-        """Take a token that is at hand: 0.0 when there was one. Anything else is settled by ``charge``."""
+        """Take a token that is at hand, without waiting: 0.0 when there was one. Otherwise ``charge`` decides."""
 
     async def charge(self, key: str) -> float:
-        """Take one token, also one that must be fetched. 0.0 when there was one, else the seconds until there will."""
+        """Take a token, fetching it if needed. 0.0 when there was one, else the seconds until there will be."""
 
 
 class RateLimiter:
@@ -44,7 +42,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> float:
-        """Take one token. 0.0 when there was one, else the seconds until there will be."""
+        """Take a token. 0.0 when there was one, else the seconds until there will be."""
         if self._rate <= 0:
             return 0.0
         now = self._env.monotonic()
@@ -58,41 +56,44 @@ class RateLimiter:
         return 0.0 if taken else (1.0 - tokens) / self._rate
 
     async def charge(self, key: str) -> float:
-        """The same; nothing needs to be fetched."""
+        """The same as ``take``."""
         return self.take(key)
 
 
 _AHEAD = 0.25
-"""Seconds of its rate that a process fetches at once for a caller: what it may hold while another runs dry."""
+"""Seconds of the rate that a process fetches in advance: what it may hold while another one runs dry."""
 _UNKNOWN = 0.001
-"""What a caller would wait of whom only the database knows."""
-_COMPLAIN = 60.0
-# Touching the row locks it until the commit, so that two processes never spend one token.
-_BUCKET = """
+"""The wait of a caller of whom only the database knows."""
+_WARN_EVERY = 60.0
+# Updating the row locks it until the commit, so that two processes never spend one token.
+_GET_BUCKET = """
 INSERT INTO limits (key, tokens, at) VALUES (?, ?, {now})
 ON CONFLICT (key) DO UPDATE SET key = excluded.key RETURNING tokens, at, {now} AS now
 """
-_SPEND = "UPDATE limits SET tokens = ?, at = ? WHERE key = ?"
+_SET_BUCKET = "UPDATE limits SET tokens = ?, at = ? WHERE key = ?"
 
 
 @dataclass(slots=True)
 class _Purse:
-    """What this process has fetched for one caller, and until when fetching more is in vain."""
+    """The tokens that this process has fetched for one caller."""
 
     tokens: float = 0.0
     stale: float = 0.0
+    """When unspent tokens expire."""
     empty: float = float("-inf")
+    """Until when the bucket is known to be empty."""
     wanted: int = 0
-    trip: asyncio.Task[None] | None = None
+    """Callers waiting for a token."""
+    fetching: asyncio.Task[None] | None = None
 
 
 class SharedLimiter:
-    """A token bucket per key in the database, one for all processes on it: never more than the burst and the rate.
+    """A token bucket per key in the database, one for all processes: never more than the burst and the rate.
 
-    Tokens are fetched a few at a time, as many as are waited for and at most a quarter of a second of the rate beyond;
-    a refused caller is refused from memory until there can be a token again. So a caller costs a few writes per second
-    however often it comes. While the database does not answer, each process counts for itself. In memory, where there
-    is no other process, nothing is fetched.
+    Tokens are fetched a few at a time: as many as are waited for, and at most a quarter of a second of the rate more. A
+    refused caller is refused from memory until there can be a token again. So a caller costs a few writes per second,
+    however often it calls. While the database does not answer, each process counts for itself. On a database in
+    memory, which no other process can use, nothing is fetched.
     """
 
     def __init__(self, database: Database, per_minute: float, burst: int, *, env: Env = REAL, max_keys: int = 100_000):
@@ -102,13 +103,14 @@ class SharedLimiter:
         self._ahead = float(int(min(max(1.0, self._rate * _AHEAD), self._burst)))
         self._database = database
         self._shared = database.url != "sqlite://"
+        self._get_bucket = database.syntax.fill(_GET_BUCKET)
         self._env = env
         self._max_keys = max_keys
         self._purses: OrderedDict[str, _Purse] = OrderedDict()
-        self._complained = float("-inf")
+        self._warned = float("-inf")
 
     def take(self, key: str) -> float:
-        """Take a token that is at hand: 0.0 when there was one. Anything else is settled by ``charge``."""
+        """Take a token that is at hand, without waiting: 0.0 when there was one. Otherwise ``charge`` decides."""
         if not self._shared or self._rate <= 0:
             return self._alone.take(key)
         purse = self._purses.get(key)
@@ -119,72 +121,61 @@ class SharedLimiter:
         return 0.0
 
     async def charge(self, key: str) -> float:
-        """Take one token, also one that must be fetched. 0.0 when there was one, else the seconds until there will."""
+        """Take a token, fetching it if needed. 0.0 when there was one, else the seconds until there will be."""
         if not self._shared or self._rate <= 0:
             return self._alone.take(key)
-        purse = self._purse(key)
-        while wait := self.take(key):
-            if self._env.monotonic() < purse.empty:
-                return wait
-            try:
-                await self._fetched(key, purse)
-            except StorageError as wrong:
-                self._complain(wrong)
-                return self._alone.take(key)
-        return 0.0
-
-    async def expire(self) -> int:
-        """Remove buckets that have long been full: they say nothing that a new one would not."""
-        if self._rate <= 0:
-            return 0
-        idle = 2 * self._burst / self._rate + 60.0
-        old = f"DELETE FROM limits WHERE at < {NOW[self._database.dialect]} - CAST(? AS DOUBLE PRECISION)"
-        return await self._database.write(lambda tx: tx.run(old, idle))
-
-    def _purse(self, key: str) -> _Purse:
         purse = self._purses.setdefault(key, _Purse())
         self._purses.move_to_end(key)
         if len(self._purses) > self._max_keys:
             self._purses.popitem(last=False)
-        return purse
+        while wait := self.take(key):
+            if self._env.monotonic() < purse.empty:
+                return wait
+            # All who wait for tokens of one caller share one fetch. Shielded: one who is cancelled must not end it.
+            purse.wanted += 1
+            loop = asyncio.get_running_loop()
+            if purse.fetching is None or purse.fetching.done() or purse.fetching.get_loop() is not loop:
+                purse.fetching = loop.create_task(self._fetch(key, purse), name="limits")
+            try:
+                await asyncio.shield(purse.fetching)
+            except StorageError as error:
+                now = self._env.monotonic()
+                if now - self._warned > _WARN_EVERY:
+                    self._warned = now
+                    log.warning("limits: each process counts for itself until the database answers: %s", error)
+                return self._alone.take(key)
+        return 0.0
 
-    async def _fetched(self, key: str, purse: _Purse) -> None:
-        """Wait for tokens; all who wait for those of one caller share the way."""
-        purse.wanted += 1
-        if purse.trip is None or purse.trip.done() or purse.trip.get_loop() is not asyncio.get_running_loop():
-            purse.trip = asyncio.get_running_loop().create_task(self._fetch(key, purse), name="limits")
-        await asyncio.shield(purse.trip)
+    async def expire(self) -> int:
+        """Delete buckets that have long been full: a new one is the same."""
+        if self._rate <= 0:
+            return 0
+        idle = 2 * self._burst / self._rate + 60.0
+        old = f"DELETE FROM limits WHERE at < {self._database.syntax.now} - CAST(? AS DOUBLE PRECISION)"
+        return await self._database.write(lambda tx: tx.run(old, idle))
 
     async def _fetch(self, key: str, purse: _Purse) -> None:
-        await asyncio.sleep(0)  # who comes in the same moment goes along
+        await asyncio.sleep(0)  # let callers of the same moment join
         wanted, purse.wanted = max(float(purse.wanted), self._ahead), 0
-        granted, wait = await self._grant(key, wanted)
+
+        async def work(tx: Transaction) -> tuple[float, float]:
+            """Take as many whole tokens as there are; return them, and the seconds until there is one more."""
+            row = await tx.one(self._get_bucket, key, self._burst)
+            assert row is not None
+            tokens = min(self._burst, row["tokens"] + max(row["now"] - row["at"], 0.0) * self._rate)
+            # Whole tokens only; the small share makes up for rounding, by which 0.9999999 would never become 1.
+            granted = min(float(int(wanted)), float(int(tokens + 1e-6)))
+            left = tokens - granted
+            await tx.run(_SET_BUCKET, left, row["now"], key)
+            return granted, max(1.0 - left, 0.001) / self._rate
+
+        # Calm: the row's lock is enough, while serializable transactions would collide on it.
+        granted, wait = await self._database.write(work, calm=True)
         now = self._env.monotonic()
         purse.tokens = granted + (purse.tokens if now < purse.stale else 0.0)
         purse.stale = now + max(granted / self._rate, 1.0)
         if granted < wanted:
             purse.empty = now + wait
-
-    async def _grant(self, key: str, wanted: float) -> tuple[float, float]:
-        """Whole tokens out of the bucket, as many as there are of those that are wanted; and when there is one more."""
-
-        async def work(tx: Transaction) -> tuple[float, float]:
-            row = await tx.one(_BUCKET.replace("{now}", NOW[self._database.dialect]), key, self._burst)
-            assert row is not None
-            tokens = min(self._burst, row["tokens"] + max(row["now"] - row["at"], 0.0) * self._rate)
-            granted = min(float(int(wanted)), float(int(tokens + 1e-6)))
-            left = tokens - granted
-            await tx.run(_SPEND, left, row["now"], key)
-            return granted, max(1.0 - left, 0.001) / self._rate
-
-        return await self._database.write(work, calm=True)  # the row's lock is enough, serializable would collide on it
-
-    def _complain(self, wrong: StorageError) -> None:
-        """Say once in a while that the limits are not shared."""
-        now = self._env.monotonic()
-        if now - self._complained > _COMPLAIN:
-            self._complained = now
-            log.warning("limits: each process counts for itself until the database answers: %s", wrong)
 
 
 class Ceiling:
@@ -195,7 +186,7 @@ class Ceiling:
         self._running: dict[str, int] = {}
 
     def enter(self, key: str) -> bool:
-        """Whether there was room at hand; each True is answered by one ``leave``."""
+        """Whether there was room at hand; each True must be followed by one ``leave``."""
         running = self._running.get(key, 0)
         if running >= self._most:
             return False
@@ -203,7 +194,7 @@ class Ceiling:
         return True
 
     async def admit(self, key: str) -> bool:
-        """The same, also where room must be fetched."""
+        """The same as ``enter``; a shared ceiling may fetch room."""
         return self.enter(key)
 
     def leave(self, key: str) -> None:

@@ -1,8 +1,8 @@
-"""What comes from elsewhere, made safe to show: no hidden characters, no active HTML, no text without an end.
+"""Cleaning of what comes from elsewhere: no hidden characters, no active HTML, no text without a bound.
 
-Cleaning is not detection: it takes away what a reader cannot see and a model still reads, and says nothing about what
-a text wants. Everything here returns the very same object when there was nothing to clean, so that the usual, clean
-outcome is not copied. It knows the model and no protocol.
+Cleaning is not detection: it removes what a person cannot see and a model still reads, and does not judge what a text
+asks for. Every function returns the very same object when there was nothing to clean, so that the usual, clean outcome
+is not copied. It knows the model, but no protocol.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 Rewrite = Callable[[str], str]
 
-# ZWJ and ZWNJ stay: emoji, Persian and many Indic words are wrong without them. One variation selector after a letter
-# stays too; a second one means nothing to any script, and runs of them carry smuggled bytes.
+# ZWJ and ZWNJ stay: emoji, Persian and many Indic words need them. One variation selector after a letter stays too; a
+# second one has no meaning in any script, and runs of them can smuggle bytes.
 _CHARACTERS = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls but tab and line feed
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls except tab and line feed
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
     "\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # zero width and deprecated format characters
-    "\ud800-\udfff"  # lone surrogates, which no encoder takes
+    "\ud800-\udfff"  # lone surrogates, which cannot be encoded
     "\U000e0000-\U000e007f"  # tags
 )
 _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _HIDDEN = re.compile(f"[{_CHARACTERS}]|(?<=[{_SELECTORS}])[{_SELECTORS}]")
 _RETURN = re.compile("\r\n?")
-# One plain class is searched about twice as fast as the whole pattern, and rarely finds anything.
-_suspicious = re.compile(f"[{_CHARACTERS}{_SELECTORS}]").search
-_selector = re.compile(f"[{_SELECTORS}]").search
+# A single character class is searched about twice as fast as the whole pattern, and rarely finds anything.
+_search_hidden = re.compile(f"[{_CHARACTERS}{_SELECTORS}]").search
+_search_selector = re.compile(f"[{_SELECTORS}]").search
 
 
 def clean_text(text: str) -> str:
-    """The text without what cannot be seen: controls, bidirectional overrides, zero width, tags, lone surrogates.
+    """Remove what cannot be seen: controls, bidirectional overrides, zero-width characters, tags, lone surrogates.
 
     Line ends become line feeds.
     """
-    # Every hidden character but a selector is unprintable to Python, whose test is a tenth of a search.
+    # Every hidden character except a selector is unprintable to Python, whose test costs a tenth of a search.
     if text.isprintable() or text.replace("\n", "").isprintable():
-        found = None if text.isascii() else _selector(text)
+        found = None if text.isascii() else _search_selector(text)
     else:
-        found = _suspicious(text)
+        found = _search_hidden(text)
     if found is None:
         return text
     cleaned = _HIDDEN.sub("", _RETURN.sub("\n", text))
@@ -69,108 +69,96 @@ def clean_text(text: str) -> str:
 
 
 def clean_html(html: str) -> str:
-    """The HTML without script, style, handlers, comments, foreign schemes and addresses of images.
+    """Remove scripts, styles, event handlers, comments, foreign URL schemes and the addresses of images.
 
-    An image's address goes, because fetching it tells its owner who reads, and a model may be led to write the secret
-    into it.
+    Fetching an image tells its owner who reads, and a model may be led to write a secret into its address.
     """
-    cleaned = clean_text(_html_cleaner()(clean_text(html)))  # twice: &#x202e; is a character only after parsing
+    # The text is cleaned twice: &#x202e; becomes a character only by parsing.
+    cleaned = clean_text(_load_html_cleaner()(clean_text(html)))
     return html if cleaned == html else cleaned
 
 
 @cache
-def _html_cleaner() -> Rewrite:
-    import nh3
+def _load_html_cleaner() -> Rewrite:
+    import nh3  # loaded on first use: most processes never see HTML
 
     attributes = {tag: names - {"src", "srcset"} for tag, names in nh3.ALLOWED_ATTRIBUTES.items()}
     return partial(nh3.clean, attributes=attributes, url_schemes={"http", "https", "mailto"})
 
 
 def clean_value(value: Any) -> Any:
-    """A JSON value with every text and key cleaned; the same object if all were clean."""
+    """Clean every string and key of a JSON value."""
     return rewrite_value(value, clean_text)
-
-
-def clean_part(part: Part, max_text: int = MAX_TEXT) -> Part:
-    """A part with its text cleaned, as HTML if it is HTML, and cut with a note beyond ``max_text`` characters."""
-    text = _bounded(max_text)
-    if part.media_type is None:
-        if part.text is not None and _only_text(part):
-            new = text(part.text)
-            return part if new is part.text else Part(text=new)
-        return rewrite_part(part, text)
-    media = part.media_type.partition(";")[0].strip().lower()
-    body = partial(_bounded_html, max_text) if media in _HTML else text
-    changed = rewrite_part(part, text, body)
-    if part.raw is not None and (media in _HTML or media.startswith("text/")):
-        changed = _with(changed, raw=_clean_raw(part.raw, body))
-    return changed
 
 
 _HTML = ("text/html", "application/xhtml+xml")
 
 
-def _only_text(part: Part) -> bool:
-    """The usual part, which is not worth a walk over all its fields."""
-    return part.data is UNSET and part.raw is None and not (part.url or part.name or part.artifact or part.meta)
-
-
-def _clean_raw(raw: bytes, clean: Rewrite) -> bytes:
-    text = raw.decode("utf-8", "replace")
-    cleaned = clean(text)
-    return raw if cleaned is text else cleaned.encode()
+def clean_part(part: Part, max_text: int = MAX_TEXT) -> Part:
+    """Clean the text of a part, as HTML if it is HTML, and cut it with a note beyond ``max_text`` characters."""
+    text = _bounded_cleaner(max_text)
+    if part.media_type is None:
+        # The usual part is a text and nothing else, which is not worth a walk over all fields.
+        plain = part.data is UNSET and part.raw is None and not (part.url or part.name or part.artifact or part.meta)
+        if part.text is not None and plain:
+            new = text(part.text)
+            return part if new is part.text else Part(text=new)
+        return rewrite_part(part, text)
+    media = part.media_type.partition(";")[0].strip().lower()
+    body = _bounded_cleaner(max_text, html=media in _HTML)
+    changed = rewrite_part(part, text, body)
+    if part.raw is not None and (media in _HTML or media.startswith("text/")):
+        decoded = part.raw.decode("utf-8", "replace")
+        cleaned = body(decoded)
+        changed = _replace(changed, raw=part.raw if cleaned is decoded else cleaned.encode())
+    return changed
 
 
 def clean_outcome(outcome: Outcome, max_text: int = MAX_TEXT) -> Outcome:
-    """An outcome with every part, artifact, message and question cleaned, and no text longer than ``max_text``.
+    """Clean every part, artifact, message and question of an outcome, and cut texts longer than ``max_text``.
 
-    What was cut ends in a note that says how much is missing. A connector's own ``state`` and the ids of questions
-    and artifacts are left alone: they are handed back, not shown.
+    A cut text ends in a note that says how much is missing. A connector's own ``state`` and the ids of questions and
+    artifacts are left alone: they are handed back, not shown.
     """
-    return rewrite_outcome(outcome, *_cleaning(max_text))
+    return rewrite_outcome(outcome, *_cleaners(max_text))
 
 
 @cache
-def _cleaning(max_text: int) -> tuple[Rewrite, Callable[[Part], Part]]:
-    return _bounded(max_text), partial(clean_part, max_text=max_text)
+def _cleaners(max_text: int) -> tuple[Rewrite, Callable[[Part], Part]]:
+    return _bounded_cleaner(max_text), partial(clean_part, max_text=max_text)
 
 
 @cache
-def _bounded(limit: int) -> Rewrite:
-    def bounded(text: str) -> str:
+def _bounded_cleaner(limit: int, *, html: bool = False) -> Rewrite:
+    clean = clean_html if html else clean_text
+
+    def clean_bounded(text: str) -> str:
         if len(text) > limit:
-            return clean_text(text[:limit]) + _note(text, limit)
-        return text if text.isascii() and text.isprintable() else clean_text(text)
+            note = f"[{len(text) - limit:,} of {len(text):,} characters left out: longer than the limit of {limit:,}]"
+            return f"{clean(text[:limit])}\n{note}"
+        return text if not html and text.isascii() and text.isprintable() else clean(text)
 
-    return bounded
-
-
-def _bounded_html(limit: int, html: str) -> str:
-    return clean_html(html) if len(html) <= limit else clean_html(html[:limit]) + _note(html, limit)
-
-
-def _note(text: str, limit: int) -> str:
-    return f"\n[{len(text) - limit:,} of {len(text):,} characters left out: longer than the limit of {limit:,}]"
+    return clean_bounded
 
 
 # --- walking --------------------------------------------------------------------------------------------------------
 
 
 def rewrite_outcome(outcome: Outcome, text: Rewrite, part: Callable[[Part], Part]) -> Outcome:
-    """The outcome with ``text`` applied to its own words and ``part`` to its parts; the same object if none changed."""
+    """Apply ``text`` to the strings of an outcome and ``part`` to its parts; the same object if nothing changed."""
     match outcome:
         case Done():
             if not outcome.artifacts and not outcome.meta:
                 parts = _each(part, outcome.parts)
                 return outcome if parts is outcome.parts else msgspec.structs.replace(outcome, parts=parts)
-            return _with(
+            return _replace(
                 outcome,
                 parts=_each(part, outcome.parts),
                 artifacts=_each(partial(_rewrite_artifact, text, part), outcome.artifacts),
                 meta=rewrite_value(outcome.meta, text),
             )
         case Failed():
-            return _with(
+            return _replace(
                 outcome,
                 code=text(outcome.code),
                 message=text(outcome.message),
@@ -179,42 +167,46 @@ def rewrite_outcome(outcome: Outcome, text: Rewrite, part: Callable[[Part], Part
                 artifacts=_each(partial(_rewrite_artifact, text, part), outcome.artifacts),
             )
         case Needs():
-            questions = _each(partial(_rewrite_question, text), outcome.questions)
-            return _with(outcome, questions=questions, parts=_each(part, outcome.parts))
+
+            def rewrite_question(question: Question) -> Question:
+                return _replace(
+                    question,
+                    text=text(question.text),
+                    schema=rewrite_value(question.schema, text),
+                    url=_optional(text, question.url),
+                )
+
+            questions = _each(rewrite_question, outcome.questions)
+            return _replace(outcome, questions=questions, parts=_each(part, outcome.parts))
         case Working():
-            return _with(outcome, text=_maybe(text, outcome.text))
+            return _replace(outcome, text=_optional(text, outcome.text))
 
 
 def rewrite_part(part: Part, text: Rewrite, body: Rewrite | None = None) -> Part:
-    """The part with ``text`` applied to all its words and ``body``, if given, to its text itself."""
-    return _with(
+    """Apply ``text`` to all strings of a part, or ``body``, if given, to its text itself."""
+    return _replace(
         part,
-        text=_maybe(body or text, part.text),
+        text=_optional(body or text, part.text),
         data=rewrite_value(part.data, text) if part.data is not UNSET else UNSET,
-        url=_maybe(text, part.url),
-        media_type=_maybe(text, part.media_type),
-        name=_maybe(text, part.name),
+        url=_optional(text, part.url),
+        media_type=_optional(text, part.media_type),
+        name=_optional(text, part.name),
         meta=rewrite_value(part.meta, text) if part.meta else part.meta,
     )
 
 
 def _rewrite_artifact(text: Rewrite, part: Callable[[Part], Part], artifact: Artifact) -> Artifact:
-    return _with(
+    return _replace(
         artifact,
-        name=_maybe(text, artifact.name),
-        description=_maybe(text, artifact.description),
+        name=_optional(text, artifact.name),
+        description=_optional(text, artifact.description),
         parts=_each(part, artifact.parts),
         meta=rewrite_value(artifact.meta, text),
     )
 
 
-def _rewrite_question(text: Rewrite, question: Question) -> Question:
-    schema = rewrite_value(question.schema, text)
-    return _with(question, text=text(question.text), schema=schema, url=_maybe(text, question.url))
-
-
 def rewrite_value(value: Any, text: Rewrite) -> Any:
-    """A JSON value with ``text`` applied to every string and key; the same object if none changed.
+    """Apply ``text`` to every string and key of a JSON value; the same object if nothing changed.
 
     It walks without recursion, so depth cannot exhaust the stack, and visits a shared or circular container once.
     Objects that are not JSON are left as they are.
@@ -222,13 +214,39 @@ def rewrite_value(value: Any, text: Rewrite) -> Any:
     kind = type(value)
     if kind is str:
         return text(value)
-    if not value or not isinstance(value, (dict, list, tuple)) or not _any_changes(value, text):
+    if not value or not isinstance(value, (dict, list, tuple)) or not _changes(value, text):
         return value
-    return _rebuilt(value, text)
+
+    copies: dict[int, Any] = {}
+    waiting: list[tuple[Any, Any]] = []
+
+    def copy(item: Any) -> Any:
+        if isinstance(item, str):
+            return text(item)
+        if not isinstance(item, (dict, list, tuple)):
+            return item
+        if id(item) not in copies:
+            copies[id(item)] = {} if isinstance(item, dict) else []
+            waiting.append((item, copies[id(item)]))
+        return copies[id(item)]
+
+    result = copy(value)
+    while waiting:
+        source, target = waiting.pop()
+        if not isinstance(source, dict):
+            target.extend(map(copy, source))
+            continue
+        for key, item in source.items():
+            name = text(key) if isinstance(key, str) else key
+            # Of two keys that differ only in hidden characters, the plainly written one wins.
+            if name is key or name not in source:
+                target[name] = copy(item)
+    return result
 
 
-def _any_changes(root: Any, text: Rewrite) -> bool:
-    seen: set[int] = set()
+def _changes(root: Any, text: Rewrite) -> bool:
+    """Whether ``text`` changes any string in it: the usual answer is no, and then nothing is copied."""
+    seen: set[int] = set()  # by identity, since containers are not hashable
     stack = [root]
     while stack:
         container = stack.pop()
@@ -251,39 +269,7 @@ def _any_changes(root: Any, text: Rewrite) -> bool:
     return False
 
 
-def _rebuilt(root: Any, text: Rewrite) -> Any:
-    copies: dict[int, Any] = {}
-    waiting: list[tuple[Any, Any]] = []
-
-    def copy(item: Any) -> Any:
-        if isinstance(item, str):
-            return text(item)
-        if not isinstance(item, (dict, list, tuple)):
-            return item
-        if id(item) not in copies:
-            copies[id(item)] = {} if isinstance(item, dict) else []
-            waiting.append((item, copies[id(item)]))
-        return copies[id(item)]
-
-    result = copy(root)
-    while waiting:
-        source, target = waiting.pop()
-        if isinstance(source, dict):
-            _fill(target, source, text, copy)
-        else:
-            target.extend(map(copy, source))
-    return result
-
-
-def _fill(target: dict[Any, Any], source: dict[Any, Any], text: Rewrite, copy: Callable[[Any], Any]) -> None:
-    for key, item in source.items():
-        name = text(key) if isinstance(key, str) else key
-        # Two keys that only differ in what is hidden: the plainly written one is meant.
-        if name is key or name not in source:
-            target[name] = copy(item)
-
-
-def _maybe(text: Rewrite, value: str | None) -> str | None:
+def _optional(text: Rewrite, value: str | None) -> str | None:
     return None if value is None else text(value)
 
 
@@ -300,7 +286,7 @@ def _each(change: Callable[[T], T], items: tuple[T, ...]) -> tuple[T, ...]:
     return items
 
 
-def _with(struct: S, **fields: Any) -> S:
+def _replace(struct: S, **fields: Any) -> S:
     for name, value in fields.items():
         if value is not getattr(struct, name):
             return msgspec.structs.replace(struct, **fields)

@@ -1,6 +1,8 @@
-"""Where things are kept: one port at SQL level over SQLite and PostgreSQL, and blobs by their hash.
+"""Storage: one port at the level of SQL over SQLite and PostgreSQL, and blobs stored under their hash.
 
-The SQL is written once, by those who own the tables; this package knows statements and transactions, not jobs or calls.
+The SQL is written once, by the package that owns the tables. This package knows statements and transactions, not jobs
+or calls. Other modules here are doors of their own: ``leases`` and ``notifications`` (what processes share), ``backup``
+and ``checksums``.
 """
 
 from __future__ import annotations

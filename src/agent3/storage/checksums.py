@@ -1,10 +1,9 @@
-"""Checksums of what is stored: a bit that turned on the disk is found when it is read.
+"""Checksums of stored values: a bit that flipped on disk is found when it is read.
 
-SQLite keeps no checksums of its pages; PostgreSQL does by itself. The sum of JSON is written behind it in sixteen
-blanks, which JSON allows there: whoever does not know of it, as a gateway of the version before on the same database,
-reads the same value. Rows without JSON have a column for it. It is about those of their columns that never change,
-since a gateway of the version before would not change it with them. It is no proof against somebody who changes bytes
-on purpose.
+SQLite keeps no checksums of its pages; PostgreSQL does. The checksum of a JSON value is appended as sixteen whitespace
+characters, which JSON allows there, so that a gateway of the previous version on the same database reads the same
+value. Rows without JSON have a column for it. It covers only columns that never change, since the previous version
+would not update it with them. It detects accidents, not tampering.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ __all__ = ["is_whole", "sum_of", "summed", "whole"]
 _BLANKS = " \t\n\r"
 _PAIRS = [(a + b).encode() for a in _BLANKS for b in _BLANKS]
 _BYTES = [high + low for high in _PAIRS for low in _PAIRS]
-"""Each byte as four blanks."""
+"""Each byte as four whitespace characters."""
 _LENGTH = 16
 
 
 def summed(data: bytes, *beside: object) -> bytes:
-    """The same JSON with its checksum, in which the values that are stored ``beside`` it take part."""
+    """The JSON with its checksum appended; it also covers the values that are stored ``beside`` it."""
     return data + _tail(data, beside)
 
 
 def whole(data: bytes, name: str, *beside: object) -> bytes:
-    """The bytes, if they and the values ``beside`` are what was stored; Corrupt, naming what ``name`` says, if not.
+    """The bytes, checked together with the values ``beside``; Corrupt, naming ``name``, if they changed.
 
-    Bytes without a checksum were stored by an earlier version, and are taken as they are.
+    Bytes without a checksum were stored by an earlier version and pass unchecked.
     """
     body, tail = data[:-_LENGTH], data[-_LENGTH:]
     if not tail.isspace() or tail == _tail(body, beside):
@@ -40,12 +39,12 @@ def whole(data: bytes, name: str, *beside: object) -> bytes:
 
 def sum_of(*values: object) -> int:
     """The checksum of the values of a row, for its column ``checksum``."""
-    # A whole number comes back from a column of fractions as either.
-    return crc32(repr([float(one) if isinstance(one, int) else one for one in values]).encode())
+    # A whole number may come back from a DOUBLE column as int or as float, so all are taken as float.
+    return crc32(repr([float(value) if isinstance(value, int) else value for value in values]).encode())
 
 
 def is_whole(checksum: int | None, *values: object) -> bool:
-    """Whether the values are what was stored; those of an earlier version have no checksum and are taken so."""
+    """Whether the values match their checksum; rows of an earlier version have none and pass."""
     return checksum is None or checksum == sum_of(*values)
 
 

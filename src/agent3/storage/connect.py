@@ -1,4 +1,4 @@
-"""From an address to an open database."""
+"""From a database URL to an open database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MEMORY = ("", "/", "/:memory:")
 
 
 async def open_database(url: str, *, env: Env = REAL, max_bytes: int | None = None) -> Database:
-    """Open the database at ``url`` and bring it to the shape that this version needs.
+    """Open the database at ``url`` and migrate it to the schema of this version.
 
-    ``sqlite:///PATH`` (``sqlite:////PATH`` for an absolute one), ``sqlite://`` or ``:memory:`` for one that is gone
-    when it is closed, or ``postgresql://USER@HOST/NAME``. ``max_bytes`` bounds a SQLite file, 4 GiB if not given.
-    Several processes may open one database at the same time. SetupError when the address is wrong or the database
-    was made by a newer version; MissingExtra when the driver is not installed.
+    ``sqlite:///PATH`` (``sqlite:////PATH`` for an absolute one), ``sqlite://`` or ``:memory:`` for one that lives in
+    memory, or ``postgresql://USER@HOST/NAME``. ``max_bytes`` bounds a SQLite file; the default is 4 GiB. Several
+    processes may open one database at the same time. Raises SetupError for an invalid URL or a database of a newer
+    version, MissingExtra if the driver is not installed.
     """
     if url == ":memory:":
         return await SqliteDatabase.open(None, "sqlite://", env=env, max_bytes=max_bytes)
@@ -28,36 +28,32 @@ async def open_database(url: str, *, env: Env = REAL, max_bytes: int | None = No
         path = sqlite_path(url)
         return await SqliteDatabase.open(path, url if path else "sqlite://", env=env, max_bytes=max_bytes)
     if url.startswith(("postgresql://", "postgres://")):
-        return await _open_postgres(url, env)
+        try:
+            from agent3.storage.postgres import PostgresDatabase  # the driver is an extra
+        except ModuleNotFoundError as error:
+            if error.name != "asyncpg":
+                raise
+            raise MissingExtra("PostgreSQL", "postgres") from error
+        return await PostgresDatabase.open(url, without_password(url), env=env)
     raise SetupError(
-        f"{without_password(url)!r} is not the address of a database. Use sqlite:///PATH or postgresql://USER@HOST/NAME."
+        f"{without_password(url)!r} is not a database URL. Use sqlite:///PATH or postgresql://USER@HOST/NAME."
     )
 
 
 def without_password(url: str) -> str:
-    """The address as it may be shown."""
+    """The URL without its password, for display."""
     head, mark, rest = url.partition("://")
     place, question, query = rest.partition("?")
     account, at, host = place.rpartition("@")
-    shown = "&".join(one for one in query.split("&") if "password" not in one.partition("=")[0].lower())
+    shown = "&".join(pair for pair in query.split("&") if "password" not in pair.partition("=")[0].lower())
     return f"{head}{mark}{account.partition(':')[0]}{at}{host}{question if shown else ''}{shown}"
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of a ``sqlite://`` address; None for a database in memory."""
+    """The file of a ``sqlite://`` URL; None for a database in memory."""
     rest = url.removeprefix("sqlite://")
     if rest in _MEMORY:
         return None
     if not rest.startswith("/"):
-        raise SetupError(f"{url!r} names a host, which SQLite has not. Use sqlite:///PATH, with three slashes.")
+        raise SetupError(f"{url!r} names a host, but SQLite has none. Use sqlite:///PATH, with three slashes.")
     return Path(rest[1:]).expanduser().absolute()
-
-
-async def _open_postgres(url: str, env: Env) -> Database:
-    try:
-        from agent3.storage.postgres import PostgresDatabase
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise MissingExtra("PostgreSQL", "postgres") from error
-    return await PostgresDatabase.open(url, without_password(url), env=env)

@@ -1,27 +1,32 @@
-"""The Database port: what every database behind it promises, whichever it is.
+"""The Database port: what every database behind it promises.
 
 SQL is written once, with ``?`` for parameters, and runs unchanged on both. To keep that true:
 
-- a parameter whose type nothing else tells needs ``CAST(? AS TEXT)``, as in ``CAST(? AS TEXT) IS NULL``;
-- PostgreSQL takes ``str`` for TEXT, ``int`` for BIGINT, ``bytes`` for blobs and nothing else, SQLite is more lenient;
-- ``LIKE`` minds case on PostgreSQL only: compare ``lower(…)``;
+- a parameter whose type cannot be inferred needs a cast, as in ``CAST(? AS TEXT) IS NULL``;
+- PostgreSQL takes only ``str`` for TEXT, ``int`` for BIGINT and ``bytes`` for blobs; SQLite is more lenient;
+- ``LIKE`` is case-sensitive on PostgreSQL only: compare ``lower(…)``;
 - ``ON CONFLICT … DO NOTHING|UPDATE`` and ``RETURNING`` work on both; locks such as ``FOR UPDATE`` are not needed, since
   writes are serializable on both.
+
+What does differ is asked of ``Database.syntax``.
 """
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-__all__ = ["Database", "Dialect", "Row", "Transaction", "Work"]
+from agent3.storage.syntax import Dialect, Syntax
+
+__all__ = ["Database", "Dialect", "Notifier", "Row", "Transaction", "Work"]
 
 T = TypeVar("T")
-Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 
 class Row(Protocol):
-    """One row: ``row["column"]``; ``dict(row)`` gives all of it."""
+    """One row: ``row["column"]``; ``dict(row)`` gives all columns."""
 
     def __getitem__(self, column: str, /) -> Any: ...
 
@@ -29,11 +34,11 @@ class Row(Protocol):
 
 
 class Transaction(Protocol):
-    """What a work sees: statements that all happen or none.
+    """What a work sees: statements that all take effect or none.
 
-    After a statement has failed, the work is lost, also when it catches the error: every later statement raises the
-    same error again and nothing of the work is kept. (PostgreSQL aborts the transaction; SQLite follows it, so that
-    what passes on the one passes on the other.) Where a row may exist already, say ``ON CONFLICT DO NOTHING``.
+    A failed statement fails the whole work, even if the work catches the error: every later statement raises the same
+    error again and nothing is kept. (PostgreSQL aborts the transaction; SQLite does the same here, so that code which
+    passes on one passes on the other.) For a row that may already exist, use ``ON CONFLICT DO NOTHING``.
     """
 
     async def all(self, sql: str, *params: object) -> list[Row]:
@@ -43,7 +48,7 @@ class Transaction(Protocol):
         """The first row, or None."""
 
     async def run(self, sql: str, *params: object) -> int:
-        """Run a statement; the number of rows it changed."""
+        """Run a statement; return the number of rows that it changed."""
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Run one statement for each row of parameters."""
@@ -55,35 +60,35 @@ Work: TypeAlias = Callable[[Transaction], Awaitable[T]]
 class Database(Protocol):
     """A database that is open and migrated. Safe to use from several tasks, event loops and threads at once.
 
-    Every method raises ``StorageError`` (retryable), ``StorageFull``, ``Corrupt``, or ``Conflict`` for a broken
-    constraint. What returned is there after a power cut; what raised is not there, unless the error says that the
-    connection to a server was lost during the commit itself.
+    Every method raises ``StorageError`` (retryable), ``StorageFull``, ``Corrupt``, or ``Conflict`` for a violated
+    constraint. What returned survives a power cut; what raised was not stored, unless it raised ``StorageUnsure``.
     """
 
     dialect: Dialect
+    syntax: Syntax
     url: str
 
     async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
         """Run ``work`` in one serializable transaction; durable when this returns.
 
         An exception in ``work`` undoes only that work, and is raised here. ``work`` may run on another thread and
-        more than once, so it has no side effects and awaits nothing but its transaction. A cancelled caller's work
-        happens whole or not at all.
+        more than once, so it must have no side effects and await nothing but its transaction. If the caller is
+        cancelled, its work takes effect completely or not at all.
 
-        ``frees`` says that it takes no more room than it gives back: when there is none left it may use what is kept
-        back for that, where others get StorageFull. ``calm`` says that the locks of the rows it changes are all that
-        it needs: PostgreSQL then lets it see what others commit meanwhile, instead of letting it collide with them.
+        ``frees`` marks a work that frees at least as much space as it takes: on a full database it may use the
+        reserve, where others get StorageFull. ``calm`` marks a work that needs no more isolation than the locks of the
+        rows it changes: PostgreSQL then runs it as READ COMMITTED, so that it does not collide with others.
         """
 
     async def statement(self, sql: str, *params: object) -> Row | None:
-        """Run one statement as a transaction of its own, as calm as ``write`` can be; its first row, once durable.
+        """Run one statement as a transaction of its own, as ``calm`` as ``write`` can be; return its first row.
 
-        It costs a server one journey instead of three. The statement alone sees to it that what it reads holds until
-        it is done: by locks of the rows that it changes.
+        It costs one round trip to a server instead of three. What the statement reads holds until it is done only
+        through the locks of the rows that it changes.
         """
 
     async def all(self, sql: str, *params: object) -> list[Row]:
-        """Every row of a query, from a read-only connection: it sees what has been acknowledged."""
+        """Every row of a query, from a read-only connection that sees everything acknowledged."""
 
     async def one(self, sql: str, *params: object) -> Row | None:
         """The first row of a query, or None."""
@@ -92,17 +97,28 @@ class Database(Protocol):
         """Run one statement for each row, all or none, in one durable transaction: the fast path for appending."""
 
     async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Insert rows of texts, numbers and None, all or none, passing over those that are there already.
+        """Insert rows of strings, numbers and None, all or none, skipping those that exist already.
 
-        For rows by the thousand beside busy callers: ``many`` costs less for one of them. A value of another kind
-        raises ``RequestError``.
+        For thousands of rows beside busy callers; for one row ``many`` costs less. A value of another type raises
+        ``RequestError``.
         """
 
     async def check(self, *, thorough: bool = False) -> dict[str, object]:
-        """The database's health, without raising: ``ok``, ``integrity``, ``size``, ``version``, ``schema`` and more.
+        """Report the database's health, without raising: ``ok``, ``integrity``, ``size``, ``version``, ``schema``, …
 
         A file is checked for integrity at the first call and then at most every ten minutes, unless ``thorough``.
         """
 
     async def aclose(self) -> None:
-        """Finish what was accepted, then let go of threads and connections. Safe to call again."""
+        """Finish what was accepted, then release threads and connections. Safe to call again."""
+
+
+@runtime_checkable
+class Notifier(Protocol):
+    """A database that carries short texts between the processes that use it (PostgreSQL's LISTEN and NOTIFY)."""
+
+    def listen(self, channel: str, on_text: Callable[[str], None]) -> AbstractAsyncContextManager[Future[None]]:
+        """Call ``on_text`` for each text sent to the channel; the future is done when the connection is lost."""
+
+    async def notify(self, channel: str, text: str) -> None:
+        """Send a text of at most 8,000 bytes to every listener of the channel."""

@@ -1,8 +1,8 @@
-"""Room for a SQLite database: its ceiling, and what is kept back above it and on the disk for writes that free some.
+"""Disk space for a SQLite database: a ceiling for its size, and a reserve for the writes that free space.
 
-A full database can be emptied only by writing to it. So a file of some megabytes lies beside it, which is emptied when
-the disk is full and filled again when there is room; while it is empty, only writes that free room are let in. Whether
-it is empty is read from the file itself: the processes that share a database need not tell each other.
+A full database can be emptied only by writing to it. So a file of some megabytes lies beside the database: it is
+emptied when the disk is full and filled again when there is space. While it is empty, only writes that free space are
+let in. Whether it is empty is read from the file itself, so that processes sharing a database need not talk.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from pathlib import Path
 
 from agent3.observe.logs import get as logger
 
-__all__ = ["RESERVE", "Room"]
+__all__ = ["RESERVE", "DiskSpace"]
 
 log = logger("storage")
 
 RESERVE = 8 * 1024**2
-"""Bytes on the disk: the log grows to 4 MiB before its pages go into the file, which may grow by as much."""
+"""Bytes of the reserve: the WAL grows to 4 MiB before its pages go into the file, which may grow by as much."""
 ABOVE_CEILING = 1024**2
 _SLACK = 1024**2
 
 
-class Room:
-    """The room of one database file; of one in memory there is only the ceiling. For the one thread that writes."""
+class DiskSpace:
+    """The space of one database file; a database in memory has only the ceiling. For the one thread that writes."""
 
     def __init__(self, path: Path | None, max_bytes: int):
         self._max_bytes = max_bytes
-        self._page = 4_096
+        self._page_size = 4_096
         self._reserve = None if path is None else path.with_name(f"{path.name}-reserve")
 
-    def prepare(self, connection: sqlite3.Connection, patiently: Callable[[Callable[[], int]], int]) -> None:
-        """Set the ceiling of a new connection."""
-        self._page = patiently(lambda: int(connection.execute("PRAGMA page_size").fetchone()[0]))
-        patiently(lambda: self._set_ceiling(connection, self._max_bytes))
+    def limit(self, connection: sqlite3.Connection, retry: Callable[[Callable[[], int]], int]) -> None:
+        """Set the ceiling of a new connection; ``retry`` runs what another process may block for a moment."""
+        self._page_size = retry(lambda: int(connection.execute("PRAGMA page_size").fetchone()[0]))
+        retry(lambda: self._set_ceiling(connection, self._max_bytes))
 
-    def keep_back(self) -> None:
-        """Take the reserve if the disk has room for it. Where it never had, all is written until the disk is full."""
+    def reserve(self) -> None:
+        """Fill the reserve if the disk has space for it. Without one, everything is written until the disk is full."""
         if self._reserve is None:
             return
-        known = self._reserve.exists()
-        if self._take(self._reserve):
+        existed = self._reserve.exists()
+        if self._fill(self._reserve):
             return
-        log.warning("%s: the disk has no room to keep %d MiB back", self._reserve, RESERVE // 1024**2)
-        if not known:
+        log.warning("%s: not enough disk space to reserve %d MiB", self._reserve, RESERVE // 1024**2)
+        if not existed:
             self._reserve.unlink(missing_ok=True)
 
     def is_short(self) -> bool:
-        """Whether the reserve is in use, and cannot be had back yet."""
+        """Whether the reserve is in use and cannot be filled again yet."""
         if self._reserve is None:
             return False
         try:
@@ -58,71 +58,58 @@ class Room:
                 return False
         except OSError:  # there never was one
             return False
-        return not self._take(self._reserve)
+        return not self._fill(self._reserve)
 
     @contextlib.contextmanager
-    def all_of_it(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Let the connection use what is kept back: above the ceiling for as long as this lasts, on the disk until
-        there is room again.
-        """
-        if self._reserve is not None and _free(self._reserve) < _SLACK:
-            self._give(self._reserve)
-        # A connection that the disk failed under is replaced meanwhile: nothing is to be done for it.
+    def use_reserve(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Let the connection use the reserve: above the ceiling within this block, on disk until there is space."""
+        if self._reserve is not None and _free_bytes(self._reserve) < _SLACK:
+            with contextlib.suppress(OSError):
+                if self._reserve.stat().st_size:
+                    os.truncate(self._reserve, 0)
+                    log.warning("%s: the disk is full; only writes that free space are accepted", self._reserve.parent)
+        # A connection under which the disk failed is about to be replaced: its errors do not matter.
         with contextlib.suppress(sqlite3.Error):
             self._set_ceiling(connection, self._max_bytes + ABOVE_CEILING)
         try:
             yield
         finally:
             with contextlib.suppress(sqlite3.Error):
-                self._set_ceiling(connection, self._max_bytes)  # or the pages that there are, if they are more
+                self._set_ceiling(connection, self._max_bytes)  # SQLite never sets it below the pages in use
 
     def _set_ceiling(self, connection: sqlite3.Connection, size: int) -> int:
-        return int(connection.execute(f"PRAGMA max_page_count = {max(1, size // self._page)}").fetchone()[0])
+        return int(connection.execute(f"PRAGMA max_page_count = {max(1, size // self._page_size)}").fetchone()[0])
 
-    def _give(self, reserve: Path) -> None:
-        with contextlib.suppress(OSError):
-            if reserve.stat().st_size:
-                os.truncate(reserve, 0)
-                log.warning("%s: the disk is full; only what frees room is written until there is some", reserve.parent)
-
-    def _take(self, reserve: Path) -> bool:
+    def _fill(self, reserve: Path) -> bool:
+        """Allocate all bytes of the reserve, not a sparse file; if that fails, leave it empty. Whether it is full."""
         try:
             handle = os.open(reserve, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
             return False
         try:
-            return _allocated(handle, _free(reserve))
+            if (size := os.fstat(handle).st_size) >= RESERVE:
+                return True
+            try:
+                if _free_bytes(reserve) >= RESERVE - size + _SLACK:
+                    if hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(handle, 0, RESERVE)
+                    else:
+                        for _ in range(RESERVE // 65_536):  # random bytes, which no file system compresses
+                            os.write(handle, os.urandom(65_536))
+                    return True
+            except OSError:
+                pass
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+            return False
         finally:
             os.close(handle)
 
 
-def _allocated(handle: int, free: int) -> bool:
-    """Whether the file has all its bytes now, really and not as a hole. If not, it takes none."""
-    if (size := os.fstat(handle).st_size) >= RESERVE:
-        return True
+def _free_bytes(path: Path) -> int:
+    """Bytes of the disk that this process may still use."""
     try:
-        if free >= RESERVE - size + _SLACK:
-            _fill(handle)
-            return True
-    except OSError:
-        pass
-    with contextlib.suppress(OSError):
-        os.ftruncate(handle, 0)
-    return False
-
-
-def _fill(handle: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, RESERVE)
-        return
-    for _ in range(RESERVE // 65_536):  # bytes that no file system packs into nothing
-        os.write(handle, os.urandom(65_536))
-
-
-def _free(place: Path) -> int:
-    """Bytes that the disk has free for us."""
-    try:
-        found = os.statvfs(place.parent) if hasattr(os, "statvfs") else None
+        found = os.statvfs(path.parent) if hasattr(os, "statvfs") else None
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize if found is not None else 2**62

@@ -1,9 +1,9 @@
-"""Migrations: numbered SQL files that bring a database to the shape this version of the code expects.
+"""Migrations: numbered SQL files that bring a database to the schema that this version of the code expects.
 
-One migration is one transaction together with the row that records it, so a process killed in the middle leaves the
-database as it was, and the next one to open it goes on from there. The database behind the transaction keeps two
-starters apart. A gateway of the version before may be running meanwhile: so a migration only ever adds, and what it
-adds is nothing that the code before it would trip over.
+One migration is one transaction, together with the row that records it: a process killed in the middle leaves the
+database as it was, and the next one to open it continues from there. The database keeps two processes from migrating
+at once. A gateway of the previous version may be running meanwhile, so a migration only adds, and only what the
+previous version does not mind.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from importlib.resources import files
 
 from agent3 import failpoints
 from agent3.errors import SetupError
-from agent3.storage.database import Dialect, Row, Transaction
+from agent3.storage.database import Row, Transaction
+from agent3.storage.syntax import SYNTAX, Dialect
 
 __all__ = ["Migration", "apply_next", "first_missing", "shipped"]
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
-_WORDS: dict[Dialect, dict[str, str]] = {
-    "sqlite": {"{blob}": "BLOB", "{serial}": "INTEGER PRIMARY KEY AUTOINCREMENT"},
-    "postgres": {"{blob}": "BYTEA", "{serial}": "BIGSERIAL PRIMARY KEY"},
-}
 _RECORDS = (
     "CREATE TABLE IF NOT EXISTS schema_migrations"
     " (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied DOUBLE PRECISION NOT NULL)"
@@ -35,7 +32,7 @@ _RECORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file: its number, its name, and its text with tokens."""
+    """One file: its number, its name, and its text, with the fragments of ``Syntax`` unfilled."""
 
     version: int
     name: str
@@ -43,16 +40,13 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Of the text with line ends made equal, so that a checkout on another system is the same migration."""
+        """The SHA-256 of the text with normalised line ends: a checkout on Windows is the same migration."""
         return hashlib.sha256(self.text.replace("\r\n", "\n").encode()).hexdigest()
 
     def statements(self, dialect: Dialect) -> Iterator[str]:
-        """The statements in the database's own words, one by one."""
-        text = self.text
-        for token, word in _WORDS[dialect].items():
-            text = text.replace(token, word)
+        """The statements for one database, one by one."""
         statement = ""
-        for line in text.splitlines():
+        for line in SYNTAX[dialect].fill(self.text).splitlines():
             if not statement.strip() and line.lstrip().startswith("--"):
                 continue
             statement += f"{line}\n"
@@ -65,7 +59,7 @@ class Migration:
 
 @cache
 def shipped() -> tuple[Migration, ...]:
-    """The migrations that this version of the code came with, in order."""
+    """The migrations of this version of the code, in order."""
     found = [
         Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))
         for entry in (files("agent3.storage") / "migrations").iterdir()
@@ -75,9 +69,9 @@ def shipped() -> tuple[Migration, ...]:
 
 
 async def apply_next(tx: Transaction, dialect: Dialect, known: Sequence[Migration], now: float) -> Migration | None:
-    """Apply the first migration that the database lacks, and record it; None when it lacks nothing.
+    """Apply the first migration that the database lacks, and record it; None when it lacks none.
 
-    SetupError when the database and the code contradict each other; the database is left as it was.
+    Raises SetupError, leaving the database as it was, when its migrations are not those of this code.
     """
     await tx.run(_RECORDS)
     applied = await tx.all("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
@@ -99,18 +93,18 @@ async def apply_next(tx: Transaction, dialect: Dialect, known: Sequence[Migratio
 
 
 def first_missing(known: Sequence[Migration], applied: Sequence[Row]) -> Migration | None:
-    """The first migration that a database with these records lacks. SetupError when its code is not ours."""
-    ours = {migration.version: migration for migration in known}
+    """The first migration that a database with these records lacks; SetupError when one is unknown or was changed."""
+    missing = {migration.version: migration for migration in known}
     for row in applied:
-        mine = ours.pop(row["version"], None)
-        if mine is None:
+        migration = missing.pop(row["version"], None)
+        if migration is None:
             raise SetupError(
                 f"The database has migration {row['version']:04} ({row['name']}), which this version of agent3 does"
                 " not know: it was made by a newer one. Install that version, or open another database."
             )
-        if mine.checksum != row["checksum"]:
+        if migration.checksum != row["checksum"]:
             raise SetupError(
-                f"Migration {mine.version:04} ({mine.name}) is not the one that made this database: its file was"
-                " changed after it had been applied. Restore the file, and put the change into a new migration."
+                f"Migration {migration.version:04} ({migration.name}) is not the one that made this database: its file"
+                " was changed after it had been applied. Restore the file, and put the change into a new migration."
             )
-    return min(ours.values(), key=lambda migration: migration.version, default=None)
+    return min(missing.values(), key=lambda migration: migration.version, default=None)

@@ -1,8 +1,8 @@
-"""PostgreSQL behind the Database port, and the only door to its driver.
+"""PostgreSQL behind the Database port, and the only module that imports its driver.
 
 Each event loop has its own connections, since a connection belongs to the loop that made it: a few that write,
-serializable, a few for single statements that need no more than their locks, and a few that only read. PostgreSQL
-groups commits by itself; what is gathered here are the one-row appends of ``many``, where it pays sixfold
+serializable, a few for single statements that need no more than row locks, and a few that only read. PostgreSQL groups
+commits by itself; what is batched here are the one-row appends of ``many``, where it pays sixfold
 (docs/decisions/0005-postgres-driver.md).
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -31,35 +31,48 @@ from agent3.errors import (
 )
 from agent3.storage.database import Dialect, Row, Work
 from agent3.storage.migration import apply_next, shipped
-from agent3.storage.placeholders import numbered
+from agent3.storage.syntax import SYNTAX, number_placeholders
 
 __all__ = ["PostgresDatabase"]
 
 T = TypeVar("T")
 _Kind: TypeAlias = Literal["writer", "single", "reader"]
+_Rows: TypeAlias = Sequence[Sequence[object]]
 WRITERS = 8
 SINGLES = 2
 READERS = 4
-TRIES = 12
-GATHERED = 512
+ATTEMPTS = 12
+BATCH = 512
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
 _MIGRATION_LOCK = 0x6167656E743300  # "agent3" in ASCII
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, UnicodeError)
-_AGAIN = ("40001", "40P01")  # serialization failure, deadlock
+_COLLISIONS = ("40001", "40P01")  # serialization failure, deadlock
+_BEGIN = "BEGIN"  # serializable: the default of a writer's connection
 _BEGIN_CALM = "BEGIN ISOLATION LEVEL READ COMMITTED"
+# Not durable on purpose: a notification is heard at once or never, so it need not wait for the disk.
+_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
+_HEALTH = """
+SELECT split_part(version(), ' ', 2) AS version, pg_database_size(current_database()) AS size,
+       (SELECT MAX(version) FROM schema_migrations) AS schema,
+       (SELECT COALESCE(MAX(checksum_failures), 0) FROM pg_stat_database WHERE datname = current_database())
+           AS checksum_failures
+"""
 
 
-class _Again(Exception):
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+class _TryAgain(Exception):
     """Nothing of the attempt was kept, and the next one may succeed."""
 
 
-def translated(error: BaseException) -> Agent3Error:
-    """Our error for one of the driver's or the server's; details, which hold values, are left out."""
+def _translate_error(error: BaseException) -> Agent3Error:
+    """Our error for one of the driver's or the server's, without its details, which hold values."""
     state = str(getattr(error, "sqlstate", None) or "")
     if state == "53100":
-        return StorageFull("The database server has no room left on its disk. Free some space there.")
+        return StorageFull("The database server has no space left on its disk. Free some space there.")
     if state in ("XX001", "XX002"):
         return Corrupt(f"The database server found damaged data ({error}). Restore it from a backup.")
     if state.startswith("23"):
@@ -68,45 +81,72 @@ def translated(error: BaseException) -> Agent3Error:
         return RequestError(f"A value cannot be stored: {error}.")
     if isinstance(error, TimeoutError):
         return StorageError("The database server did not answer in time. Try again.", retry_after=1.0)
-    if _is_loss(error):
+    if _is_lost(error):
         return StorageError("The connection to the database server was lost. Try again.", retry_after=1.0)
     return StorageError(f"The database failed: {error}.")
 
 
-def _is_loss(error: BaseException) -> bool:
-    """Whether the connection is gone. The driver tells it in several ways, one of them being an internal error when the
-    server's last words arrive together with our next ones.
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as error:
+        raise _translate_error(error) from error
+
+
+def _translate_commit_error(error: Exception) -> Exception:
+    """What an error during a commit means: nothing was kept, or it cannot be known."""
+    if getattr(error, "sqlstate", None) in _COLLISIONS:
+        return _TryAgain()
+    if not _is_lost(error):
+        return _translate_error(error)
+    return StorageUnsure(
+        "The connection to the database was lost during the commit: it may have happened or not. Look before you"
+        " repeat it."
+    )
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone.
+
+    The driver reports this in several ways, among them an internal error when the server's last message arrives
+    together with our next one.
     """
     state = str(getattr(error, "sqlstate", None) or "")
     closed = isinstance(error, asyncpg.InterfaceError) and "closed" in str(error)
     return closed or state.startswith(("08", "57P")) or isinstance(error, OSError | asyncpg.InternalClientError)
 
 
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
 class _Statements:
     """A Transaction on a PostgreSQL connection."""
 
-    __slots__ = ("_connection", "_error", "repeat")
+    __slots__ = ("_connection", "_error", "collided")
 
     def __init__(self, connection: Any):
         self._connection = connection
         self._error: Exception | None = None
-        self.repeat = False
+        self.collided = False
 
     async def all(self, sql: str, *params: object) -> list[Row]:
-        return cast("list[Row]", await self._do(lambda: self._connection.fetch(numbered(sql), *params)))
+        return cast("list[Row]", await self._do(lambda: self._connection.fetch(number_placeholders(sql), *params)))
 
     async def one(self, sql: str, *params: object) -> Row | None:
         rows = await self.all(sql, *params)
         return rows[0] if rows else None
 
     async def run(self, sql: str, *params: object) -> int:
-        return _changed(await self._do(lambda: self._connection.execute(numbered(sql), *params)))
+        status = await self._do(lambda: self._connection.execute(number_placeholders(sql), *params))
+        count = status.rpartition(" ")[2]  # as in "UPDATE 3" and "INSERT 0 1"; "CREATE TABLE" has none
+        return int(count) if count.isdigit() else 0
 
-    async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        await self._do(lambda: self._connection.executemany(numbered(sql), rows))
+    async def many(self, sql: str, rows: _Rows) -> None:
+        await self._do(lambda: self._connection.executemany(number_placeholders(sql), rows))
 
     def end(self) -> None:
-        """Close the door behind the work; raises the error that the work swallowed, if any."""
+        """Refuse further statements; raises the error that the work swallowed, if any."""
         error, self._error = self._error, StorageError("This transaction is over. Use it only inside its work.")
         if error is not None:
             raise error
@@ -117,18 +157,12 @@ class _Statements:
         try:
             return await statement()
         except _FAILURES as error:
-            self.repeat = getattr(error, "sqlstate", None) in _AGAIN
-            self._error = translated(error)
+            self.collided = getattr(error, "sqlstate", None) in _COLLISIONS
+            self._error = _translate_error(error)
             raise self._error from error
 
 
-def _changed(status: str) -> int:
-    """The rows that a command's status tells, as in ``UPDATE 3`` and ``INSERT 0 1``; none for ``CREATE TABLE``."""
-    count = status.rpartition(" ")[2]
-    return int(count) if count.isdigit() else 0
-
-
-class _Connections:
+class _Pool:
     """At most ``size`` connections of one loop, made when needed and kept; the last one used is the next one taken."""
 
     def __init__(self, size: int, connect: Callable[[], Awaitable[Any]]):
@@ -138,24 +172,38 @@ class _Connections:
         self._free = asyncio.Semaphore(size)
 
     @property
-    def busy(self) -> bool:
-        """Whether all of them are lent."""
+    def is_busy(self) -> bool:
+        """Whether all connections are lent."""
         return self._free.locked()
 
     @asynccontextmanager
     async def lend(self, *, fresh: bool = False) -> AsyncIterator[Any]:
-        """A connection without a transaction, a new one if ``fresh``. One that comes back in doubt is thrown away."""
-        async with self._turn():
-            connection = await (self._connect() if fresh else self._take())
+        """A connection without a transaction, a new one if ``fresh``. One that comes back in doubt is closed."""
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageError("Every connection to the database is busy. Try again.", retry_after=1.0) from None
+        try:
+            connection: Any = None
+            while connection is None and self._idle and not fresh:
+                connection = self._idle.pop()
+                if connection.is_closed():
+                    connection = None
+            if connection is None:
+                connection = await self._connect()
             try:
                 yield connection
             except BaseException as error:
-                if not isinstance(error, Exception) or _is_loss(error) or _inside(connection):
+                # Cancelled in the middle, lost, or still inside a transaction: no one can know its state.
+                if not isinstance(error, Exception) or _is_lost(error) or _in_transaction(connection):
                     connection.terminate()
                 raise
             finally:
                 if not connection.is_closed():
                     self._idle.append(connection)
+        finally:
+            self._free.release()
 
     async def aclose(self) -> None:
         """Wait for what is lent, then close all."""
@@ -166,41 +214,35 @@ class _Connections:
                 await self._idle.pop().close(timeout=CONNECT_SECONDS)
 
     def abandon(self) -> None:
-        """Let go without a loop that could say goodbye."""
+        """Close without a loop that could say goodbye to the server."""
         while self._idle:
             with contextlib.suppress(RuntimeError):
                 self._idle.pop().terminate()
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                await self._free.acquire()
-        except TimeoutError:
-            raise StorageError("Every connection to the database is busy. Try again.", retry_after=1.0) from None
-        try:
-            yield
-        finally:
-            self._free.release()
 
-    async def _take(self) -> Any:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        return await self._connect()
+def _in_transaction(connection: Any) -> bool:
+    # The driver cannot be asked about a closed connection.
+    return not connection.is_closed() and bool(connection.is_in_transaction())
 
 
-class _Gathering:
-    """Appends of one statement from many callers, sent as one while the one before is under way."""
+async def _roll_back(connection: Any) -> None:
+    try:
+        if _in_transaction(connection):
+            await connection.execute("ROLLBACK")
+    except _FAILURES:
+        connection.terminate()
 
-    def __init__(self, send: Callable[[str, Sequence[Sequence[object]]], Awaitable[None]], sql: str):
+
+class _Batcher:
+    """Appends of one statement from many callers, sent as one while the previous batch is under way."""
+
+    def __init__(self, send: Callable[[str, _Rows], Awaitable[None]], sql: str):
         self._send = send
         self._sql = sql
-        self._waiting: list[tuple[Sequence[Sequence[object]], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_Rows, asyncio.Future[None]]] = []
         self.task: asyncio.Task[None] | None = None
 
-    async def add(self, rows: Sequence[Sequence[object]]) -> None:
+    async def add(self, rows: _Rows) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((rows, future))
         if self.task is None:
@@ -210,164 +252,189 @@ class _Gathering:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[:GATHERED], self._waiting[GATHERED:]
-                await self._together(group)
+                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                await self._send_batch(batch)
         finally:
             self.task = None
 
-    async def _together(self, group: Sequence[tuple[Sequence[Sequence[object]], asyncio.Future[None]]]) -> None:
+    async def _send_batch(self, batch: Sequence[tuple[_Rows, asyncio.Future[None]]]) -> None:
         try:
-            await self._send(self._sql, [row for rows, _ in group for row in rows])
+            await self._send(self._sql, [row for rows, _ in batch for row in rows])
         except Agent3Error as error:
-            if len(group) > 1 and not error.retryable and not isinstance(error, StorageUnsure):
-                for one in group:  # one of them is at fault: the others must not fail for it
-                    await self._together([one])
+            if len(batch) > 1 and not error.retryable and not isinstance(error, StorageUnsure):
+                for entry in batch:  # one caller's rows are bad: the others must not fail for them
+                    await self._send_batch([entry])
                 return
-            _tell(group, error)
-        except BaseException as error:
-            _tell(group, StorageError("The database was closed while writing. Open it again and repeat."))
+            _settle(batch, error)
+        except BaseException as error:  # the loop is closing: no caller may be left waiting
+            _settle(batch, StorageError("The database was closed while writing. Open it again and repeat."))
             raise error from None
         else:
-            _tell(group, None)
+            _settle(batch, None)
 
 
-def _tell(group: Sequence[tuple[Any, asyncio.Future[None]]], error: Agent3Error | None) -> None:
-    for _, future in group:
+def _settle(batch: Sequence[tuple[_Rows, asyncio.Future[None]]], error: Agent3Error | None) -> None:
+    for _, future in batch:
         if future.done():
             continue
         if error is None:
             future.set_result(None)
-        else:
+        else:  # each caller gets an exception of its own, since raising one adds to its traceback
             future.set_exception(type(error)(error.message, data=error.data, retry_after=error.retry_after))
 
 
-class _Room:
+class _LoopClient:
     """What one event loop has of the database: its connections, and the works that run on them."""
 
     def __init__(self, connect: Callable[[_Kind], Awaitable[Any]], env: Env):
         self._env = env
-        self._writers = _Connections(WRITERS, lambda: connect("writer"))
-        self._singles = _Connections(SINGLES, lambda: connect("single"))
-        self._readers = _Connections(READERS, lambda: connect("reader"))
-        self._repeating = asyncio.Lock()
-        self._gatherings: dict[str, _Gathering] = {}
-        self._stay = self._until_the_loop_ends()
+        self._writers = _Pool(WRITERS, lambda: connect("writer"))
+        self._singles = _Pool(SINGLES, lambda: connect("single"))
+        self._readers = _Pool(READERS, lambda: connect("reader"))
+        self._retrying = asyncio.Lock()
+        self._batchers: dict[str, _Batcher] = {}
+        self._lifetime = self._live()
 
     async def enter(self) -> None:
-        """Take the room for the running loop."""
-        await anext(self._stay)
+        """Attach to the running loop."""
+        await anext(self._lifetime)
+
+    async def aclose(self) -> None:
+        """Finish what was accepted, then close the connections."""
+        await self._lifetime.aclose()
+
+    async def _live(self) -> AsyncGenerator[None, None]:
+        # A loop closes its async generators before it closes itself. So a loop that ends without ``aclose``, as
+        # asyncio.run does, still closes these sockets.
+        try:
+            yield
+        finally:
+            tasks = [batcher.task for batcher in self._batchers.values() if batcher.task is not None]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for pool in (self._writers, self._singles, self._readers):
+                await pool.aclose()
+
+    def abandon(self) -> None:
+        for pool in (self._writers, self._singles, self._readers):
+            pool.abandon()
 
     async def write(self, work: Work[T], *, calm: bool) -> T:
-        begin = _BEGIN_CALM if calm else "BEGIN"
-        result, error = await self._until_done(lambda: self._attempt(work, begin))
+        begin = _BEGIN_CALM if calm else _BEGIN
+        result, error = await self._retry(lambda: self._attempt(work, begin))
         if error is not None:
             raise error
         return cast("T", result)
 
     async def statement(self, sql: str, params: Sequence[object]) -> Row | None:
-        return await self._until_done(lambda: self._single(sql, params))
+        async def attempt() -> Row | None:
+            if self._singles.is_busy:
+                # Others hold these connections, perhaps waiting for a lock: go the long way, among the writers.
+                row, error = await self._attempt(lambda tx: tx.one(sql, *params), _BEGIN_CALM)
+                if error is not None:
+                    raise error
+                return row
+            async with self._singles.lend() as connection:
+                await failpoints.reach("postgres.commit")
+                try:
+                    # One implicit transaction: sending the statement is the commit.
+                    rows = await connection.fetch(number_placeholders(sql), *params)
+                except _FAILURES as error:
+                    if _is_lost(error):
+                        connection.terminate()
+                    raise _translate_commit_error(error) from error
+                await failpoints.reach("postgres.committed")
+                return cast("Row", rows[0]) if rows else None
+
+        return await self._retry(attempt)
 
     async def all(self, sql: str, params: Sequence[object]) -> list[Row]:
-        async def read(fresh: bool) -> list[Row]:
+        async def read(*, fresh: bool) -> list[Row]:
             async with self._readers.lend(fresh=fresh) as connection:
-                return cast("list[Row]", await connection.fetch(numbered(sql), *params))
+                return cast("list[Row]", await connection.fetch(number_placeholders(sql), *params))
 
-        return await _ours(lambda: _once_more_if_lost(read))
+        with _translate_errors():
+            try:
+                return await read(fresh=False)
+            except _FAILURES as error:
+                if not _is_lost(error) or isinstance(error, TimeoutError):
+                    raise
+                # Reading twice does no harm, so a connection that died while idle costs the caller nothing.
+                return await read(fresh=True)
 
-    async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        if sql not in self._gatherings:
-            self._gatherings[sql] = _Gathering(self._append, sql)
-        await self._gatherings[sql].add(rows)
+    async def many(self, sql: str, rows: _Rows) -> None:
+        if sql not in self._batchers:
+            self._batchers[sql] = _Batcher(self._append, sql)
+        await self._batchers[sql].add(rows)
 
-    async def say(self, channel: str, words: str) -> None:
-        async def speak() -> None:
+    async def _append(self, sql: str, rows: _Rows) -> None:
+        async def attempt() -> None:
             async with self._writers.lend() as connection:
-                await connection.execute(_SAY, channel, words)
-
-        await _ours(speak)
-
-    async def aclose(self) -> None:
-        """Finish what was accepted, then close the connections."""
-        await self._stay.aclose()
-
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        """A loop closes its generators before it closes itself: so one that nobody told goodbye leaks no sockets."""
-        try:
-            yield
-        finally:
-            tasks = [one.task for one in self._gatherings.values() if one.task is not None]
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for connections in (self._writers, self._singles, self._readers):
-                await connections.aclose()
-
-    def abandon(self) -> None:
-        for connections in (self._writers, self._singles, self._readers):
-            connections.abandon()
-
-    async def _until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Attempt until nothing collides. Repeated attempts of one loop go one by one: they collide with fewer."""
-        try:
-            return await _ours(attempt)
-        except _Again:
-            pass
-        async with self._repeating:
-            for number in range(1, TRIES):
                 try:
-                    return await _ours(attempt)
-                except _Again:
+                    await failpoints.reach("postgres.commit")
+                    await connection.executemany(number_placeholders(sql), rows)  # one implicit transaction
+                    await failpoints.reach("postgres.committed")
+                except asyncpg.PostgresError as error:
+                    if error.sqlstate in _COLLISIONS:
+                        raise _TryAgain from error
+                    raise
+
+        await self._retry(attempt)
+
+    async def notify(self, channel: str, text: str) -> None:
+        with _translate_errors():
+            async with self._writers.lend() as connection:
+                await connection.execute(_NOTIFY, channel, text)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Attempt until nothing collides. Repetitions of one loop run one by one, so that they collide with fewer."""
+        try:
+            with _translate_errors():
+                return await attempt()
+        except _TryAgain:
+            pass
+        async with self._retrying:
+            for number in range(1, ATTEMPTS):
+                try:
+                    with _translate_errors():
+                        return await attempt()
+                except _TryAgain:
                     await asyncio.sleep(self._env.jitter(min(0.002 * 2**number, 0.2)))
-        raise StorageError(f"Other writers were in the way {TRIES} times in a row. Try again.", retry_after=1.0)
+        raise StorageError(f"Other writers were in the way {ATTEMPTS} times in a row. Try again.", retry_after=1.0)
 
     async def _attempt(self, work: Work[T], begin: str) -> tuple[T | None, Exception | None]:
-        """The work's value or its own exception, which is not ours to translate. Raises when the database failed."""
+        """Run the work in one transaction; return its value, or its own exception, which must not be translated.
+
+        Raises when the database failed.
+        """
         async with self._writers.lend() as connection:
-            await _begin(connection, begin)
+            try:
+                await connection.execute(begin)
+            except _FAILURES as error:
+                # A connection that died while idle shows it here, where nothing has been done yet.
+                connection.terminate()
+                if _is_lost(error) and not isinstance(error, TimeoutError):
+                    raise _TryAgain from error
+                raise
             tx = _Statements(connection)
             try:
                 result = await work(tx)
                 tx.end()
             except Exception as error:
                 await _roll_back(connection)
-                if tx.repeat:
-                    raise _Again from error
+                if tx.collided:
+                    raise _TryAgain from error
                 return None, error
-            await _commit(connection)
-            return result, None
-
-    async def _single(self, sql: str, params: Sequence[object]) -> Row | None:
-        """One implicit transaction: sending the statement is the commit.
-
-        Where others hold all connections for that, waiting for a lock perhaps, it goes the long way among the writers.
-        """
-        if self._singles.busy:
-            value, wrong = await self._attempt(lambda tx: tx.one(sql, *params), _BEGIN_CALM)
-            if wrong is not None:
-                raise wrong
-            return value
-        async with self._singles.lend() as connection:
             await failpoints.reach("postgres.commit")
             try:
-                rows = await connection.fetch(numbered(sql), *params)
+                await connection.execute("COMMIT")
+                await failpoints.reach("postgres.committed")
             except _FAILURES as error:
-                if _is_loss(error):
-                    connection.terminate()
-                raise _unsure(error) from error
-            await failpoints.reach("postgres.committed")
-            return cast("Row", rows[0]) if rows else None
+                await _roll_back(connection)
+                raise _translate_commit_error(error) from error
+            return result, None
 
-    async def _append(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        async def append() -> None:
-            async with self._writers.lend() as connection:
-                try:
-                    await failpoints.reach("postgres.commit")
-                    await connection.executemany(numbered(sql), rows)  # one implicit transaction
-                    await failpoints.reach("postgres.committed")
-                except asyncpg.PostgresError as error:
-                    if error.sqlstate in _AGAIN:
-                        raise _Again from error
-                    raise
 
-        await self._until_done(append)
+# --- the database -----------------------------------------------------------------------------------------------------
 
 
 class PostgresDatabase:
@@ -378,39 +445,56 @@ class PostgresDatabase:
     """
 
     dialect: Dialect = "postgres"
+    syntax = SYNTAX["postgres"]
 
     def __init__(self, dsn: str, url: str, env: Env):
         self.url = url
         self._dsn = dsn
         self._env = env
-        self._rooms: dict[asyncio.AbstractEventLoop, _Room] = {}
-        self._door = threading.Lock()
+        self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
+        self._lock = threading.Lock()
         self._closed = False
 
     @classmethod
     async def open(cls, dsn: str, url: str, *, env: Env) -> PostgresDatabase:
         """Connect and migrate. SetupError when the server refuses us or the database is of a newer version."""
         database = cls(dsn, url, env)
-        await database._migrate()
+        try:
+            connection = await database._connect("writer")
+        except (*_FAILURES, ValueError) as error:
+            raise SetupError(f"{url} cannot be opened: {error}. Check the address and the account.") from error
+        try:
+            with _translate_errors():
+                # A lock of the session, for which other starters wait; closing the connection releases it.
+                await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK, timeout=2 * COMMAND_SECONDS)
+                migrating = True
+                while migrating:
+                    async with connection.transaction():
+                        migrating = (
+                            await apply_next(_Statements(connection), cls.dialect, shipped(), env.now()) is not None
+                        )
+        finally:
+            with contextlib.suppress(*_FAILURES):
+                await connection.close(timeout=CONNECT_SECONDS)
         return database
 
     async def write(self, work: Work[T], *, frees: bool = False, calm: bool = False) -> T:
-        return await (await self._room()).write(work, calm=calm)
+        return await (await self._client()).write(work, calm=calm)
 
     async def statement(self, sql: str, *params: object) -> Row | None:
-        return await (await self._room()).statement(sql, params)
+        return await (await self._client()).statement(sql, params)
 
     async def all(self, sql: str, *params: object) -> list[Row]:
-        return await (await self._room()).all(sql, params)
+        return await (await self._client()).all(sql, params)
 
     async def one(self, sql: str, *params: object) -> Row | None:
         rows = await self.all(sql, *params)
         return rows[0] if rows else None
 
-    async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        await (await self._room()).many(sql, rows)
+    async def many(self, sql: str, rows: _Rows) -> None:
+        await (await self._client()).many(sql, rows)
 
-    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    async def append(self, table: str, columns: Sequence[str], rows: _Rows) -> None:
         marks = ", ".join("?" * len(columns))
         await self.many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows)
 
@@ -419,63 +503,60 @@ class PostgresDatabase:
         try:
             row = await self.write(lambda tx: tx.one(_HEALTH))
             report |= dict(cast("Any", row))
-            faults = report.pop("checksum_failures")
-            report |= {"ok": not faults, "integrity": f"{faults} checksum failures" if faults else "ok"}
+            failures = report.pop("checksum_failures")
+            report |= {"ok": not failures, "integrity": f"{failures} checksum failures" if failures else "ok"}
         except Agent3Error as error:
             report |= {"error": error.message, "integrity": "unknown"}
         return report
 
     @asynccontextmanager
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncio.Future[None]]:
-        """Call ``heard`` with each word that somebody says on the channel (NOTIFY), over a connection of its own.
+    async def listen(self, channel: str, on_text: Callable[[str], None]) -> AsyncIterator[asyncio.Future[None]]:
+        """Call ``on_text`` for each text sent to the channel, over a connection of its own.
 
-        The future is done when the connection is gone: words said afterwards are not heard. StorageError when there
-        is no connection to be had.
+        The future is done when the connection is lost: later texts are not received. StorageError when it cannot
+        connect.
         """
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection = await _ours(lambda: self._connect("reader"))
-        connection.add_termination_listener(lambda _: None if gone.done() else gone.set_result(None))
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with _translate_errors():
+            connection = await self._connect("reader")
+        connection.add_termination_listener(lambda _: None if lost.done() else lost.set_result(None))
         try:
-            await _ours(lambda: connection.add_listener(channel, lambda *said: heard(said[-1])))
-            yield gone
+            with _translate_errors():
+                await connection.add_listener(channel, lambda *message: on_text(message[-1]))
+            yield lost
         finally:
             with contextlib.suppress(*_FAILURES):
                 await connection.close(timeout=CONNECT_SECONDS)
 
-    async def say(self, channel: str, words: str) -> None:
-        """Say something to all who listen on the channel, at most 8,000 bytes.
-
-        It is not waited for on disk: what is said is heard at once or never.
-        """
-        await (await self._room()).say(channel, words)
+    async def notify(self, channel: str, text: str) -> None:
+        """Send a text of at most 8,000 bytes to every listener of the channel; listeners to come do not get it."""
+        await (await self._client()).notify(channel, text)
 
     async def aclose(self) -> None:
-        with self._door:
+        with self._lock:
             self._closed = True
-            rooms, self._rooms = self._rooms, {}
-        for loop, room in rooms.items():
+            clients, self._clients = self._clients, {}
+        # Connections can be closed politely only by the loop that made them, if it still runs.
+        for loop, client in clients.items():
             if loop is asyncio.get_running_loop():
-                await room.aclose()
+                await client.aclose()
             elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(room.aclose(), loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.aclose(), loop))
             else:
-                room.abandon()
+                client.abandon()
 
-    async def _room(self) -> _Room:
+    async def _client(self) -> _LoopClient:
         loop = asyncio.get_running_loop()
-        room = self._rooms.get(loop)
-        if room is None:
-            room = self._new_room(loop)
-            await room.enter()
-        return room
-
-    def _new_room(self, loop: asyncio.AbstractEventLoop) -> _Room:
-        with self._door:
-            if self._closed:
-                raise StorageError("The database is closed. Open it again to use it.")
-            for gone in [one for one in self._rooms if one.is_closed()]:
-                self._rooms.pop(gone).abandon()
-            return self._rooms.setdefault(loop, _Room(self._connect, self._env))
+        client = self._clients.get(loop)
+        if client is None:
+            with self._lock:
+                if self._closed:
+                    raise StorageError("The database is closed. Open it again to use it.")
+                for gone in [known for known in self._clients if known.is_closed()]:
+                    self._clients.pop(gone).abandon()
+                client = self._clients.setdefault(loop, _LoopClient(self._connect, self._env))
+            await client.enter()
+        return client
 
     async def _connect(self, kind: _Kind) -> Any:
         connection = await asyncpg.connect(
@@ -490,103 +571,11 @@ class PostgresDatabase:
             },
         )
         # SUM and AVG of BIGINT are NUMERIC; SQLite gives int and float, and so do we.
-        await connection.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=_number, format="text")
+        await connection.set_type_codec(
+            "numeric", schema="pg_catalog", encoder=str, decoder=_parse_number, format="text"
+        )
         return connection
 
-    async def _migrate(self) -> None:
-        """Under a lock of the session, which another starter waits for; closing the connection frees it."""
-        try:
-            connection = await self._connect("writer")
-        except (*_FAILURES, ValueError) as error:
-            raise SetupError(f"{self.url} cannot be opened: {error}. Check the address and the account.") from error
-        try:
-            await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK, timeout=2 * COMMAND_SECONDS)
-            while await self._migrate_once(connection):
-                pass
-        except _FAILURES as error:
-            raise translated(error) from error
-        finally:
-            with contextlib.suppress(*_FAILURES):
-                await connection.close(timeout=CONNECT_SECONDS)
 
-    async def _migrate_once(self, connection: Any) -> bool:
-        async with connection.transaction():
-            return await apply_next(_Statements(connection), self.dialect, shipped(), self._env.now()) is not None
-
-
-_SAY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
-
-_HEALTH = """
-SELECT split_part(version(), ' ', 2) AS version, pg_database_size(current_database()) AS size,
-       (SELECT MAX(version) FROM schema_migrations) AS schema,
-       (SELECT COALESCE(MAX(checksum_failures), 0) FROM pg_stat_database WHERE datname = current_database())
-           AS checksum_failures
-"""
-
-
-async def _ours(attempt: Callable[[], Awaitable[T]]) -> T:
-    """The attempt, with the driver's errors as ours."""
-    try:
-        return await attempt()
-    except _FAILURES as error:
-        raise translated(error) from error
-
-
-async def _begin(connection: Any, statement: str) -> None:
-    """Begin; a connection that died while idle shows it here, where nothing has been done yet."""
-    try:
-        await connection.execute(statement)
-    except _FAILURES as error:
-        connection.terminate()
-        if _is_loss(error) and not isinstance(error, TimeoutError):
-            raise _Again from error
-        raise
-
-
-async def _commit(connection: Any) -> None:
-    await failpoints.reach("postgres.commit")
-    try:
-        await connection.execute("COMMIT")
-        await failpoints.reach("postgres.committed")
-    except _FAILURES as error:
-        await _roll_back(connection)
-        raise _unsure(error) from error
-
-
-def _unsure(error: Exception) -> Exception:
-    """What an error during a commit means: nothing was kept, or nobody knows."""
-    if getattr(error, "sqlstate", None) in _AGAIN:
-        return _Again()
-    if not _is_loss(error):
-        return translated(error)
-    return StorageUnsure(
-        "The connection to the database was lost during the commit: it may have happened or not. Look before you"
-        " repeat it."
-    )
-
-
-async def _roll_back(connection: Any) -> None:
-    try:
-        if _inside(connection):
-            await connection.execute("ROLLBACK")
-    except _FAILURES:
-        connection.terminate()
-
-
-def _inside(connection: Any) -> bool:
-    """Whether it is in a transaction; the driver cannot tell of one that is closed."""
-    return not connection.is_closed() and bool(connection.is_in_transaction())
-
-
-async def _once_more_if_lost(read: Callable[[bool], Awaitable[T]]) -> T:
-    """Reading twice does no harm, so a connection that died while idle costs the caller nothing."""
-    try:
-        return await read(False)
-    except _FAILURES as error:
-        if not _is_loss(error) or isinstance(error, TimeoutError):
-            raise
-        return await read(True)
-
-
-def _number(text: str) -> int | float:
+def _parse_number(text: str) -> int | float:
     return int(text) if text.lstrip("-").isdigit() else float(text)

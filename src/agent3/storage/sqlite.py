@@ -1,4 +1,4 @@
-"""SQLite behind the Database port: WAL, synchronous=FULL, one writer thread, and read connections in threads.
+"""SQLite behind the Database port: WAL, synchronous=FULL, one writer thread, and readers in threads.
 
 Several processes may share one file. A database in memory has one connection, which the writer uses for reads too.
 """
@@ -20,9 +20,17 @@ import msgspec
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, RequestError, SetupError, StorageError
 from agent3.storage.database import Dialect, Row, Transaction, Work
-from agent3.storage.disk_space import Room
+from agent3.storage.disk_space import DiskSpace
 from agent3.storage.migration import apply_next, shipped
-from agent3.storage.sqlite_writer import BUSY_SECONDS, Statements, Writer, patiently, primary, translated
+from agent3.storage.sqlite_writer import (
+    BUSY_SECONDS,
+    Statements,
+    Writer,
+    primary_code,
+    retry_while_busy,
+    translate_error,
+)
+from agent3.storage.syntax import SYNTAX
 
 __all__ = ["SqliteDatabase"]
 
@@ -31,29 +39,46 @@ DEFAULT_MAX_BYTES = 4 * 1024**3
 READERS = 3
 CHECK_SECONDS = 600.0
 _REFUSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+_PRAGMAS = (
+    "synchronous = FULL",
+    "fullfsync = ON",  # on macOS a plain fsync does not reach the disk
+    "checkpoint_fullfsync = ON",
+    "foreign_keys = ON",
+    f"journal_size_limit = {64 * 1024**2}",
+)
+_SIZES = """
+SELECT page_count * page_size AS size, freelist_count * page_size AS free,
+       (SELECT MAX(version) FROM schema_migrations) AS schema
+FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()
+"""
 
 
 class SqliteDatabase:
     """A SQLite file, or memory when ``path`` is None. Made by ``open``, which also migrates it."""
 
     dialect: Dialect = "sqlite"
+    syntax = SYNTAX["sqlite"]
 
     def __init__(self, path: Path | None, url: str, env: Env, max_bytes: int | None):
         self.url = url
         self._path = path
         self._env = env
         self._max_bytes = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
-        self._room = Room(path, self._max_bytes)
+        self._space = DiskSpace(path, self._max_bytes)
         self._integrity = ""
-        self._checked = 0.0
+        self._checked_at = 0.0
 
     @classmethod
     async def open(cls, path: Path | None, url: str, *, env: Env, max_bytes: int | None = None) -> SqliteDatabase:
         """Open and migrate. SetupError when the file cannot be used as a database of this version."""
         database = cls(path, url, env, max_bytes)
         await asyncio.to_thread(database._start)
+
+        async def migrate(tx: Transaction) -> bool:
+            return await apply_next(tx, cls.dialect, shipped(), env.now()) is not None
+
         try:
-            while await database.write(database._migrate):
+            while await database.write(migrate):
                 pass
         except BaseException:
             await database.aclose()
@@ -86,7 +111,7 @@ class SqliteDatabase:
         if not rows:
             return
         try:
-            sql, values = _appending(table, columns, rows)
+            sql, values = _append_statement(table, columns, rows)
         except (TypeError, ValueError, OverflowError) as error:
             raise RequestError(f"A value cannot be stored: {error}.") from error
         await self._writer.write(lambda tx: tx.run(sql, *values))
@@ -99,11 +124,19 @@ class SqliteDatabase:
             "version": sqlite3.sqlite_version,
             "max_bytes": self._max_bytes,
         }
+
+        async def nothing(_: Transaction) -> None:
+            """An empty work shows that the writer runs and that the file can be locked."""
+
         try:
-            await self.write(_nothing)
+            await self.write(nothing)
             report |= dict(cast("Any", await self.one(_SIZES)))
-            report["integrity"] = await self._look(thorough)
-            report["ok"] = report["integrity"] == "ok"
+            now = self._env.monotonic()
+            if thorough or not self._integrity or now - self._checked_at >= CHECK_SECONDS:
+                rows = await self.all(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(10)")
+                self._integrity = "; ".join(str(value) for row in rows for value in dict(cast("Any", row)).values())
+                self._checked_at = now
+            report |= {"integrity": self._integrity, "ok": self._integrity == "ok"}
         except Agent3Error as error:
             report |= {"error": error.message, "integrity": "damaged" if isinstance(error, Corrupt) else "unknown"}
         return report
@@ -111,94 +144,64 @@ class SqliteDatabase:
     async def aclose(self) -> None:
         try:
             await asyncio.to_thread(self._stop)
-        except RuntimeError:  # the interpreter ends, and lends no more threads
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads
             self._stop()
 
-    async def _look(self, thorough: bool) -> str:
-        """SQLite's own verdict, ``ok`` or the first faults; not older than CHECK_SECONDS."""
-        now = self._env.monotonic()
-        if thorough or not self._integrity or now - self._checked >= CHECK_SECONDS:
-            rows = await self.all(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(10)")
-            self._integrity = "; ".join(str(value) for row in rows for value in dict(cast("Any", row)).values())
-            self._checked = now
-        return self._integrity
-
-    async def _migrate(self, tx: Transaction) -> bool:
-        return await apply_next(tx, self.dialect, shipped(), self._env.now()) is not None
-
     def _start(self) -> None:
-        connection = self._opened()
-        self._room.keep_back()
-        self._writer = Writer(self._connect, connection, self._room, reopens=self._path is not None)
+        try:
+            if self._path is not None:
+                _create_file(self._path)
+            connection = self._connect()
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) or primary_code(error) in _REFUSED:
+                raise SetupError(
+                    f"{self.url} cannot be opened: {error}. Choose a file in a folder that you may write to."
+                ) from error
+            ours = translate_error(error)
+            raise type(ours)(f"{self.url}: {ours.message}") from error
+        self._space.reserve()
+        self._writer = Writer(self._connect, connection, self._space, reopens=self._path is not None)
         self._readers = None if self._path is None else _Readers(self._path)
 
     def _stop(self) -> None:
-        # The last to close puts the log into the file and removes it, which one that only reads cannot.
+        # Readers first: the last connection to close merges the WAL into the file, which a read-only one cannot.
         if self._readers is not None:
             self._readers.stop()
         self._writer.stop()
 
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            if self._path is not None:
-                _create(self._path)
-            return self._connect()
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-            if isinstance(error, OSError) or primary(error) in _REFUSED:
-                raise SetupError(
-                    f"{self.url} cannot be opened: {error}. Choose a file in a folder that you may write to."
-                ) from error
-            ours = translated(error)
-            raise type(ours)(f"{self.url}: {ours.message}") from error
-
     def _connect(self) -> sqlite3.Connection:
-        connection = _connection(":memory:" if self._path is None else f"{self._path.as_uri()}?mode=rw", timeout=0)
+        connection = _connect(":memory:" if self._path is None else f"{self._path.as_uri()}?mode=rw", timeout=0)
         try:
-            self._prepare(connection)
+            # Changing to WAL does not wait for a lock by itself, whatever the busy timeout says.
+            retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            self._space.limit(connection, retry_while_busy)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        # Changing to WAL does not wait for a lock by itself, whatever the busy timeout says.
-        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
-        for pragma in (
-            "synchronous = FULL",
-            "fullfsync = ON",  # on macOS a plain fsync does not reach the disk
-            "checkpoint_fullfsync = ON",
-            "foreign_keys = ON",
-            f"journal_size_limit = {64 * 1024**2}",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        self._room.prepare(connection, patiently)
 
+def _append_statement(table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[str, list[object]]:
+    """One INSERT for all rows, and its few parameters.
 
-def _appending(table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[str, list[object]]:
-    """One statement for all rows, and its few values.
-
-    So the writer asks for the interpreter once. Beside busy callers each time it asks takes up to 5 ms, and with a
-    statement for every hundred rows it could not follow. What differs between the rows comes as one JSON text, which
-    costs SQLite half a microsecond per row and column; what is the same in all of them, as most is, comes once.
+    So the writer thread asks for the interpreter lock once: beside busy callers each request takes up to 5 ms, and with
+    one statement per hundred rows it could not keep up. The columns that differ between the rows go in as one JSON
+    text, which costs SQLite half a microsecond per row and column; those that are the same in all rows, as most are,
+    go in once.
     """
     across = list(zip(*rows, strict=True))
-    same = [one.count(one[0]) == len(one) for one in across]
+    same = [column.count(column[0]) == len(column) for column in across]
     if all(same):
         same[0] = False
-    differing = [one for one, alike in zip(across, same, strict=True) if not alike]
+    differing = [column for column, alike in zip(across, same, strict=True) if not alike]
     packed = msgspec.json.encode(list(zip(*differing, strict=True))).decode()
     places = itertools.count()
     chosen = ", ".join("?" if alike else f"value ->> {next(places)}" for alike in same)
     names = ", ".join(columns)
     sql = f"INSERT INTO {table} ({names}) SELECT {chosen} FROM json_each(?) WHERE true ON CONFLICT DO NOTHING"
-    return sql, [one[0] for one, alike in zip(across, same, strict=True) if alike] + [packed]
-
-
-_SIZES = """
-SELECT page_count * page_size AS size, freelist_count * page_size AS free,
-       (SELECT MAX(version) FROM schema_migrations) AS schema
-FROM pragma_page_count(), pragma_page_size(), pragma_freelist_count()
-"""
+    return sql, [column[0] for column, alike in zip(across, same, strict=True) if alike] + [packed]
 
 
 class _Readers:
@@ -223,25 +226,24 @@ class _Readers:
 
     def _read(self, sql: str, params: Sequence[object]) -> list[Row]:
         try:
-            connection = self._take()
+            try:
+                connection = self._idle.get_nowait()
+            except queue.Empty:
+                connection = _connect(self._address, timeout=BUSY_SECONDS)
             try:
                 rows = connection.execute(sql, cast("Sequence[Any]", params)).fetchall()
             except BaseException:
-                connection.close()  # whatever was wrong with it, the next reader starts afresh
+                connection.close()  # whatever was wrong with it, the next reader opens a new one
                 raise
             self._idle.put(connection)
             return rows
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise translated(error) from error
-
-    def _take(self) -> sqlite3.Connection:
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            return _connection(self._address, timeout=BUSY_SECONDS)
+            raise translate_error(error) from error
 
 
-def _connection(address: str, *, timeout: float) -> sqlite3.Connection:
+def _connect(address: str, *, timeout: float) -> sqlite3.Connection:
+    # isolation_level=None: transactions are ours, not the driver's. A connection is used by one thread at a time, but
+    # not always by the same one, hence check_same_thread=False.
     connection = sqlite3.connect(
         address, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256, uri=True
     )
@@ -249,18 +251,14 @@ def _connection(address: str, *, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def _create(path: Path) -> None:
-    """Make the file, for its owner only.
+def _create_file(path: Path) -> None:
+    """Create the file, readable by its owner only.
 
-    Never open a file that exists: closing it again would drop the locks that this process may hold on it through
-    another connection (sqlite.org/howtocorrupt.html, section 2.2).
+    An existing file must never be opened here: closing it again would drop the locks that this process may hold on it
+    through another connection (sqlite.org/howtocorrupt.html, section 2.2).
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return
-
-
-async def _nothing(_: Transaction) -> None:
-    """An empty work: it shows that the writer lives and that the file can be locked."""

@@ -1,9 +1,9 @@
-"""Fakes for people who test agents: the ones that agent3 tests itself with.
+"""Fakes for tests of agents: the ones that agent3 tests itself with.
 
 ``call`` runs one capability of a ``LocalAgent`` through all steps in memory, and answers its questions; ``restarting``
 does the same but forgets every frame between two turns, as a restart would, which catches code that only works while
-the process lives. ``SeededEnv`` is a world that repeats itself. ``FaultProxy`` stands before a server and is as bad a
-network as you like. ``Website`` serves the pages of a folder.
+the process lives. ``SeededEnv`` is an environment that repeats itself. ``FaultProxy`` stands before a server and
+behaves like a bad network. ``Website`` serves the pages of a folder.
 """
 
 from __future__ import annotations

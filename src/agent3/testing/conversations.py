@@ -25,9 +25,9 @@ async def call(
     message: str = "",
     answers: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """The outcome of one conversation: every question is answered from ``answers``, by id or by its text.
+    """The outcome of one conversation: every question is answered from ``answers``, by its id or its text.
 
-    It ends at a question without an answer, and at one whose answer was not taken: the outcome is then ``Needs``.
+    It ends at a question without an answer, and at one that is asked again: the outcome is then ``Needs``.
     """
     return await _converse(agent, capability, given, message, answers or {}, restart=False)
 
@@ -40,7 +40,7 @@ async def restarting(
     message: str = "",
     answers: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Likewise, with a restart after every turn."""
+    """Like ``call``, with a restart after every turn."""
     return await _converse(agent, capability, given, message, answers or {}, restart=True)
 
 
@@ -75,24 +75,21 @@ async def _converse(
     )
     try:
         outcome = await core.runner.start(first, target, door="testing")
-        told: set[str] = set()
-        while isinstance(outcome, Needs) and outcome.job is not None and _known(outcome, answers):
-            if not told.isdisjoint(one.id for one in outcome.questions):
+        answered: set[str] = set()
+        while isinstance(outcome, Needs) and outcome.job is not None:
+            questions = outcome.questions
+            known = all(question.id in answers or question.text in answers for question in questions)
+            if not known or not answered.isdisjoint(question.id for question in questions):
                 return outcome
-            told.update(one.id for one in outcome.questions)
+            answered.update(question.id for question in questions)
+            given = {question.id: answers.get(question.id, answers.get(question.text)) for question in questions}
+            turn = {
+                key: value if isinstance(value, Answer) else Answer("accept", value) for key, value in given.items()
+            }
             if restart:
-                await core.parts.park.aclose()
-            outcome = await core.runner.answer(LOCAL, outcome.job, _said(outcome, answers), door="testing")
+                await core.parts.park.aclose()  # forgets every frame, as a restart does
+            outcome = await core.runner.answer(LOCAL, outcome.job, turn, door="testing")
         return outcome
     finally:
         await core.aclose()
         await database.aclose()
-
-
-def _known(needs: Needs, answers: Mapping[str, Any]) -> bool:
-    return all(one.id in answers or one.text in answers for one in needs.questions)
-
-
-def _said(needs: Needs, answers: Mapping[str, Any]) -> dict[str, Answer]:
-    said = {one.id: answers.get(one.id, answers.get(one.text)) for one in needs.questions}
-    return {key: value if isinstance(value, Answer) else Answer("accept", value) for key, value in said.items()}

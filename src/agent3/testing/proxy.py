@@ -1,7 +1,7 @@
-"""``FaultProxy``: a bad network between a client and a real server, on loopback, that repeats itself by its seed.
+"""``FaultProxy``: a bad network between a client and a real server, on loopback, repeatable by its seed.
 
-It passes bytes and knows no protocol. What befalls a connection is drawn when it is accepted, from the seed and the
-number of the connection, so that neither time nor other connections change it.
+It passes bytes and knows no protocol. The fault of a connection is drawn when it is accepted, from the seed and the
+number of the connection, so that neither timing nor other connections change it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Faults:
     """How bad the network is. The first five are chances from 0 to 1; together at most 1.
 
     ``refuse``: closed before a byte is passed. ``cut``: closed in the middle of the answer. ``reset``: likewise, but
-    torn down (RST). ``silence``: the answer stops and nothing says so. ``corrupt``: one bit of the answer is turned.
+    reset (RST). ``silence``: the answer stops, and the connection stays open. ``corrupt``: one bit of the answer is
+    flipped.
     """
 
     refuse: float = 0.0
@@ -38,18 +39,20 @@ class Faults:
     silence: float = 0.0
     corrupt: float = 0.0
     within: int = 1
-    """The fault comes after less than so many bytes of the answer: with 1 before the first of them."""
+    """The fault happens within so many bytes of the answer: with 1 before the first of them."""
     delay: float = 0.0
-    """Seconds at most that each piece waits on its way, both ways."""
+    """Seconds, at most, by which each piece is delayed, both ways."""
     rate: float | None = None
-    """Bytes of the answer that pass in a second."""
+    """Bytes of the answer that pass per second."""
 
     def __post_init__(self) -> None:
         chances = (self.refuse, self.cut, self.reset, self.silence, self.corrupt)
         if min(chances) < 0 or sum(chances) > 1 + 1e-9:
-            raise ValueError(f"Chances of {chances} cannot be: each is at least 0, and together they are at most 1.")
+            raise ValueError(
+                f"Chances of {chances} are not possible: each must be at least 0, and all together at most 1."
+            )
 
-    def drawn(self, dice: random.Random) -> Fate:
+    def draw(self, dice: random.Random) -> Fate:
         """What happens to one connection."""
         left = dice.random()
         fates: tuple[Fate, ...] = ("refuse", "cut", "reset", "silence", "corrupt")
@@ -61,11 +64,11 @@ class Faults:
 
 
 class FaultProxy:
-    """Listens on a free port of loopback while it is entered, and passes on to ``host``:``port``, or does not.
+    """Listens on a free port of loopback while it is entered, and passes bytes on to ``host``:``port``, or does not.
 
-    ``faults`` may be changed at any time and is for the connections that come then; ``fates`` tells what befell each,
-    in the order in which they came. ``stop_answering`` is a server that hangs: what is connected stays so, and nothing
-    passes until ``go_on``.
+    ``faults`` may be changed at any time and applies to later connections; ``fates`` says what happened to each, in the
+    order in which they came. ``stop_answering`` makes it a server that hangs: connections stay open, and nothing passes
+    until ``go_on``.
     """
 
     def __init__(self, host: str, port: int, *, seed: int = 0, faults: Faults | None = None):
@@ -83,11 +86,11 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Its address as that of an HTTP server."""
+        """Its address, as for an HTTP server."""
         return f"http://{self.host}:{self.port}"
 
     async def __aenter__(self) -> FaultProxy:
-        self._server = await asyncio.start_server(self._accepted, self.host, 0)
+        self._server = await asyncio.start_server(self._accept, self.host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -96,7 +99,7 @@ class FaultProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        await asyncio.sleep(0)  # whoever was let in at this moment is known after it
+        await asyncio.sleep(0)  # a connection that was accepted just now is registered after this
         while self._tasks:
             self.drop_all()
             await asyncio.wait(self._tasks)
@@ -107,25 +110,26 @@ class FaultProxy:
         self._answering.clear()
 
     def go_on(self) -> None:
-        """Pass what has come meanwhile, and what comes."""
+        """Pass what came meanwhile, and everything after it."""
         self._answering.set()
 
     def strike(self, fate: Fate) -> None:
-        """Let this befall the next answer on every connection that is open now, before its first byte."""
+        """Let this happen to the next answer on every connection that is open now, before its first byte."""
         for link in self._links:
             link.doom(fate)
 
     def drop_all(self) -> None:
-        """Tear every connection down that is open now."""
+        """Reset every connection that is open now."""
         for task in self._tasks:
             task.cancel()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        # Dice of its own: how many numbers another connection draws depends on timing.
         dice = random.Random(f"{self.seed}/{len(self.fates)}")  # noqa: S311 - repeatable on purpose
-        link = _Link(self.faults, self.faults.drawn(dice), dice, self._answering.wait)
+        link = _Link(self.faults, self.faults.draw(dice), dice, self._answering.wait)
         self.fates.append(link.fate)
         self._links.add(link)
         try:
@@ -157,47 +161,37 @@ class _Link:
             return
         async with asyncio.timeout(_OPEN_SECONDS):
             theirs, ours = await asyncio.open_connection(*upstream)
-        asking = asyncio.create_task(self._ask(reader, ours))
+        asking = asyncio.create_task(self._pass_request(reader, ours))
         try:
-            await self._answer(theirs, writer)
+            while piece := await theirs.read(_PIECE):
+                await self._delay()
+                if self.fate != "pass" and len(piece) > self._left:
+                    if self.fate != "corrupt":
+                        await self._send(piece[: self._left], writer)
+                        if self.fate == "reset":
+                            _reset(writer)
+                        if self.fate == "silence":
+                            await asyncio.Event().wait()  # until one side gives up
+                        return
+                    flipped = bytearray(piece)
+                    flipped[max(0, self._left)] ^= 1 << self._dice.randrange(8)
+                    self.fate, piece = "pass", bytes(flipped)
+                self._left -= len(piece)
+                await self._send(piece, writer)
         finally:
             ours.close()
             asking.cancel()
             await asyncio.wait([asking])
 
-    async def _ask(self, reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
+    async def _pass_request(self, reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while piece := await reader.read(_PIECE):
-                await self._travel()
+                await self._delay()
                 ours.write(piece)
                 await ours.drain()
             ours.write_eof()
 
-    async def _answer(self, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while came := await theirs.read(_PIECE):
-            await self._travel()
-            struck = self.fate != "pass" and len(came) > self._left
-            piece = await self._strike(came, writer) if struck else came
-            if piece is None:
-                return
-            self._left -= len(piece)
-            await self._send(piece, writer)
-
-    async def _strike(self, piece: bytes, writer: asyncio.StreamWriter) -> bytes | None:
-        """The fault; what still passes, or None when nothing does."""
-        if self.fate == "corrupt":
-            turned = bytearray(piece)
-            turned[max(0, self._left)] ^= 1 << self._dice.randrange(8)
-            self.fate = "pass"
-            return bytes(turned)
-        await self._send(piece[: self._left], writer)
-        if self.fate == "reset":
-            _reset(writer)
-        if self.fate == "silence":
-            await asyncio.Event().wait()  # until somebody gives up
-        return None
-
-    async def _travel(self) -> None:
+    async def _delay(self) -> None:
         await self._passing()
         if self._faults.delay:
             await asyncio.sleep(self._dice.uniform(0.0, self._faults.delay))
@@ -214,7 +208,7 @@ class _Link:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close without a word: what was not read is lost, and the other side gets an error."""
+    """Close with RST: what was not read is lost, and the other side gets an error."""
     found = writer.get_extra_info("socket")
     if found is not None:
         with contextlib.suppress(OSError):

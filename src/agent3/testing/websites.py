@@ -1,4 +1,4 @@
-"""A website from a folder, on loopback: for demonstrations, and for tests of website interfaces."""
+"""A website from a folder, on loopback: for demos, and for tests of website interfaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Website"]
 
 
 class Website:
-    """The files of a folder, served in the ``with`` block; ``url`` is where. Nothing is kept in any cache.
+    """The files of a folder, served at ``url`` within the ``with`` block. Responses forbid caching.
 
     ``relaunch`` serves another folder from then on, at the same address.
     """
@@ -32,14 +32,14 @@ class Website:
         self._thread.join(5)
 
     def relaunch(self, folder: str | Path) -> None:
-        """Serve these pages now; FileNotFoundError if there is no such folder."""
+        """Serve these pages from now on; FileNotFoundError if there is no such folder."""
         if not Path(folder).is_dir():
             self._server.server_close()
-            raise FileNotFoundError(f"{folder} is no folder: name the one that holds the pages.")
+            raise FileNotFoundError(f"{folder} is not a folder: name the one that holds the pages.")
         self._server.folder = str(folder)
 
     def wait(self) -> None:
-        """Serve until somebody presses Ctrl-C."""
+        """Serve until Ctrl-C."""
         self._thread.join()
 
 
@@ -48,7 +48,7 @@ class _Handler(SimpleHTTPRequestHandler):
     timeout = 20
 
     def translate_path(self, path: str) -> str:
-        """A file of the folder that is served now, also on a connection that is older than it."""
+        """A file of the folder that is served now, also on a connection that was opened before ``relaunch``."""
         assert isinstance(self.server, _Server)
         self.directory = self.server.folder
         return super().translate_path(path)
@@ -67,4 +67,4 @@ class _Server(ThreadingHTTPServer):
     folder = ""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no news."""
+        """Silent: browsers hang up all the time."""

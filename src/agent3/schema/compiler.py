@@ -1,8 +1,8 @@
-"""A definition, capped, checked and compiled once.
+"""Compiling a definition: capped, checked and compiled once.
 
 The engine is jsonschema-rs: draft 2020-12 unless ``$schema`` names another, references only within the document, and
-a regex engine that is linear in its input. ``format`` is an annotation here in every draft and is not asserted: what
-a date or an address must look like is the business of who reads it, and a lax sender is no reason to refuse a call.
+a regex engine that is linear in its input. ``format`` is an annotation in every draft and is not asserted: whether a
+date or an address is well-formed is up to its reader, and a lax sender is no reason to refuse a call.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
 import jsonschema_rs
 import msgspec
 
 from agent3.errors import Agent3Error, TooLarge, ValidationError
-from agent3.schema.bounds import LIMITS, Limits, Path, foreign, measure, render
+from agent3.schema.bounds import LIMITS, Limits, Path, find_foreign, measure, render
 from agent3.schema.explain import REGEX, Fault, explain, shorten, summary
 
-__all__ = ["SCHEMA_LIMITS", "Schema", "SchemaLimits", "compile"]
+__all__ = ["SCHEMA_LIMITS", "Schema", "SchemaLimits", "compile", "compiled", "once"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SchemaLimits:
-    """What is taken as a schema. ``expanded`` counts references as often as validating one place may follow them."""
+    """What is accepted as a schema. ``expanded`` counts a reference as often as validating one place may follow it."""
 
     size: int = 64 << 10
     depth: int = 32
@@ -40,8 +42,9 @@ class SchemaLimits:
 SCHEMA_LIMITS = SchemaLimits()
 
 _CACHED = 16_384
+_CACHED_BY_IDENTITY = 4_096
 _WORK = 100_000_000
-"""References followed for one value, at about 20 ns each: two seconds at the worst."""
+"""References followed for one value, at about 20 ns each: two seconds in the worst case."""
 _LOOPED_IN_PLACE = 256
 _FLAT = frozenset({str, int, float, bool, type(None)})
 
@@ -54,7 +57,7 @@ _sorted = msgspec.json.Encoder(order="sorted")
 class Schema:
     """A compiled schema; immutable, and safe from any thread.
 
-    ``definition`` is a copy of what was compiled, for reading only. ``hash`` is the SHA-256 of its sorted form.
+    ``definition`` is a copy of what was compiled; do not change it. ``hash`` is the SHA-256 of its sorted form.
     """
 
     __slots__ = ("_is_valid", "_targets", "_weight", "definition", "hash")
@@ -67,10 +70,11 @@ class Schema:
         self._targets = refs.targets
 
     def valid(self, value: object) -> bool:
-        """Whether the value fits. What is too large, or no JSON at all, does not."""
+        """Whether the value fits. What is too large, or not JSON, does not."""
         try:
+            # A flat object is the usual input: it needs no walk, since it cannot be deep.
             if not (type(value) is dict and _FLAT.issuperset(map(type, value.values()))):
-                self._bound(value, LIMITS, "input")
+                self._check_size(value, LIMITS, "input")
             return self._is_valid(value)
         except (Agent3Error, ValueError):
             return False
@@ -78,30 +82,30 @@ class Schema:
     def faults(self, value: object, what: str = "input") -> list[Fault]:
         """Everything that is wrong, missing parameters first; empty for a value that fits.
 
-        At most a hundred, and found within a budget. Raises TooLarge for what cannot be looked at safely.
+        At most a hundred faults, found within a budget. Raises TooLarge for what cannot be checked safely.
         """
-        self._bound(value, LIMITS, what)
+        self._check_size(value, LIMITS, what)
         return [] if self._fits(value) else self._explain(value, what)
 
     def check(self, value: object, *, what: str = "input", shape: bool = True, limits: Limits = LIMITS) -> None:
         """Raise ValidationError with every fault, or TooLarge.
 
-        ``what`` is the noun in the messages. ``shape=False`` is for what already passed ``check_shape``; what did
-        not, and is nested by the ten thousand, would end the process.
+        ``what`` is the noun in the messages. ``shape=False`` is for values that passed ``check_shape``; another one,
+        nested ten thousand deep, would crash the process.
         """
         if shape or self._weight * limits.nodes > _WORK:
-            self._bound(value, limits, what)
+            self._check_size(value, limits, what)
         if not self._fits(value):
             faults = self._explain(value, what)
-            raise ValidationError(summary(faults), errors=[one.to_dict() for one in faults])
+            raise ValidationError(summary(faults), errors=[fault.to_dict() for fault in faults])
 
     def _fits(self, value: object) -> bool:
         try:
             return self._is_valid(value)
-        except ValueError:  # it holds something that JSON cannot carry
+        except ValueError:  # it holds something that JSON cannot represent
             return False
 
-    def _bound(self, value: object, limits: Limits, what: str) -> None:
+    def _check_size(self, value: object, limits: Limits, what: str) -> None:
         nodes = measure(value, limits, what)
         if nodes * self._weight > _WORK:
             raise TooLarge(
@@ -110,9 +114,9 @@ class Schema:
             )
 
     def _explain(self, value: object, what: str) -> list[Fault]:
-        alien = foreign(value)
-        if alien is not None:
-            path, problem = alien
+        foreign = find_foreign(value)
+        if foreign is not None:
+            path, problem = foreign
             name = f"Parameter '{render(path)}'" if path else what[:1].upper() + what[1:]
             return [Fault(render(path), f"{name} {problem}", "a JSON value", shorten(value))]
         found = explain(self.definition, self._targets, value, what)
@@ -130,17 +134,28 @@ _lock = threading.Lock()
 def compile(definition: Mapping[str, Any], *, limits: SchemaLimits = SCHEMA_LIMITS) -> Schema:  # noqa: A001
     """The compiled schema of a definition, from a cache by hash.
 
-    A definition is hashed at every call (2 µs): that it is the same dict does not show that it is unchanged. Keep
-    the Schema where it is used often. Raises TooLarge for one beyond the limits and ValidationError for one that is
-    no schema, has a pattern that the linear engine cannot take, or a reference that leads out of it.
+    The definition is hashed at every call (2 µs), since a dict may have changed; ``compiled`` is for one that does not.
+    Raises TooLarge for one beyond the limits and ValidationError for one that is not a schema, has a pattern that the
+    linear engine cannot take, or a reference that leads out of it.
     """
-    key = hashlib.sha256(_encoded(definition, _sorted)).hexdigest(), limits
+    key = hashlib.sha256(_encode(definition, _sorted)).hexdigest(), limits
     with _lock:
         known = _cache.get(key)
         if known is not None:
             _cache.move_to_end(key)
             return known
-    made = _make(definition, key[0], limits)
+    encoded = _encode(definition, _plain)
+    if len(encoded) > limits.size:
+        raise TooLarge(f"The schema has {len(encoded)} bytes, more than {limits.size}; describe less, or split it")
+    copy: dict[str, Any] = msgspec.json.decode(encoded)
+    refs = _resolve_references(copy, _scan(copy, limits), limits)
+    try:
+        engine = jsonschema_rs.validator_for(copy, pattern_options=REGEX, validate_formats=False, offline=True)
+    except jsonschema_rs.ValidationError as error:
+        raise _invalid_schema(error) from None
+    except ValueError as error:
+        raise ValidationError(f"The schema cannot be compiled: {error}") from None
+    made = Schema(copy, key[0], engine.is_valid, refs)
     with _lock:
         _cache[key] = made
         while len(_cache) > _CACHED:
@@ -148,7 +163,28 @@ def compile(definition: Mapping[str, Any], *, limits: SchemaLimits = SCHEMA_LIMI
     return made
 
 
-def _encoded(definition: object, encoder: msgspec.json.Encoder) -> bytes:
+def once(make: Callable[[dict[str, Any]], T]) -> Callable[[dict[str, Any]], T]:
+    """Cache a function of a definition by the identity of its dict, for definitions that never change."""
+    known: OrderedDict[int, tuple[dict[str, Any], T]] = OrderedDict()
+
+    def get(definition: dict[str, Any]) -> T:
+        entry = known.get(id(definition))
+        if entry is not None and entry[0] is definition:  # it is held here, so its id cannot pass to another dict
+            return entry[1]
+        made = make(definition)
+        known[id(definition)] = definition, made
+        if len(known) > _CACHED_BY_IDENTITY:
+            known.popitem(last=False)
+        return made
+
+    return get
+
+
+compiled = once(compile)
+"""The compiled schema of a definition that never changes, as those of the model: without hashing it at every call."""
+
+
+def _encode(definition: object, encoder: msgspec.json.Encoder) -> bytes:
     if not isinstance(definition, Mapping):
         raise ValidationError(f"A schema must be an object, got {type(definition).__name__}")
     try:
@@ -156,41 +192,26 @@ def _encoded(definition: object, encoder: msgspec.json.Encoder) -> bytes:
     except RecursionError:
         raise TooLarge("The schema is nested too deep; name its parts under $defs and refer to them") from None
     except (TypeError, ValueError) as error:
-        raise ValidationError(f"The schema holds something that JSON cannot carry: {error}") from None
+        raise ValidationError(f"The schema holds something that JSON cannot represent: {error}") from None
 
 
-def _make(definition: Mapping[str, Any], key: str, limits: SchemaLimits) -> Schema:
-    encoded = _encoded(definition, _plain)
-    if len(encoded) > limits.size:
-        raise TooLarge(f"The schema has {len(encoded)} bytes, more than {limits.size}; describe less, or split it")
-    copy: dict[str, Any] = msgspec.json.decode(encoded)
-    refs = _references(copy, _scan(copy, limits), limits)
-    try:
-        engine = jsonschema_rs.validator_for(copy, pattern_options=REGEX, validate_formats=False, offline=True)
-    except jsonschema_rs.ValidationError as error:
-        raise _bad_schema(error) from None
-    except ValueError as error:
-        raise ValidationError(f"The schema cannot be compiled: {error}") from None
-    return Schema(copy, key, engine.is_valid, refs)
-
-
-def _bad_schema(error: jsonschema_rs.ValidationError) -> ValidationError:
+def _invalid_schema(error: jsonschema_rs.ValidationError) -> ValidationError:
     place = render(tuple(error.instance_path)) or "its root"
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Format):
         text = (
-            f"The schema's pattern {shorten(error.instance)} at {place} cannot be used: it is no regular expression, "
-            "too large, or needs look-around or back-references, which no linear-time engine has; rewrite it without"
+            f"The schema's pattern {shorten(error.instance)} at {place} cannot be used: it is not a regular expression,"
+            " is too large, or needs look-around or back-references, which no linear-time engine has; rewrite it"
         )
     elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
         text = f"The schema refers to what is not in it ({error.message[:200]}); put it under $defs, nothing is fetched"
     elif error.instance_path[-1:] == ["type"]:
-        text = f"The schema is not valid at {place}: {shorten(error.instance)} is no JSON type; use {_JSON_TYPES}"
+        text = f"The schema is not valid at {place}: {shorten(error.instance)} is not a JSON type; use {_JSON_TYPES}"
     else:
         text = f"The schema is not valid at {place}: {error.message[:200]}"
     return ValidationError(text, data={"path": place})
 
 
-# What a definition holds, found without recursion.
+# --- what a definition holds, found without recursion ----------------------------------------------------------------
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NAMING = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
@@ -199,13 +220,15 @@ _Trail: TypeAlias = "tuple[_Trail, str | int] | None"
 
 @dataclass(slots=True)
 class _Found:
-    """Where the definition refers, and what can be referred to: (path, keyword, text) each."""
+    """The references of a definition, and the names that can be referred to: (path, keyword, text) each."""
 
     refs: list[tuple[Path, str, str]] = field(default_factory=list)
     names: list[tuple[Path, str, str]] = field(default_factory=list)
 
 
 def _scan(definition: dict[str, Any], limits: SchemaLimits) -> _Found:
+    # With a stack of its own, since a stranger decides how deep the definition is. Paths are linked lists that share
+    # their beginnings: a tuple for each node would be quadratic.
     found = _Found()
     patterns = 0
     stack: list[tuple[Any, int, _Trail]] = [(definition, 1, None)]
@@ -251,18 +274,18 @@ def _path(trail: _Trail) -> Path:
     return tuple(reversed(steps))
 
 
-# Where references lead, and how often they would be followed.
+# --- where references lead, and how often they would be followed ------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _References:
-    """``targets``: by the id of the dict that refers, what it refers to. ``weight``: work per node of a value."""
+    """``targets`` maps the id of each referring dict to its target; ``weight`` is the work per node of a value."""
 
     targets: dict[int, Any] = field(default_factory=dict)
     weight: int = 0
 
 
-def _references(definition: dict[str, Any], found: _Found, limits: SchemaLimits) -> _References:
+def _resolve_references(definition: dict[str, Any], found: _Found, limits: SchemaLimits) -> _References:
     if not found.refs:
         return _References()
     names = _Names(definition, found)
@@ -292,7 +315,7 @@ def _at(definition: Any, path: Path) -> Any:
 class _Names:
     """What the references of a document may mean: identified resources, anchors, and pointers below them.
 
-    What is not found here is left to the engine, which refuses it.
+    References that are not found here are left to the engine, which refuses them.
     """
 
     def __init__(self, definition: dict[str, Any], found: _Found):
@@ -301,22 +324,20 @@ class _Names:
         self.resources: dict[str, Path] = {"": ()}
         self.anchors: dict[tuple[str, str], Path] = {}
         self.dynamic: dict[str, list[Path]] = {}
-        for path, keyword, text in sorted(found.names, key=lambda one: len(one[0])):
-            if keyword in ("$id", "id"):
-                self._identify(path, text)
+        for path, keyword, text in sorted(found.names, key=lambda name: len(name[0])):  # outer ids before inner ones
+            if keyword not in ("$id", "id"):
+                continue
+            uri, fragment = urldefrag(urljoin(self._base(path), text))
+            if fragment:
+                self.anchors[uri, fragment] = path
+            else:
+                self.bases[path] = uri
+                self.resources[uri] = path
         for path, keyword, text in found.names:
             if keyword in ("$anchor", "$dynamicAnchor"):
                 self.anchors[self._base(path), text] = path
             if keyword == "$dynamicAnchor":
                 self.dynamic.setdefault(text, []).append(path)
-
-    def _identify(self, path: Path, text: str) -> None:
-        uri, fragment = urldefrag(urljoin(self._base(path), text))
-        if fragment:
-            self.anchors[uri, fragment] = path
-        else:
-            self.bases[path] = uri
-            self.resources[uri] = path
 
     def _base(self, path: Path) -> str:
         for length in range(len(path), -1, -1):
@@ -325,34 +346,31 @@ class _Names:
         return ""
 
     def resolve(self, path: Path, keyword: str, text: str) -> list[Path]:
-        """The places that a reference at ``path`` may lead to: one, or for a dynamic one every candidate."""
+        """The places that a reference at ``path`` may lead to: one, or every candidate of a dynamic reference."""
         try:
             uri, fragment = urldefrag(urljoin(self._base(path), text))
-        except ValueError:  # an address that is none
+        except ValueError:  # not a URI
             return []
-        static = self._static(uri, unquote(fragment))
+        pointer = unquote(fragment)
+        static: Path | None = None
+        if pointer and not pointer.startswith("/"):
+            static = self.anchors.get((uri, pointer))
+        elif (root := self.resources.get(uri)) is not None:
+            steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+            static = self._find((*root, *steps))
         others = self.dynamic.get(fragment, []) if keyword == "$dynamicRef" else []
         return list(dict.fromkeys([*([static] if static is not None else []), *others]))
 
-    def _static(self, uri: str, fragment: str) -> Path | None:
-        if fragment and not fragment.startswith("/"):
-            return self.anchors.get((uri, fragment))
-        root = self.resources.get(uri)
-        if root is None:
-            return None
-        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:])
-        return self._real(root + steps)
-
-    def _real(self, path: Path) -> Path | None:
-        """The path with indexes as numbers, if it exists."""
+    def _find(self, path: Path) -> Path | None:
+        """The path with its indexes as numbers, if it exists."""
         node: Any = self.definition
-        real: list[str | int] = []
+        found: list[str | int] = []
         for step in path:
-            real.append(int(step) if isinstance(node, list) and str(step).isdecimal() else step)
-            node = _at(node, (real[-1],))
+            found.append(int(step) if isinstance(node, list) and str(step).isdecimal() else step)
+            node = _at(node, (found[-1],))
             if node is _NOWHERE:
                 return None
-        return tuple(real)
+        return tuple(found)
 
 
 _Place = Literal["here", "below", "apart"]
@@ -364,10 +382,10 @@ _ONE_BELOW = frozenset(
 )
 
 
-def _place(steps: Path) -> tuple[_Place, str | int]:
-    """Whether a schema at ``steps`` below another is applied to the same value, to a part of it, or not by itself.
+def _locate(steps: Path) -> tuple[_Place, str | int]:
+    """Whether a schema at ``steps`` below another applies to the same value, to a part of it, or not by itself.
 
-    For a part also which one: a property's name, or ``*`` for what may be any.
+    For a part also which one: a property's name, or ``*`` for any.
     """
     at = 0
     while at < len(steps):
@@ -385,7 +403,7 @@ def _place(steps: Path) -> tuple[_Place, str | int]:
     return "here", ""
 
 
-def _bomb(count: int, limit: int) -> TooLarge:
+def _too_many_references(count: int, limit: int) -> TooLarge:
     return TooLarge(
         f"The schema's references multiply: for one place of a value {count} of them would be followed, more than "
         f"{limit}; name each union of alternatives once under $defs and refer to that"
@@ -395,32 +413,33 @@ def _bomb(count: int, limit: int) -> TooLarge:
 class _Expansion:
     """How often references are followed for one place of a value.
 
-    The engine remembers what a reference back into its own loop said of a value, but follows every other one anew.
-    So those back are counted once and the others with all that they lead to; references below different
-    properties meet different values and do not add up.
+    The engine remembers the result of a reference back into its own loop, but follows every other one again. So the
+    former are counted once and the latter with everything they lead to; references below different properties apply to
+    different values and do not add up.
     """
 
     def __init__(self, leads: list[tuple[Path, list[Path]]], limits: SchemaLimits):
         self.limits = limits
+        # For every schema that can be entered (the root, and each target): the references that lie inside it.
         self.inside: dict[Path, list[tuple[_Place, str | int, list[Path]]]] = {(): []}
         self.inside.update({target: [] for _, targets in leads for target in targets})
         for path, targets in leads:
             for length in range(len(path) + 1):
                 if path[:length] in self.inside:
-                    place, part = _place(path[length:])
+                    place, part = _locate(path[length:])
                     self.inside[path[:length]].append((place, part, targets))
         self.known: dict[Path, tuple[int, int]] = {}
         self.open: set[Path] = set()
         self.looped = False
 
     def weight(self) -> int:
-        """The work per node of a value; raises TooLarge for a bomb."""
+        """The work per node of a value; raises TooLarge where references multiply too often."""
         expanded, _ = self._count(())
         in_place = max(count for _, count in self.known.values())
         if expanded > self.limits.expanded:
-            raise _bomb(expanded, self.limits.expanded)
+            raise _too_many_references(expanded, self.limits.expanded)
         if self.looped and in_place > _LOOPED_IN_PLACE:
-            raise _bomb(in_place, _LOOPED_IN_PLACE)
+            raise _too_many_references(in_place, _LOOPED_IN_PLACE)
         # Measured: a loop costs up to ten times its references, or the square of those at one place.
         return max(10 * expanded, in_place**2) if self.looped else expanded
 
@@ -429,19 +448,15 @@ class _Expansion:
         if target in self.open:
             self.looped = True
             return 0, 0
-        if target not in self.known:
-            self.open.add(target)
-            self.known[target] = self._sum(target)
-            self.open.discard(target)
-        return self.known[target]
-
-    def _sum(self, target: Path) -> tuple[int, int]:
+        if target in self.known:
+            return self.known[target]
+        self.open.add(target)
         here = in_place = 0
         below: dict[str | int, int] = {}
         for place, part, targets in self.inside[target]:
             if place == "apart":
                 continue
-            counts = [self._count(one) for one in targets] or [(0, 0)]
+            counts = [self._count(lead) for lead in targets] or [(0, 0)]
             total = sum(1 + count for count, _ in counts)
             if place == "here":
                 here += total
@@ -449,4 +464,6 @@ class _Expansion:
             else:
                 below[part] = below.get(part, 0) + total
         anywhere = below.pop("*", 0)
-        return here + anywhere + max(below.values(), default=0), in_place
+        self.open.discard(target)
+        self.known[target] = here + anywhere + max(below.values(), default=0), in_place
+        return self.known[target]
