@@ -131,10 +131,9 @@ async def _reward(page: Any) -> float:
 
 
 async def _ours(page: Any, sentence: str) -> object:
-    from agent3.protocols.nlweb.commands import drive
-    from agent3.protocols.nlweb.commands.embeddings import load
+    from agent3.protocols.nlweb.driver import drive
 
-    return await drive(page, sentence, semantic=load(), send=True)
+    return await drive(page, sentence)
 
 
 async def _control(page: Any, _: str) -> None:

@@ -20,7 +20,8 @@ from agent3.errors import Conflict, SetupError, ValidationError
 from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
 from agent3.protocols.nlweb.authoring.recording import Heard
-from agent3.protocols.nlweb.commands import Driven, understand
+from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.driver import Driven
 from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
 from agent3.protocols.nlweb.visit.local_profile import at_home
 from agent3.protocols.nlweb.visit.login import Login

@@ -197,6 +197,8 @@ def test_a_sentence_is_done_on_a_page_that_nobody_described(shop: Website, agent
     assert code == 1
     assert json.loads(out)["left"] == ["dance the tango"]
     assert f"agent3 web learn {shop.url}/" in said
+    code, out, said = agent3("run", f"{shop.url}/", "don't search for a mug", "--yes")
+    assert (code, "not understood: don't search for a mug" in said, "White mug" in out) == (1, True, False)
 
 
 def _ordering(query: dict[str, str]) -> str:

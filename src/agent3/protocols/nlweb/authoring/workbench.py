@@ -26,7 +26,8 @@ from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, place
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.commands import Driven, drive, understand
+from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.driver import Driven, drive, is_restricted
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.visit.local_profile import PERSON, Home
 from agent3.protocols.nlweb.visit.login import Login
@@ -137,7 +138,7 @@ async def drive_page(
     await _require_reachable(interface)
     async with _on(interface, url, headless=headless, state=await home.known(interface)) as session:
         done = await drive(session.page, sentence, confirm=confirm)
-        if not done.done and len(done.left) == 1:
+        if not done.done and len(done.left) == 1 and not is_restricted(sentence):
             done = await _by_offer(session, sentence, done, confirm)
         await _settled(session.page)
         page = session.page

@@ -5,13 +5,10 @@ from __future__ import annotations
 from agent3.protocols.nlweb.commands.follow_ups import joined, leans
 from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, resolve, resolve_async
 from agent3.protocols.nlweb.commands.understanding import understand
-from agent3.protocols.nlweb.driver.driver import Driven, drive
 
 __all__ = [
     "Candidate",
-    "Driven",
     "Resolution",
-    "drive",
     "joined",
     "leans",
     "resolve",
