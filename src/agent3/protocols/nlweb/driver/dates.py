@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date, datetime, time
 
-from agent3.protocols.nlweb.commands.spans import Span, spans
+from agent3.protocols.nlweb.commands.spans import Span, find_spans
 from agent3.protocols.nlweb.driver.page_operator import PageOperator
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 
@@ -23,7 +23,7 @@ def takes_moment(field: Element) -> bool:
 
 def parse_moment(text: str) -> date | time | None:
     """The date or time that a text is; None if it says more, or can be read in two ways, such as 03/04/2027."""
-    found: list[Span] = spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
+    found: list[Span] = find_spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
     if len(found) != 1 or found[0].other is not None or found[0].kind not in ("date", "time"):
         return None
     moment: date | time = found[0].value
@@ -59,7 +59,16 @@ async def _pick_in_calendar(operator: PageOperator, field: Element, day: date) -
                 # A calendar may also show days of the months before and after: of two, the early day comes first.
                 await operator.click(cells[-1] if len(cells) > 1 and day.day > 15 else cells[0])
             return bool(cells)
-        step = _find_step(view, forward=shown < (day.year, day.month))
+        word, sign = ("next", ">") if shown < (day.year, day.month) else ("prev", "<")
+        step = next(
+            (
+                element
+                for element in view.where(lambda element: element.pressable)
+                if len(said := f"{element.title} {element.text}".lower()) < 30
+                and (word in said or element.own.strip() == sign or word in element.mark_words)
+            ),
+            None,
+        )
         if step is None:
             return False
         await operator.click(step)
@@ -74,13 +83,4 @@ def _find_month(view: PageView) -> tuple[int, int] | None:
         month = next((number for number, name in enumerate(_MONTHS, 1) if name in text.lower()), None)
         if month and year:
             return int(year[0]), month
-    return None
-
-
-def _find_step(view: PageView, *, forward: bool) -> Element | None:
-    word, sign = ("next", ">") if forward else ("prev", "<")
-    for element in view.where(lambda element: element.pressable):
-        said = f"{element.title} {element.text}".lower()
-        if len(said) < 30 and (word in said or element.own.strip() == sign or word in element.mark_words):
-            return element
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agent3.protocols.nlweb.commands.lexicon import concepts
+from agent3.protocols.nlweb.commands.lexicon import to_concepts
 from agent3.protocols.nlweb.driver.matching import nth
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_ordinal
@@ -23,7 +23,7 @@ _AT_END = re.compile(
     r"\s+(?:in|there|into it|(?:in|into|on)\s+the\s+(?:form|page|(?:text |input )?(?:fields|inputs|boxes)))$",
     re.IGNORECASE,
 )
-_GENERIC = frozenset(concepts("text input field box textbox area textarea fields inputs boxes campo casilla"))
+_GENERIC = frozenset(to_concepts("text input field box textbox area textarea fields inputs boxes campo casilla"))
 
 Values = list[tuple[Element, str]]
 
@@ -37,7 +37,7 @@ def assign_values(view: PageView, clause: Clause) -> Values:
     values = _assign(view, clause, [words])
     # One text with an "and" in it, unless it speaks of a second field: then it is rather two.
     if not values or any(
-        frozenset(concepts(values[0][1])) & frozenset(concepts(field.field_name))
+        frozenset(to_concepts(values[0][1])) & frozenset(to_concepts(field.field_name))
         for field in view.fields()
         if field.index != values[0][0].index
     ):
@@ -50,19 +50,18 @@ def find_field(words: str, fields: Sequence[Element]) -> Element | None:
 
     Words such as "the second text field" name one by its place, "the field" the only one.
     """
-    wanted = frozenset(concepts(words)) - _GENERIC
-    named = [field for field in fields if wanted and wanted <= _known_words(field)]
+    wanted = frozenset(to_concepts(words)) - _GENERIC
+    named = []
+    for field in fields if wanted else ():
+        texts = [field.label, field.hint, field.beside, field.title, field.kind, " ".join(field.mark_words)]
+        if wanted <= frozenset(word for text in texts for word in to_concepts(text)):
+            named.append(field)
     if named:
-        return min(named, key=lambda field: (len(frozenset(concepts(field.field_name)) - wanted), field.index))
+        return min(named, key=lambda field: (len(frozenset(to_concepts(field.field_name)) - wanted), field.index))
     ordinal = parse_ordinal(words)
     if ordinal is not None and len(wanted) <= 1:
         return nth([field for field in fields if not field.read_only], ordinal)
     return fields[0] if not wanted and len(fields) == 1 else None
-
-
-def _known_words(field: Element) -> frozenset[str]:
-    texts = [field.label, field.hint, field.beside, field.title, field.kind, " ".join(field.mark_words)]
-    return frozenset(word for text in texts for word in concepts(text))
 
 
 def _assign(view: PageView, clause: Clause, parts: Sequence[str]) -> Values:

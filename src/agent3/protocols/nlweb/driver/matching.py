@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent3.protocols.nlweb.commands.lexicon import concepts, fold
+from agent3.protocols.nlweb.commands.lexicon import fold, to_concepts
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Target
 
@@ -49,7 +49,7 @@ def similarity(wanted: str, found: str) -> float:
         return 0.93
     if re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", bare_other):
         return 0.6 + 0.3 * len(bare) / len(bare_other)
-    meant, said = frozenset(concepts(wanted)), frozenset(concepts(found))
+    meant, said = frozenset(to_concepts(wanted)), frozenset(to_concepts(found))
     return 0.8 * len(meant) / len(said) if meant and meant <= said else 0.0
 
 
@@ -83,18 +83,7 @@ def find_target(view: PageView, target: Target, among: Iterable[Element] | None 
     if not target.name:
         alike = [element for element in pool if target.role and has_role(element, target.role)]
         return nth(alike, target.ordinal or 1) if target.ordinal or len(alike) == 1 else None
-    ranked = _rank(pool, target)
-    if not ranked:
-        return None
-    if target.ordinal is None:
-        return ranked[0][1]
-    equals = [element for score, element in ranked if score >= ranked[0][0] - 0.1]
-    return nth(sorted(equals, key=lambda element: element.index), target.ordinal)
-
-
-def _rank(pool: list[Element], target: Target) -> list[tuple[float, Element]]:
-    """The elements that may be meant, the best first; the innermost of equals that hold each other."""
-    found = []
+    scored = []
     for element in pool:
         score = name_score(element, target.name)
         if element.disabled or score < _THRESHOLD:
@@ -102,14 +91,21 @@ def _rank(pool: list[Element], target: Target) -> list[tuple[float, Element]]:
         score += 0.12 * (bool(target.role) and has_role(element, target.role)) + 0.06 * element.pressable
         score += 0.03 * (element.role in ("button", "link", "tab", "menuitem", "option"))
         score -= 0.02 * (element.role == "label")
-        found.append((score, element))
-    paths = [element.path for _, element in found]
+        scored.append((score, element))
+    paths = [element.path for _, element in scored]
 
     def depth(element: Element) -> int:
         nested = any(path.startswith(f"{element.path} >") or element.path.startswith(f"{path} >") for path in paths)
         return -element.index if nested else 0
 
-    return sorted(found, key=lambda pair: (-round(pair[0], 3), depth(pair[1])))
+    # Of equals that hold each other, the innermost; of others, the first.
+    ranked = sorted(scored, key=lambda pair: (-round(pair[0], 3), depth(pair[1])))
+    if not ranked:
+        return None
+    if target.ordinal is None:
+        return ranked[0][1]
+    equals = [element for score, element in ranked if score >= ranked[0][0] - 0.1]
+    return nth(sorted(equals, key=lambda element: element.index), target.ordinal)
 
 
 def nth(elements: list[Element], number: int) -> Element | None:

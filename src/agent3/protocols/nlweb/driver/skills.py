@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from agent3.protocols.nlweb.commands.lexicon import concepts
+from agent3.protocols.nlweb.commands.lexicon import to_concepts
 from agent3.protocols.nlweb.driver.dates import enter_moment, parse_moment, takes_moment
 from agent3.protocols.nlweb.driver.form_values import assign_values, find_field
 from agent3.protocols.nlweb.driver.matching import find_target, is_called, name_score, nth
@@ -43,7 +43,7 @@ _END_OF_PAGE = re.compile(
 )
 _SEARCH_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
 _SEVERAL_FIELDS = re.compile(r"\b(?:from|to|between|desde|entre|on)\b", re.IGNORECASE)
-_SEARCH_WORDS = frozenset(concepts("search find buscar"))
+_SEARCH_WORDS = frozenset(to_concepts("search find buscar"))
 
 
 async def click(operator: PageOperator, clause: Clause) -> bool:
@@ -305,5 +305,5 @@ def _find_search_button(view: PageView, box: Element) -> Element | None:
     buttons = [element for element in inside if element.role == "button" and not element.disabled]
     if [element for element in inside if element.writable] != [box] or len(buttons) != 1:
         return None
-    words = concepts(" ".join([box.field_name, *box.mark_words, *form.mark_words, *buttons[0].names]))
+    words = to_concepts(" ".join([box.field_name, *box.mark_words, *form.mark_words, *buttons[0].names]))
     return buttons[0] if box.kind == "search" or _SEARCH_WORDS & set(words) else None
