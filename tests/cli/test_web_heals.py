@@ -14,7 +14,7 @@ import pytest
 from agent3.calls.outcomes import HEALS
 from agent3.calls.responses import response
 from agent3.cli import main as cli
-from agent3.cli.web_heals import Heals
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.definitions import NLWebInterface
 from agent3.errors import NotFound
 from agent3.gateway.gateway import Caller, CallRequest

@@ -185,7 +185,7 @@ def test_a_check_that_finds_something_missing_ends_with_1_and_says_what_to_do(
     code, out, said = agent3("check", "old.yaml")
     assert code == 1
     assert "  missing 2 (type '#gone'): nothing on" in out
-    assert "Mend them in old.yaml" in said
+    assert "Correct them in old.yaml" in said
 
 
 @pytest.mark.browser

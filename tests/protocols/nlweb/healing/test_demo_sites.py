@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.cli.web_heals import Heals
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.errors import CallTimeout
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.authoring.files import load

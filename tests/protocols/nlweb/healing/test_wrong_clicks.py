@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.cli.web_heals import Heals
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.definitions import ActionType
 from agent3.errors import ElementMissing
 from agent3.observe.metrics import Metrics
