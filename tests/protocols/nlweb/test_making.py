@@ -21,7 +21,7 @@ from agent3.protocols.nlweb.authoring.checking import check
 from agent3.protocols.nlweb.authoring.learning import learn
 from agent3.protocols.nlweb.authoring.recording import Recorder
 from agent3.protocols.nlweb.authoring.workbench import run_action
-from agent3.protocols.nlweb.steps.webmcp import plan, tools_of
+from agent3.protocols.nlweb.steps.webmcp import find_plan, list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 from tests.support.sites import Page, Site
 
@@ -194,7 +194,7 @@ def test_a_page_without_anything_is_told_so(browser: NLWebExecutor) -> None:
 
 
 def test_the_tools_of_a_page_are_seen_with_their_hints(browser: NLWebExecutor) -> None:
-    tools = {one.name: one for one in on(browser, "/tools", lambda session: tools_of(session.page))}
+    tools = {one.name: one for one in on(browser, "/tools", lambda session: list_tools(session.page))}
     assert set(tools) == {"addNumbers", "buy", "broken", "find"}
     assert (tools["addNumbers"].read_only, tools["buy"].consequential) == (True, True)
 
@@ -236,9 +236,9 @@ def test_a_tool_never_takes_the_place_of_what_only_the_steps_describe(site: Site
     click = NLWebAction(action_type=A.CLICK, selector="#add")
     read = NLWebAction(action_type=A.EXTRACT, selector="h1")
     steps = interface(site, click, read).actions["add_numbers"]
-    assert plan(interface(site, click, read), "add_numbers", steps) is None
+    assert find_plan(interface(site, click, read), "add_numbers", steps) is None
     promised = interface(site, click, read, output_schema={"type": "object"})
-    assert plan(promised, "add_numbers", steps) is not None
+    assert find_plan(promised, "add_numbers", steps) is not None
 
 
 def test_a_consequential_tool_is_not_called_unless_the_interface_says_so(browser: NLWebExecutor, site: Site) -> None:

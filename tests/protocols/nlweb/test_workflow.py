@@ -191,7 +191,7 @@ def test_what_a_page_says_stays_data(play: Stage) -> None:
     with pytest.raises(CallTimeout):
         play.act(*read, step(A.CLICK, '[data-x="{said.2}"]', timeout=0.1))
     assert play.page.title() == "Hostile"
-    with pytest.raises(ValidationError, match="which is no list"):
+    with pytest.raises(ValidationError, match="which is not a list"):
         play.act(step(A.NAVIGATE, value="/count"), step(A.REPEAT, over="x", steps=[step(A.BACK)]), x="abc")
 
 

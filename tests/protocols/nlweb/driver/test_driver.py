@@ -58,9 +58,11 @@ LISTS = """<select id=one onchange="document.title=this.value"><option>Peru</opt
 </select><select id=many multiple onchange="document.title=[...this.selectedOptions].map(o => o.value)">
 <option>Tea</option><option>Coffee</option><option>Milk</option></select>"""
 CALENDAR = """<label>Day <input id=d readonly onclick="c.hidden = false"></label><div id=c hidden>
-<b id=m></b><button onclick="go(-1)">&lt;</button><button onclick="go(1)">&gt;</button><table><tr id=r></tr></table></div>
+<b id=m></b><button onclick="go(-1)">&lt;</button><button onclick="go(1)">&gt;</button>
+<table><tr id=r></tr></table></div>
 <script>let month = new Date(2027, 0, 1); const go = by => { month.setMonth(month.getMonth() + by);
-m.textContent = month.toLocaleString('en', {month: 'long', year: 'numeric'}); r.replaceChildren(...[1, 2, 3].map(day => {
+m.textContent = month.toLocaleString('en', {month: 'long', year: 'numeric'});
+r.replaceChildren(...[1, 2, 3].map(day => {
 const cell = document.createElement('td'); cell.textContent = day;
 cell.onclick = () => document.title = d.value = `${month.getFullYear()}-${month.getMonth() + 1}-${day}`; return cell;
 })) }; go(0)</script>"""

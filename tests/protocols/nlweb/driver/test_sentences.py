@@ -25,7 +25,7 @@ def test_a_sentence_is_split_where_something_new_is_to_be_done(sentence: str, ve
 
 def test_quoted_texts_are_never_split() -> None:
     (typed, pressed) = parse_sentence('Enter "a, then click b" as “it\'s” and press "OK"')
-    assert (typed.quotes, pressed.quotes) == (("a, then click b", "it\'s"), ("OK",))
+    assert (typed.quotes, pressed.quotes) == (("a, then click b", "it's"), ("OK",))
     assert typed.text == 'Enter "a, then click b" as "it\'s"'
     assert [pressed.restore(pressed.rest), pressed.is_quoted(pressed.rest)] == ["OK", True]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.protocols.nlweb.healing.review import Heals
 from agent3.errors import CallTimeout
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.authoring.files import load
 from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from agent3.testing import Website
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.protocols.nlweb.healing.review import Heals
 from agent3.definitions import ActionType
 from agent3.errors import ElementMissing
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing.review import Heals
 from tests.support.acting import Stage, stage, step
 
 A = ActionType

@@ -14,9 +14,9 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.parameters import inject, label, used
+from agent3.protocols.nlweb.steps.parameters import inject, parameter_names, step_label
 from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.webmcp import tools_of
+from agent3.protocols.nlweb.steps.webmcp import list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 
 __all__ = ["Finding", "check"]
@@ -46,7 +46,7 @@ async def check(
         info = interface.info.get(name)
         reads = info is not None and info.hints.read_only
         given = (parameters or {}).get(name)
-        if reads and (given is not None or not used(steps)):
+        if reads and (given is not None or not parameter_names(steps)):
             findings.append(await _run(session, interface, name, given or {}))
         else:
             findings += await _look(session, name, steps, given or {})
@@ -69,7 +69,7 @@ async def _look(session: Session, name: str, steps: Sequence[NLWebAction], given
     findings: list[Finding] = []
     left = False
     for number, step in enumerate(steps, 1):
-        called = label(step, name, str(number))
+        called = step_label(step, name, str(number))
         if left:
             findings.append(Finding(name, called, "unseen", "it lies behind a step that is not done here"))
             continue
@@ -85,7 +85,7 @@ async def _one(session: Session, name: str, step: NLWebAction, called: str, give
         if step.action_type is ActionType.NAVIGATE:
             return await _opened(session, name, step, called, given)
         if step.action_type is ActionType.TOOL:
-            offered = [one.name for one in await tools_of(session.page)]
+            offered = [one.name for one in await list_tools(session.page)]
             state: State = "ok" if step.value in offered else "missing"
             return Finding(
                 name, called, state, "" if state == "ok" else f"the page offers {', '.join(offered) or 'none'}"
@@ -98,7 +98,7 @@ async def _one(session: Session, name: str, step: NLWebAction, called: str, give
 
 
 async def _opened(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
-    if missing := sorted(used([step]) - set(given)):
+    if missing := sorted(parameter_names([step]) - set(given)):
         return Finding(name, called, "unseen", f"its address needs --param {name}.{missing[0]}=VALUE")
     try:
         await session.perform(inject(step, given), called)

@@ -24,7 +24,7 @@ from agent3.definitions import (
 from agent3.errors import MalformedResponse
 from agent3.protocols.nlweb.authoring.selectors import NAMING, literal, slug, unique
 from agent3.protocols.nlweb.steps.consequences import has_consequences
-from agent3.protocols.nlweb.steps.webmcp import Tool, tools_of
+from agent3.protocols.nlweb.steps.webmcp import Tool, list_tools
 from agent3.security.sanitize import clean_text
 
 if TYPE_CHECKING:
@@ -189,9 +189,9 @@ async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
     except ValueError as wrong:  # scripts of the page may have changed what ours relies on
         raise MalformedResponse(f"The page could not be looked at: {wrong}") from None
     draft = Draft(page.url, name or seen.title)
-    for tool in await tools_of(page):
+    for tool in await list_tools(page):
         draft.tool(seen.path, tool)
-    offered = {one.name for one in await tools_of(page)}
+    offered = {one.name for one in await list_tools(page)}
     for form in seen.forms:
         if form.tool not in offered:
             draft.form(seen.path, form, max(seen.lists, key=lambda one: one.rows, default=None))

@@ -23,7 +23,7 @@ from agent3.protocols.nlweb.commands.lexicon import detect_language, to_concepts
 from agent3.protocols.nlweb.commands.patterns import match_phrase
 from agent3.protocols.nlweb.commands.ranking import WordIndex, action_texts, as_words
 from agent3.protocols.nlweb.commands.slots import fill_slots
-from agent3.protocols.nlweb.steps.parameters import used
+from agent3.protocols.nlweb.steps.parameters import parameter_names
 
 __all__ = ["Candidate", "Resolution", "input_schema", "resolve", "resolve_async", "settle"]
 
@@ -113,7 +113,7 @@ def input_schema(interface: NLWebInterface, action: str) -> dict[str, Any]:
     info = interface.info.get(action)
     if info is not None and info.input_schema is not None:
         return info.input_schema
-    names = sorted(used(interface.actions[action]))
+    names = sorted(parameter_names(interface.actions[action]))
     return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
 
 

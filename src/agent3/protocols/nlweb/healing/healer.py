@@ -156,7 +156,7 @@ class Healer:
         except (playwright().TimeoutError, _AnotherNow):
             return await self._by_print(page, action, own, known, end)
 
-    async def worked(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
+    async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
         """The step succeeded. Outside of an action this is all there is to wait for, so it is written down at once."""
         self._ahead.worked(action)
         await self._succeeded(self._where(action.selector, action.frame))
@@ -180,7 +180,7 @@ class Healer:
             await self._instead(page, awaited, known)
         await self._succeeded(known.where)
 
-    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+    async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
         """The selector's matches; if there are none, that of a heal which was promoted to stand in for it, and fits."""
         where = self._where(awaited.selector, awaited.frame)
         if where not in self._conditions:
@@ -191,7 +191,7 @@ class Healer:
             return own
         return page.locator(stand_in.selector)
 
-    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
+    async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:
         """Remember the page on which an extraction found something; of one with nothing, whether it is that page still.
 
         No rows on a page that is as ever are an answer. Where little of the page is left that it was, or some of it had
@@ -200,12 +200,12 @@ class Healer:
         known = await self._known(self._where(action.selector or _fields(action), action.frame))
         before, now = known.page, self._env.now()
         fresh = before is not None and now - before.at < _PAGE_SECONDS
-        if (some and fresh) or (not some and before is None):
+        if (found and fresh) or (not found and before is None):
             return "same"
         marks = await _marks(page, action.selector)
-        if some and marks is not None:
+        if found and marks is not None:
             await self._written(known.where, heals.read_on(marks, now))
-        if some or marks is None or before is None:
+        if found or marks is None or before is None:
             return "same"
         left = len(set(before.marks) & set(marks)) / len(before.marks) if before.marks else 0.5
         if left >= _SAME_PAGE:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent3.definitions import NLWebAction
-from agent3.protocols.nlweb.steps.parameters import given_in, templates
+from agent3.protocols.nlweb.steps.parameters import match_template, selector_templates
 
 __all__ = ["Given", "Spoken", "Templates"]
 
@@ -37,18 +37,18 @@ class Templates:
     """The selectors of an action as they were written."""
 
     def __init__(self, steps: Sequence[NLWebAction] = ()) -> None:
-        self._all = templates(steps)
+        self._all = selector_templates(steps)
 
     def read(self, selector: str) -> Spoken:
         """How a filled selector was written. Of several that it could come from, the one that says most by itself."""
-        found = [] if selector in self._all else [one for one in self._all if given_in(one, selector) is not None]
+        found = [] if selector in self._all else [one for one in self._all if match_template(one, selector) is not None]
         if not found:
             return Spoken(selector, selector)
         template = max(
-            found, key=lambda one: (len(one) - sum(len(name) for name, _ in given_in(one, selector) or ()), one)
+            found, key=lambda one: (len(one) - sum(len(name) for name, _ in match_template(one, selector) or ()), one)
         )
-        return Spoken(template, selector, given_in(template, selector) or ())
+        return Spoken(template, selector, match_template(template, selector) or ())
 
     def has_gaps(self, selector: str) -> bool:
         """Whether it is one that must be filled before it means anything."""
-        return selector in self._all and given_in(selector, selector) is not None
+        return selector in self._all and match_template(selector, selector) is not None
