@@ -159,7 +159,7 @@ class _Hall:
         ms = (time.perf_counter() - began) * 1e3
         right = await found.evaluate("one => one.hasAttribute('data-truth')")
         detail = await found.evaluate("one => one.outerHTML.slice(0, 200)")
-        if not healer.used:
+        if not healer.uses:
             return Finding(case, "selector", ms, detail)
         return Finding(case, "right" if right else "wrong", ms, detail)
 
@@ -173,7 +173,7 @@ class _Hall:
         healer = Healer(interface, policy=Policy(grace=_GRACE))
         await self._page.set_content(self._sources[case.page])
         found = await healer.find(self._page, step, 1000)
-        await healer.worked(self._page, step, found)
+        await healer.note_success(self._page, step, found)
         return healer, step
 
     async def _show(self, case: Case) -> None:
@@ -209,7 +209,7 @@ class _Counter(_Hall):
         step = inject(written, {"item": asked.wanted})
         await healer.begin("ask", [written])
         await self._page.set_content(named.page(asked, now=False))
-        await healer.worked(self._page, step, await healer.find(self._page, step, 1000))
+        await healer.note_success(self._page, step, await healer.find(self._page, step, 1000))
         await healer.end(ok=True)
         await healer.begin("ask", [written])
         await self._page.set_content(named.page(asked, now=True))

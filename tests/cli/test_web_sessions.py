@@ -11,9 +11,9 @@ import pytest
 
 from agent3.cli import main as cli
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.protocols.nlweb.healing import StoredBook, Where
-from agent3.protocols.nlweb.healing import records as life
-from agent3.protocols.nlweb.healing.fingerprints import Print
+from agent3.protocols.nlweb.healing import ElementKey, StoredBook
+from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.visit.secret_grants import scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.server.registration import add, remove
@@ -88,8 +88,8 @@ def test_a_website_that_is_removed_takes_along_what_was_kept_for_it(tmp_path: Pa
         async def known() -> None:
             await Sessions(database, keys).save("ann", scope_of(one), STATE)
             for name in ("shop", "twin"):
-                seen = life.learnt(Print(role="button", tag="button", name="Buy"))
-                await StoredBook(database).change(Where(name, "buy", "#go"), seen)
+                seen = records.remember(Fingerprint(role="button", tag="button", name="Buy"))
+                await StoredBook(database).change(ElementKey(name, "buy", "#go"), seen)
 
         def left() -> tuple[int, list[str]]:
             return len(running.rows("web_sessions")), [row["interface"] for row in running.rows("web_elements")]

@@ -80,7 +80,7 @@ def test_the_shop_goes_on_after_its_relaunch() -> None:
         assert [(one["name"], one["price"]) for one in after] == [(one["name"], one["price"]) for one in before]
         shop.act("add_to_cart", product="Blue mug", quantity=2)
         assert shop.executor.page.evaluate("pressed") == ["Add to basket"]
-        assert len(shop.healer.used) == 5
+        assert len(shop.healer.uses) == 5
         shop.act("open_cart")
         assert "Total: €25.00" in shop.text
         assert shop.act_with_a_person("place_order", **ORDER) > 0

@@ -12,10 +12,10 @@ from agent3 import bridge
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import Healer, Known, MemoryBook, Policy, Where
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
 from agent3.protocols.nlweb.healing import healer as healing
-from agent3.protocols.nlweb.healing import records as life
-from agent3.protocols.nlweb.healing.lookahead import Ahead
+from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing.lookahead import Lookahead
 from tests.support.acting import Stage, stage, step
 
 A = ActionType
@@ -70,8 +70,8 @@ def healer(play: Stage, book: MemoryBook) -> Healer:
 ADD = [step(A.NAVIGATE, value="/"), step(A.CLICK, "#add", timeout=0.8)]
 
 
-def known(book: MemoryBook, selector: str = "#add") -> Known:
-    return bridge.run(book.get(Where("test", "act", selector)))
+def known(book: MemoryBook, selector: str = "#add") -> ElementRecord:
+    return bridge.run(book.get(ElementKey("test", "act", selector)))
 
 
 @pytest.mark.requirement("RF-013-54")
@@ -80,7 +80,7 @@ def test_a_redesigned_element_is_found_again_and_the_heal_is_proposed(
 ) -> None:
     steps = [ADD[0], step(A.TYPE, "#count", "3"), ADD[1]]
     play.act(*steps)
-    assert not healer.used
+    assert not healer.uses
     play.site.pages["/"] = NEW
     play.act(*steps)
     assert play.page.title() == "added"
@@ -100,7 +100,7 @@ def test_a_decoy_beside_a_removed_element_is_not_clicked(play: Stage, healer: He
         play.act(*ADD)
     assert play.page.title() == "Shop"
     assert {one["name"] for one in caught.value.data["candidates"]} == {"Get premium", "Add to cart"}
-    assert not healer.used
+    assert not healer.uses
 
 
 def test_a_heal_is_promoted_after_three_actions_and_reverting_it_is_final(
@@ -113,8 +113,8 @@ def test_a_heal_is_promoted_after_three_actions_and_reverting_it_is_final(
     stand_in = known(book).promoted
     assert stand_in is not None
     play.act(*ADD)
-    assert healer.used == [stand_in]
-    bridge.run(book.change(Where("test", "act", "#add"), life.reverted(stand_in.id, 1.0, "ann")))
+    assert [use.heal for use in healer.uses] == [stand_in]
+    bridge.run(book.change(ElementKey("test", "act", "#add"), records.revert(stand_in.id, 1.0, "ann")))
     with pytest.raises(CallTimeout, match="was reverted before"):
         play.act(*ADD)
 
@@ -153,7 +153,7 @@ def test_a_selector_that_now_means_another_role_is_not_followed(play: Stage, hea
     play.site.pages["/"] = SWAPPED
     play.act(*ADD)
     assert play.page.title() == "added"
-    assert [one.selector for one in healer.used] == ["#other"]
+    assert [use.heal.selector for use in healer.uses] == ["#other"]
 
 
 def test_an_element_that_comes_late_is_waited_for(play: Stage, healer: Healer) -> None:
@@ -161,7 +161,7 @@ def test_an_element_that_comes_late_is_waited_for(play: Stage, healer: Healer) -
     play.site.pages["/"] = LATE
     play.act(ADD[0], step(A.CLICK, "#add", timeout=2.0))
     assert play.page.title() == "added"
-    assert not healer.used
+    assert not healer.uses
 
 
 def test_elements_in_shadow_roots_and_frames_are_healed_where_they_are(play: Stage, healer: Healer) -> None:
@@ -175,7 +175,7 @@ def test_elements_in_shadow_roots_and_frames_are_healed_where_they_are(play: Sta
     play.act(*inside)
     play.site.pages["/inside"] = NEW
     play.act(*inside)
-    assert [one.selector for one in healer.used] == ['input[name="count"]']
+    assert [use.heal.selector for use in healer.uses] == ['input[name="count"]']
 
 
 def test_what_was_typed_is_never_remembered(play: Stage, healer: Healer, book: MemoryBook) -> None:
@@ -197,10 +197,10 @@ def test_a_step_on_its_own_is_remembered_and_healed_too(play: Stage, healer: Hea
 class Broken(MemoryBook):
     """A book whose pages are stuck."""
 
-    async def get(self, where: Where) -> Known:
+    async def get(self, where: ElementKey) -> ElementRecord:
         raise StorageError("stuck")
 
-    async def change(self, where: Where, change: Any) -> Known:
+    async def change(self, where: ElementKey, change: Any) -> ElementRecord:
         raise StorageError("stuck")
 
 
@@ -284,13 +284,13 @@ def test_steps_on_one_document_are_looked_at_together(
     steps = [ADD[0], step(A.TYPE, "#count", "3"), ADD[1]]
     play.act(*steps)
     singly: list[str] = []
-    read = healing._read
+    read = healing._read_print
 
     async def counted(page: Any, spoken: Any, *rest: Any) -> Any:
         singly.append(spoken.selector)
         return await read(page, spoken, *rest)
 
-    monkeypatch.setattr(healing, "_read", counted)
+    monkeypatch.setattr(healing, "_read_print", counted)
     play.act(*steps)
     assert play.page.title() == "added"
     assert singly == []
@@ -305,7 +305,7 @@ def test_what_was_seen_ahead_is_not_believed_of_another_document_or_after_a_clic
     page = play.scene.page
 
     async def story() -> list[str]:
-        ahead, roles = Ahead(), []
+        ahead, roles = Lookahead(), []
         ahead.begin([typing, clicking])
         for after in ("", "/swapped", "click"):
             await page.goto(play.site.url)
@@ -313,7 +313,7 @@ def test_what_was_seen_ahead_is_not_believed_of_another_document_or_after_a_clic
             if after == "/swapped":
                 await page.goto(play.site.url + after)
             elif after == "click":
-                ahead.worked(clicking)
+                ahead.note_step(clicking)
             seen = await ahead.look(page, clicking)
             roles.append(seen.role if seen else "nothing")
         return roles

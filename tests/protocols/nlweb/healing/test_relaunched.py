@@ -12,7 +12,7 @@ from agent3.definitions import ActionType
 from agent3.env import Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import Healer, Known, MemoryBook, Policy, Where
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
 from tests.support.acting import Stage, stage, step
 
 A = ActionType
@@ -91,7 +91,7 @@ def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage,
             return now[0]
 
     play.scene.finder = Healer(play.executor.interface, book, metrics=Metrics(), env=Clock())
-    where = Where("test", "act", ".card")
+    where = ElementKey("test", "act", ".card")
     seen = []
     for after in (0.0, 10.0, 4_000.0):
         now[0] = 1_000.0 + after
@@ -104,7 +104,7 @@ def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage,
 
 def test_a_book_that_fails_stops_no_extraction(play: Stage, book: MemoryBook) -> None:
     class Full(MemoryBook):
-        async def change(self, where: Where, change: Any) -> Known:
+        async def change(self, where: ElementKey, change: Any) -> ElementRecord:
             raise StorageError("full")
 
     play.scene.finder = Healer(play.executor.interface, Full(), metrics=Metrics())

@@ -97,7 +97,7 @@ def test_the_row_that_was_asked_for_is_found_in_its_new_shape_also_another_one_t
     assert shop.click(table("Alpha tea", "Beta tea"), ROW, product="Alpha tea") == "Alpha tea"
     assert shop.click(cards("Gamma tea", "Beta tea"), ROW, product="Beta tea") == "Beta tea"
     assert shop.click(cards("Gamma tea", "Beta tea"), ROW, product="Gamma tea") == "Gamma tea"
-    assert [one.selector for one in shop.healer.used] == ['role=button[name="Add to cart"] beside {product}']
+    assert [use.heal.selector for use in shop.healer.uses] == ['role=button[name="Add to cart"] beside {product}']
 
 
 def test_what_a_caller_asked_for_is_not_remembered(shop: Shop) -> None:
@@ -189,7 +189,7 @@ def test_what_is_not_sure_enough_is_offered_to_a_person_and_serves_once_accepted
 
 def test_a_refusal_without_anything_to_offer_says_what_to_do(shop: Shop) -> None:
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
-    assert "mend the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
+    assert "correct the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
 
 
 @pytest.mark.parametrize("consequential", [False, True])
