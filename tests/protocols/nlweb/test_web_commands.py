@@ -305,7 +305,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
     [
         (("learn", "shop.example"), 2, "Did you mean https://shop.example ?"),
         (("learn", "ftp://shop.example"), 2, "Give it as https://host/path."),
-        (("learn", "http://[::1"), 2, "no address of a website"),
+        (("learn", "http://[::1"), 2, "not the address of a website"),
         (("learn", "http://shop.invalid/"), 5, "shop.invalid could not be resolved"),
         (("learn", "http://10.0.0.1/"), 4, "AGENT3_HOSTS"),
         (("learn", "http://127.0.0.1:9/"), 5, "http://127.0.0.1:9 cannot be reached: connection refused"),

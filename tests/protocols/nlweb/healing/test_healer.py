@@ -12,9 +12,8 @@ from agent3 import bridge
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy, records
 from agent3.protocols.nlweb.healing import healer as healing
-from agent3.protocols.nlweb.healing import records
 from agent3.protocols.nlweb.healing.lookahead import Lookahead
 from tests.support.acting import Stage, stage, step
 

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent3.protocols.nlweb.healing import Book, ElementKey, ElementRecord, Heal, MemoryBook, Policy, StoredBook
-from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing import (
+    Book,
+    ElementKey,
+    ElementRecord,
+    Heal,
+    MemoryBook,
+    Policy,
+    StoredBook,
+    records,
+)
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from tests.support.postgres import new_database_url
 from tests.support.storage import using

@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote
 from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 
-__all__ = ["check", "describe", "inject", "inject_condition", "look_up", "match_template", "parameter_names", "prove",
-           "refuse_clipboard", "saved_names", "selector_templates", "step_label", "suggest"]  # fmt: skip
+__all__ = ["check", "describe", "escape_braces", "inject", "inject_condition", "look_up", "match_template",
+           "parameter_names", "prove", "refuse_clipboard", "saved_names", "selector_templates", "step_label",
+           "suggest"]  # fmt: skip
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
@@ -169,6 +170,11 @@ def refuse_clipboard(key: str) -> None:
 def describe(action: NLWebAction) -> str:
     """A step in words, without its values, which may be private."""
     return f"{action.action_type.value} {action.selector!r}" if action.selector else f"{action.action_type.value}"
+
+
+def escape_braces(text: str) -> str:
+    """Text for a step in which nothing is a placeholder."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def step_label(step: NLWebAction, name: str, number: str) -> str:

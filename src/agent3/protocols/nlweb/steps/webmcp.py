@@ -19,6 +19,7 @@ import msgspec
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, MalformedResponse, SecurityError, TargetError, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.protocols.nlweb.steps.scene import Scene
 from agent3.schema import check_shape
 from agent3.schema import compile as compile_schema
@@ -234,9 +235,6 @@ async def find_tool_step(scene: Scene, plan: Plan, values: Mapping[str, Any]) ->
     def fold(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())  # searchFlights is search_flights
 
-    def escape(text: str) -> str:
-        return text.replace("{", "{{").replace("}", "}}")  # no placeholder is to be seen in it
-
     for tool in await list_tools(scene.page):
         if fold(tool.name) != fold(plan.tool) or (tool.consequential and not scene.confirmed):
             continue
@@ -246,8 +244,8 @@ async def find_tool_step(scene: Scene, plan: Plan, values: Mapping[str, Any]) ->
         except Agent3Error:
             continue
         if set(given) <= set(tool.input_schema.get("properties") or given):
-            fields = {name: escape(str(value)) for name, value in values.items()}
-            return NLWebAction(action_type=ActionType.TOOL, value=escape(tool.name), fields=fields)
+            fields = {name: escape_braces(str(value)) for name, value in values.items()}
+            return NLWebAction(action_type=ActionType.TOOL, value=escape_braces(tool.name), fields=fields)
     return None
 
 
