@@ -19,8 +19,7 @@ from agent3.errors import NotFound
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, Outcome
 from agent3.protocols.nlweb.connector import agent_of
-from agent3.protocols.nlweb.healing import Book, ElementKey, Heal, MemoryBook, StoredBook
-from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing import Book, ElementKey, Heal, MemoryBook, StoredBook, records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.healing.review import Heals
 from agent3.server.build import build

@@ -11,8 +11,7 @@ import pytest
 
 from agent3.cli import main as cli
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.protocols.nlweb.healing import ElementKey, StoredBook
-from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing import ElementKey, StoredBook, records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.visit.secret_grants import scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
