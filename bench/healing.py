@@ -209,7 +209,7 @@ def run(options: Options) -> Result:
     for family, findings in families.items():
         rows.append(_row(family.removesuffix("_") or "all", findings))
         kinds = sorted({kind for finding in findings for kind in finding.case.kinds})
-        rows += [_row(f"{family}{kind}", [one for one in findings if kind in one.case.kinds]) for kind in kinds]
+        rows += [_row(f"{family}{kind}", [found for found in findings if kind in found.case.kinds]) for kind in kinds]
         ratios |= {f"{family}{name}": value for name, value in summarize(findings).items()}
     return Result(rows, ratios)
 

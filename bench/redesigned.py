@@ -119,7 +119,17 @@ class _Redesign:
         blocks = list(page.blocks)
         if "reorder" in self._kinds:
             self._chance.shuffle(blocks)
-        drawn = [self._draw_placed(block) for block in blocks]
+        drawn = []
+        for block in blocks:
+            text = self._draw_block(block)
+            if "moved" in self._kinds and self._target in _list_keys(block):
+                places = [
+                    f"<aside><div>{text}</div></aside>",
+                    f"<details open><summary>More</summary>{text}</details>",
+                    f'<div role="dialog" aria-label="{_escape(page.heading)}"><div><div>{text}</div></div></div>',
+                ]
+                text = self._chance.choice(places)
+            drawn.append(text)
         if "copies" in self._kinds:
             drawn.insert(self._chance.randrange(len(drawn) + 1), self._draw_copies())
         head = (
@@ -129,18 +139,6 @@ class _Redesign:
         )
         style = f"<style>.hide{{display:none}}main{{max-width:{self._chance.choice([700, 1000, 1180])}px}}</style>"
         return _document(page, f"{head}<main>{''.join(drawn)}</main>", style)
-
-    def _draw_placed(self, block: Block) -> str:
-        drawn = self._draw_block(block)
-        if "moved" not in self._kinds or self._target not in _list_keys(block):
-            return drawn
-        return self._chance.choice(
-            [
-                f"<aside><div>{drawn}</div></aside>",
-                f"<details open><summary>More</summary>{drawn}</details>",
-                f'<div role="dialog" aria-label="{_escape(self._page.heading)}"><div><div>{drawn}</div></div></div>',
-            ]
-        )
 
     def _draw_block(self, block: Block) -> str:
         title = f'<h3 class="{self._class("title")}">{_escape(self._choose_words(block.titles))}</h3>'

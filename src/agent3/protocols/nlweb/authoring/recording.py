@@ -115,8 +115,17 @@ class Recorder:
         name = f"__heard_{secrets.token_hex(8)}"  # so that no page expects it
         await context.expose_binding(name, self._note_event)
         await context.add_init_script(_LISTEN.replace("NAME", name))
-        page.on("framenavigated", lambda frame: self._note_navigation(page, frame))
         context.on("request", self._note_request)
+
+        def note_navigation(frame: Frame) -> None:
+            """A new address: the first, or one that the person gave by hand."""
+            if frame is not page.main_frame or not frame.url.startswith(("http:", "https:")):
+                return
+            self._url = self._url or frame.url
+            if not self._steps or time.monotonic() - self._latest > _AFTER:
+                self._add(RecordedStep(ActionType.NAVIGATE, "", "", frame.url))
+
+        page.on("framenavigated", note_navigation)
 
     def interface(self, *, action: str = "recorded", title: str = "") -> NLWebInterface:
         """What was done, as one action; ValidationError if nothing was."""
@@ -180,14 +189,6 @@ class Recorder:
         sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
         if sends and self._latest and time.monotonic() - self._latest < _AFTER:
             self._posted = True
-
-    def _note_navigation(self, page: Page, frame: Frame) -> None:
-        """A new address: the first, or one that the person gave by hand."""
-        if frame is not page.main_frame or not frame.url.startswith(("http:", "https:")):
-            return
-        self._url = self._url or frame.url
-        if not self._steps or time.monotonic() - self._latest > _AFTER:
-            self._add(RecordedStep(ActionType.NAVIGATE, "", "", frame.url))
 
     def _add(self, step: RecordedStep) -> None:
         last = self._steps[-1] if self._steps else None

@@ -100,8 +100,13 @@ async def run_action(
 ) -> Any:
     """Run one action, as the gateway would, with what ``home`` knows. ``trace`` is where its trace is written."""
     prepare(interface, action, parameters)
-    if trace is not None and _uses_secrets(interface, action):
-        raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
+    if trace is not None:
+        # A secret may be typed in the course of the action, or of the login that comes before it.
+        login = Login.of(interface)
+        steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
+        login_secret = login is not None and any(value.startswith("env:") for value in login.parameters.values())
+        if login_secret or any("{secret:" in step.model_dump_json() for step in steps):
+            raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
     _require_window(headless)
     keys = Overrides.read().keys
     home = home or Home()
@@ -179,15 +184,6 @@ async def check_interface(
 
 
 # Traces
-
-
-def _uses_secrets(interface: NLWebInterface, action: str) -> bool:
-    """Whether a secret is typed in the course of an action, or of the login that comes before it."""
-    login = Login.of(interface)
-    if login is not None and any(value.startswith("env:") for value in login.parameters.values()):
-        return True
-    steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
-    return any("{secret:" in step.model_dump_json() for step in steps)
 
 
 class _Traced(Snapshots):

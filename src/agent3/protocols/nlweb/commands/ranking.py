@@ -50,7 +50,7 @@ class WordIndex:
 
     def __init__(self, interface: NLWebInterface):
         self._documents = {name: _read_document(tuple(action_texts(interface, name))) for name in interface.actions}
-        self._mean = sum(one.length for one in self._documents.values()) / max(1, len(self._documents))
+        self._mean = sum(document.length for document in self._documents.values()) / max(1, len(self._documents))
         self._spread = Counter(word for document in self._documents.values() for word in document.counts)
         self._rarities: dict[str, float] = {}
 

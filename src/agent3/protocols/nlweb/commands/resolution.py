@@ -225,7 +225,12 @@ def _rank_by_meaning(
     command: str, interface: NLWebInterface, semantic: Embedder, ranked: Sequence[Candidate]
 ) -> list[Candidate]:
     """The scores raised by how near a command is to what each action says of itself."""
-    texts = [(one.action, text) for one in ranked for text in action_texts(interface, one.action) if text.strip()]
+    texts = [
+        (candidate.action, text)
+        for candidate in ranked
+        for text in action_texts(interface, candidate.action)
+        if text.strip()
+    ]
     rows = semantic.embed([command, *(text for _, text in texts)])
     near: dict[str, float] = {}
     for (action, _), row in zip(texts, rows[1:], strict=True):

@@ -132,11 +132,21 @@ class _SlotFiller:
         for kind in kinds:
             self._fill_from_spans([name for name, slot in types.items() if slot == kind], kind)
         for name in (name for name, slot in types.items() if slot == "boolean"):
-            self._fill_boolean(name)
-        self._fill_texts({name: slot for name, slot in types.items() if slot in ("place", "text")})
-        slots.idle = sum(
-            self._is_free(span.start, span.end) for span in self._command.spans if span.kind in _TELLING_KINDS
-        )
+            wanted = [to_concept(word) for word in words(name)]
+            said = self._command.words
+            for index, (start, _, _) in enumerate(said):
+                if [concept for _, _, concept in said[index : index + len(wanted)]] == wanted:
+                    slots.values[name] = _NEGATION.search(self._plain[max(0, start - 12) : start]) is None
+                    break
+        # The words after one that speaks for the parameter; quoted texts for those that have no such word.
+        free = [name for name, slot in types.items() if slot in ("place", "text")]
+        free = sorted((name for name in free if not self._fill_after_cue(name, types[name])), key=self._rank_text)
+        spans = self._command.spans
+        quotes = [span for span in spans if span.kind == "quote" and self._is_free(span.start, span.end)]
+        for name, quote in zip(free, quotes, strict=False):
+            slots.values[name] = quote.value
+            self._taken.append((quote.start, quote.end))
+        slots.idle = sum(self._is_free(span.start, span.end) for span in spans if span.kind in _TELLING_KINDS)
         slots.sure = len(slots.values)
         # The text parameter that is nearest to "what is looked for" gets what is left.
         texts = [name for name, slot in types.items() if slot == "text" and name not in slots.values]
@@ -227,29 +237,20 @@ class _SlotFiller:
             self._slots.values[name] = best[2]
             self._taken.append(best[:2])
 
-    def _fill_boolean(self, name: str) -> None:
-        wanted = [to_concept(word) for word in words(name)]
-        said = self._command.words
-        for index, (start, _, _) in enumerate(said):
-            if [concept for _, _, concept in said[index : index + len(wanted)]] == wanted:
-                self._slots.values[name] = _NEGATION.search(self._plain[max(0, start - 12) : start]) is None
-                return
-
     # Texts
-
-    def _fill_texts(self, types: Mapping[str, SlotType]) -> None:
-        """The words after one that speaks for the parameter; quoted texts for those that have no such word."""
-        left = [name for name, kind in types.items() if not self._fill_after_cue(name, kind)]
-        left.sort(key=self._rank_text)
-        quotes = [span for span in self._command.spans if span.kind == "quote" and self._is_free(span.start, span.end)]
-        for name, quote in zip(left, quotes, strict=False):
-            self._slots.values[name] = quote.value
-            self._taken.append((quote.start, quote.end))
 
     def _fill_after_cue(self, name: str, kind: SlotType) -> bool:
         """The words after one that speaks for the parameter, up to the next such word."""
+        spans = self._command.spans
+        # A number may be part of a name ("Gate 7"); a date, a time or a sum is not.
+        others = [span.start for span in spans if span.kind != "number"]
         for match in _text_cue_pattern(name, kind).finditer(self._plain):
-            start, end = match.end(), self._end_of_text(match.end())
+            start = match.end()
+            end = next((span.end for span in spans if span.kind == "quote" and span.start == start), None)
+            if end is None:
+                stops = [stop.start() for stop in _STOPS.finditer(self._plain, start)]
+                places = [*stops, *others, *(taken for taken, _ in self._taken)]
+                end = min((place for place in places if place > start), default=len(self._plain))
             value = self._command.text[start:end].strip(" ,;.!?¿¡")
             if not value or not self._is_free(start, end) or self._is_verb(value.split()[0]):
                 continue
@@ -258,16 +259,6 @@ class _SlotFiller:
             self._taken.append((match.start(), end))
             return True
         return False
-
-    def _end_of_text(self, start: int) -> int:
-        spans = self._command.spans
-        quoted = next((span for span in spans if span.kind == "quote" and span.start == start), None)
-        if quoted is not None:
-            return quoted.end
-        stops = [match.start() for match in _STOPS.finditer(self._plain, start) if match.start() > start]
-        # A number may be part of a name ("Gate 7"); a date, a time or a sum is not.
-        others = [span.start for span in spans if span.start > start and span.kind != "number"]
-        return min([*stops, *others, *(taken for taken, _ in self._taken if taken > start), len(self._plain)])
 
     def _fill_with_rest(self, name: str) -> None:
         """What is left when the words of the action and all other values are gone."""

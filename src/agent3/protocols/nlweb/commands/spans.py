@@ -165,7 +165,12 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     spans += [Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text)]
     spans += _find_dates(plain, now.date(), detect_language(text))
     for match in _CLOCK.finditer(plain):
-        hour, minute = _read_clock(match)
+        hour = 12 if match["noon"] else int(match["h"] or match["h2"] or match["h3"] or match["h4"] or 0)
+        minute = int(match["m"] or match["m2"] or match["m3"] or 0)
+        if match["half"]:
+            hour = hour % 12 + (12 if match["half"].startswith("p") else 0)
+        elif match["part"] in ("tarde", "noche"):
+            hour = hour % 12 + 12
         if hour < 24 and minute < 60:
             spans.append(Span(*match.span(), "time", time(hour, minute)))
     for match in _MONEY.finditer(plain):
@@ -245,15 +250,3 @@ def _add_to_date(today: date, count: int, unit: str) -> date:
     next_first = (first + timedelta(days=32)).replace(day=1)
     # A month after January 31 is the last of February.
     return min(first + timedelta(days=today.day - 1), next_first - timedelta(days=1))
-
-
-def _read_clock(match: re.Match[str]) -> tuple[int, int]:
-    if match["noon"] or match["midnight"]:
-        return (12 if match["noon"] else 0), 0
-    hour = int(match["h"] or match["h2"] or match["h3"] or match["h4"])
-    minute = int(match["m"] or match["m2"] or match["m3"] or 0)
-    if half := match["half"]:
-        return hour % 12 + (12 if half.startswith("p") else 0), minute
-    if match["part"] in ("tarde", "noche"):
-        return hour % 12 + 12, minute
-    return hour, minute

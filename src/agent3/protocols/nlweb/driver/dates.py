@@ -39,11 +39,10 @@ async def enter_moment(operator: PageOperator, field: Element, moment: date | ti
     if field.kind == "date":
         await operator.write(field, moment.isoformat())
         return True
-    return field.kind != "time" and await _pick_in_calendar(operator, field, moment)
-
-
-async def _pick_in_calendar(operator: PageOperator, field: Element, day: date) -> bool:
-    """Open the calendar of a field, go to the month, and press the day."""
+    if field.kind == "time":
+        return False
+    # A field that takes no text: open its calendar, go to the month, and press the day.
+    day = moment
     await operator.click(field)
     await operator.settle(120, 900)
     for _ in range(_MOST_MONTHS):

@@ -47,7 +47,8 @@ async def drive(page: Page, sentence: str, *, confirm: Confirm | None = None) ->
     # The first clause may do without a verb: a name alone is pressed if the page has it.
     strange = [clause for place, clause in enumerate(clauses) if (place and not clause.verb) or clause.is_restricted]
     if strange:
-        return Driven([], [clause.text for clause in [*strange, *(one for one in clauses if one not in strange)]])
+        others = [clause for clause in clauses if clause not in strange]
+        return Driven([], [clause.text for clause in [*strange, *others]])
     operator = PageOperator(page, confirm)
     await operator.settle()
     for place, clause in enumerate(clauses):

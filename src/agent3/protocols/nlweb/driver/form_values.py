@@ -65,28 +65,24 @@ def find_field(words: str, fields: Sequence[Element]) -> Element | None:
 
 
 def _assign(view: PageView, clause: Clause, parts: Sequence[str]) -> Values:
+    """The field and the text of each part, such as "Ann as name", by the first way it can be cut in two."""
     values: Values = []
     for part in parts:
         taken = {field.index for field, _ in values}
-        pair = _read_part(clause, part, [field for field in view.fields() if field.index not in taken])
-        if pair is None:
+        fields = [field for field in view.fields() if field.index not in taken]
+        cuts = [(part[: cut.start()], part[cut.end() :]) for cut in _BEFORE_FIELD.finditer(part)]
+        cuts += [(part[cut.end() :], part[: cut.start()]) for cut in _BEFORE_TEXT.finditer(part)]
+        words = _ARTICLE.sub("", _AT_END.sub("", part)).split()
+        cuts += [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
+        cuts += [(part, "")] if clause.is_quoted(part) else []
+        for text, name in cuts:
+            # A quoted text is the whole value; words beside it would be lost.
+            if not text.strip() or (clause.has_quotes(text) and not clause.is_quoted(text.strip())):
+                continue
+            field = find_field(clause.restore(_ARTICLE.sub("", name)), fields)
+            if field is not None:
+                values.append((field, clause.restore(text.strip())))
+                break
+        else:
             return []
-        values.append(pair)
     return values
-
-
-def _read_part(clause: Clause, part: str, fields: Sequence[Element]) -> tuple[Element, str] | None:
-    """The field and the text of a part such as "Ann as name", in every way it can be cut in two."""
-    cuts = [(part[: cut.start()], part[cut.end() :]) for cut in _BEFORE_FIELD.finditer(part)]
-    cuts += [(part[cut.end() :], part[: cut.start()]) for cut in _BEFORE_TEXT.finditer(part)]
-    words = _ARTICLE.sub("", _AT_END.sub("", part)).split()
-    cuts += [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
-    cuts += [(part, "")] if clause.is_quoted(part) else []
-    for text, name in cuts:
-        # A quoted text is the whole value; words beside it would be lost.
-        if not text.strip() or (clause.has_quotes(text) and not clause.is_quoted(text.strip())):
-            continue
-        field = find_field(clause.restore(_ARTICLE.sub("", name)), fields)
-        if field is not None:
-            return field, clause.restore(text.strip())
-    return None

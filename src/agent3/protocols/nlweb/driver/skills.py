@@ -125,7 +125,17 @@ async def search(operator: PageOperator, clause: Clause) -> bool:
     if not words or (clause.has_quotes(words) and not clause.is_quoted(words)) or _SEVERAL_FIELDS.search(words):
         return False
     view = await operator.look()
-    boxes = [(field, button) for field in view.fields() if (button := _find_search_button(view, field)) is not None]
+    boxes = []
+    for field in view.fields():
+        # The button that asks it is the only one of its form, which has no other field.
+        form = next((element for element in view.ancestors(field) if element.role in ("form", "search")), None)
+        inside = [element for element in view.descendants(form) if element.visible] if form is not None else []
+        buttons = [element for element in inside if element.role == "button" and not element.disabled]
+        if form is None or len(buttons) != 1 or [element for element in inside if element.writable] != [field]:
+            continue
+        marks = to_concepts(" ".join([field.field_name, *field.mark_words, *form.mark_words, *buttons[0].names]))
+        if field.kind == "search" or _SEARCH_WORDS & set(marks):
+            boxes.append((field, buttons[0]))
     if len(boxes) != 1:
         return False
     field, button = boxes[0]
@@ -294,16 +304,3 @@ async def _write(operator: PageOperator, clause: Clause, *, moments_only: bool =
         elif not await enter_moment(operator, field, moment):
             return False
     return True
-
-
-def _find_search_button(view: PageView, box: Element) -> Element | None:
-    """The button that asks a search box: the only one of its form, which has no other field."""
-    form = next((element for element in view.ancestors(box) if element.role in ("form", "search")), None)
-    if form is None:
-        return None
-    inside = [element for element in view.descendants(form) if element.visible]
-    buttons = [element for element in inside if element.role == "button" and not element.disabled]
-    if [element for element in inside if element.writable] != [box] or len(buttons) != 1:
-        return None
-    words = to_concepts(" ".join([box.field_name, *box.mark_words, *form.mark_words, *buttons[0].names]))
-    return buttons[0] if box.kind == "search" or _SEARCH_WORDS & set(words) else None

@@ -245,7 +245,22 @@ class Healer:
         self._lookahead.begin(())
         try:
             for where, sighting in sightings.items():
-                await self._keep(where, sighting, ok)
+                heal = sighting.heal
+                if heal is None:
+                    known, seen = sighting.record.print, sighting.print
+                    if sighting.worked and seen is not None and (known is None or known.lasting != seen.lasting):
+                        await self.book.change(where, records.remember(seen))
+                    continue
+                if sighting.worked and not ok and (heal.wins or heal.state == "promoted"):
+                    continue  # it has led to the end before, and its own step was done: the fault is another step's
+                if ok and heal.state != "proposed" and not heal.losses:
+                    continue
+                judgement = records.credit if ok and sighting.worked else records.debit
+                changed = await self.book.change(where, judgement(heal.id, self._env.now(), self.policy))
+                now = changed.find_heal(heal.id)
+                if now is not None and now.state != heal.state and now.state != "proposed":
+                    self._metrics.nlweb_heals.inc((now.state,))
+                    logger.warning("%s: heal %s of %r is %s", self._interface.name, heal.id, where.selector, now.state)
         except StorageError as error:  # what was done is done, remembered or not
             logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, error)
 
@@ -564,25 +579,6 @@ class Healer:
             sighting.worked = True
             if self._action is None:
                 await self.end(ok=True)
-
-    async def _keep(self, where: ElementKey, sighting: _Sighting, ok: bool) -> None:
-        """Write down how a step ended: what its element looks like, or whether its heal was right."""
-        heal = sighting.heal
-        if heal is None:
-            known, seen = sighting.record.print, sighting.print
-            if sighting.worked and seen is not None and (known is None or known.lasting != seen.lasting):
-                await self.book.change(where, records.remember(seen))
-            return
-        if sighting.worked and not ok and (heal.wins or heal.state == "promoted"):
-            return  # it has led to the end before, and its own step was done: the fault is another step's
-        if ok and heal.state != "proposed" and not heal.losses:
-            return
-        judgement = records.credit if ok and sighting.worked else records.debit
-        changed = await self.book.change(where, judgement(heal.id, self._env.now(), self.policy))
-        now = changed.find_heal(heal.id)
-        if now is not None and now.state != heal.state and now.state != "proposed":
-            self._metrics.nlweb_heals.inc((now.state,))
-            logger.warning("%s: heal %s of %r is %s", self._interface.name, heal.id, where.selector, now.state)
 
     def _key(self, selector: str | None, frame: str | None) -> ElementKey:
         filled, within = self._templates.recognize(selector or ""), self._templates.recognize(frame or "")

@@ -94,7 +94,7 @@ class Lookahead:
         self._watch(place)
         try:
             found = await place.evaluate(script.MANY, list(coming))
-            self._seen = {key: parse_fingerprint(one) for key, one in zip(coming, found, strict=True) if one}
+            self._seen = {key: parse_fingerprint(seen) for key, seen in zip(coming, found, strict=True) if seen}
         except (playwright().Error, msgspec.ValidationError, KeyError, TypeError, ValueError):
             self._seen = {}
         self._place, self._until = place, time.monotonic() + _SECONDS

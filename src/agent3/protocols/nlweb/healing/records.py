@@ -210,7 +210,9 @@ def revert(name: str, at: float, by: str) -> Change:
 
 def _promote(known: ElementRecord, heal: Heal) -> ElementRecord:
     """From now on the new element is the one that is remembered, and no other heal stands in for the selector."""
-    others = tuple(replace(one, state="proposed", wins=0) if one.state == "promoted" else one for one in known.heals)
+    others = tuple(
+        replace(other, state="proposed", wins=0) if other.state == "promoted" else other for other in known.heals
+    )
     return replace(_with_heal(replace(known, heals=others), heal), print=heal.print)
 
 
@@ -221,7 +223,7 @@ def _take_back(known: ElementRecord, heal: Heal, at: float, by: str) -> ElementR
 
 
 def _with_heal(known: ElementRecord, heal: Heal) -> ElementRecord:
-    return replace(known, heals=tuple(heal if one.id == heal.id else one for one in known.heals))
+    return replace(known, heals=tuple(heal if other.id == heal.id else other for other in known.heals))
 
 
 def _with_note(heal: Heal, at: float, what: str, by: str = ITSELF) -> Heal:

@@ -44,7 +44,7 @@ class Heals:
         return await self._change_each(names, lambda name: records.revert(name, self._env.now(), by))
 
     async def _change_each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
-        known = {heal.id: one.where for one in await self._book.all() for heal in one.heals}
+        known = {heal.id: record.where for record in await self._book.all() for heal in record.heals}
         if strange := [name for name in names if name not in known]:
             raise NotFound(f"There is no heal {strange[0]!r}. agent3 web heals list shows them.")
         rows = []

@@ -145,7 +145,7 @@ def score(known: Fingerprint, other: Fingerprint) -> float:
     compare(known.heading, _overlap(known.heading, other.heading), 1.5, 0.6)
     compare(known.fields, _overlap(known.fields, other.fields), 1.5, 0.4)
     compare(known.title, name_similarity(known.title, other.title), 1.0, 0.3)
-    mine, theirs = ({word for name in one.classes for word in split_words(name)} for one in (known, other))
+    mine, theirs = ({word for name in print_.classes for word in split_words(name)} for print_ in (known, other))
     compare(known.classes, _overlap(mine, theirs), 1.0, 0.2)
     compare(known.path, _overlap(known.path, other.path), 0.7, 0.3)
     compare(known.tag, float(known.tag == other.tag), 0.5, 0.5)
@@ -230,7 +230,17 @@ def _find_doubt(known: Fingerprint, other: Fingerprint) -> str:
     )
     same = own + (bool(known.placeholder) and known.placeholder == other.placeholder)
     same += len(known.href) > 1 and _link_similarity(known, other) == 1.0
-    around = _surroundings_similarity(known, other)
+    # How much of what stands around the one stands around the other, where anything is known of it. To stand beside the
+    # very words that were asked for says more than prices and remarks around it.
+    parts = [
+        (bool(known.near), _near_similarity(known, other), 3.0),
+        (bool(known.heading), _overlap(known.heading, other.heading), 1.0),
+        (bool(known.fields), _overlap(known.fields, other.fields), 1.0),
+        (bool(known.given), float(other.given >= known.given), 3.0),
+    ]
+    weights = sum(weight for is_known, _, weight in parts if is_known)
+    total = sum(part * weight for is_known, part, weight in parts if is_known)
+    around = total / weights if weights else 0.5
     if known.name and other.name and similarity < _CONTRADICTED:
         return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it is called something else"
     if same:
@@ -240,21 +250,6 @@ def _find_doubt(known: Fingerprint, other: Fingerprint) -> str:
     if similarity < _NAMED:
         return "neither its name nor a mark of it is the same"
     return "" if around >= _CONTEXT else "it stands among other things"
-
-
-def _surroundings_similarity(known: Fingerprint, other: Fingerprint) -> float:
-    """How much of what stands around the one stands around the other, where anything is known of it."""
-    parts = [
-        (known.near, _near_similarity(known, other), 3.0),
-        (known.heading, _overlap(known.heading, other.heading), 1.0),
-        (known.fields, _overlap(known.fields, other.fields), 1.0),
-    ]
-    known_parts = [(similarity, weight) for mine, similarity, weight in parts if mine]
-    if known.given:  # to stand beside the very words that were asked for says more than prices and remarks around it
-        known_parts.append((float(other.given >= known.given), 3.0))
-    if not known_parts:
-        return 0.5
-    return sum(similarity * weight for similarity, weight in known_parts) / sum(weight for _, weight in known_parts)
 
 
 def is_contradiction(doubt: str) -> bool:

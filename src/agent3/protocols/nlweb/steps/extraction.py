@@ -20,8 +20,8 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_price",
-           "raw_rows", "typed_row", "typed_rows"]  # fmt: skip
+__all__ = ["Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
+           "parse_price", "raw_rows", "typed_row", "typed_rows"]  # fmt: skip
 
 Schema = dict[str, str | ExtractField]
 T = TypeVar("T")
@@ -240,7 +240,7 @@ def parse_price(text: str) -> dict[str, Any] | None:
     return {"amount": value, "currency": code[0] if code else symbol}
 
 
-def _parse_date(text: str) -> str | None:
+def parse_date(text: str) -> str | None:
     """A day, with the time if it has one, as ISO 8601.
 
     Read are ISO 8601, months by their names in English and Spanish, 31.12.2027, and 31/12/2027 where only one of the
@@ -280,5 +280,5 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "number": parse_amount,
     "integer": lambda text: None if (value := parse_amount(text, grouped=True)) is None else int(value),
     "price": parse_price,
-    "date": _parse_date,
+    "date": parse_date,
 }

@@ -69,25 +69,19 @@ async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
     if found is None and failure is not None:
         raise failure
     if how == "selectors" or _is_empty(found):
-        await _check_page(scene, place, action, found)
+        # Hold nothing found against what is known of the page: a redesigned site has rows, and other selectors.
+        trust = await scene.finder.note_extraction(place, action, found=not _is_empty(found))
+        if trust != "same":
+            what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
+            where = f"on {scene.page.url.split('?')[0]}, where it used to find something"
+            advice = "Check whether the selectors in the interface's file still fit (agent3 web check FILE)."
+            text = f"Step {scene.label}: {what} {where}, and the page"
+            if trust == "changed":
+                raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": scene.label})
+            scene.notices.append(f"{text} has changed much. {advice}")
+            logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
     scene.sources.append(Source(scene.label, how, len(found) if isinstance(found, list) else 1))
     return found
-
-
-async def _check_page(scene: Scene, place: Place, action: NLWebAction, found: Any) -> None:
-    """Hold nothing found against what is known of the page: a redesigned site has rows, and other selectors."""
-    trust = await scene.finder.note_extraction(place, action, found=not _is_empty(found))
-    if trust == "same":
-        return
-    what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
-    text = (
-        f"Step {scene.label}: {what} on {scene.page.url.split('?')[0]}, where it used to find something, and the page"
-    )
-    advice = "Check whether the selectors in the interface's file still fit (agent3 web check FILE)."
-    if trust == "changed":
-        raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": scene.label})
-    scene.notices.append(f"{text} has changed much. {advice}")
-    logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
 
 
 async def _read_first_rows(place: Place, action: NLWebAction, end: float) -> list[Any]:

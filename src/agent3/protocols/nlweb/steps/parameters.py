@@ -106,10 +106,14 @@ def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:
     steps = list(actions)
     names: set[str] = set()
     for action in _with_inner(steps):
-        names |= {name for text in _texts(action) for name in _TOKEN.findall(text) if name}
+        texts: list[Any] = [action.selector, action.value, action.wait_for, action.frame, action.next]
+        texts += [*(action.fields or {}).values(), *_schema_texts(action.extract_schema or {})]
         names |= {action.over} if action.over else set()
-        for condition in _conditions(action):  # these name a parameter without a placeholder
+        for condition in _conditions(action):
+            texts += [getattr(condition, key) for key in (*_SELECTORS, *_COMPARED)]
+            # These name a parameter without a placeholder.
             names |= {name for name in (condition.given, condition.variable) if name}
+        names |= {name for text in texts if isinstance(text, str) for name in _TOKEN.findall(text) if name}
     return {name.split(".")[0] for name in names if not name.startswith(_SECRET)} - saved_names(steps) - _OWN
 
 
@@ -159,7 +163,7 @@ def refuse_clipboard(key: str) -> None:
     All contexts of a browser have one clipboard, and a window has that of its person: what one caller copied another
     would paste. Pages write to it at any click, so a paste can bring anything.
     """
-    held = {one.lower().removeprefix("key").removesuffix("left").removesuffix("right") for one in key.split("+")}
+    held = {part.lower().removeprefix("key").removesuffix("left").removesuffix("right") for part in key.split("+")}
     if (held & _COMMANDS and held & _CLIPBOARD) or ("shift" in held and held & _SHIFTED):
         raise ValidationError(
             f"The key {key!r} is not pressed: it uses the clipboard, which all callers share. Read a value with an "
@@ -244,7 +248,7 @@ class _Filler:
         # A value names a page below the path that its author wrote, and never another path or host. Browsers resolve
         # the segments . and .., written plain or as %2e, and read a host after two slashes. What is put in is encoded,
         # so that template and address have the same segments.
-        before, after = (re.split(r"[?#]", one, maxsplit=1)[0].replace("\\", "/") for one in (text, address))
+        before, after = (re.split(r"[?#]", url, maxsplit=1)[0].replace("\\", "/") for url in (text, address))
         segments = zip(before.split("/"), after.split("/"), strict=True)
         walks = any(_TOKEN.search(template) and unquote(filled) in (".", "..") for template, filled in segments)
         if walks or (after.startswith("//") and not before.startswith("//")):
@@ -362,18 +366,8 @@ def _template_pattern(template: str) -> re.Pattern[str]:
 # The texts of steps
 
 
-def _texts(action: NLWebAction) -> Iterator[str]:
-    plain = (action.selector, action.value, action.wait_for, action.frame, action.next)
-    yield from (text for text in plain if text)
-    yield from (action.fields or {}).values()
-    yield from _schema_texts(action.extract_schema or {})
-    for condition in _conditions(action):
-        texts = (getattr(condition, name) for name in (*_SELECTORS, *_COMPARED))
-        yield from (text for text in texts if isinstance(text, str))
-
-
 def _conditions(action: NLWebAction) -> Iterator[Condition]:
-    waiting = [one for one in (action.when, action.until) if one is not None]
+    waiting = [condition for condition in (action.when, action.until) if condition is not None]
     while waiting:
         condition = waiting.pop()
         yield condition

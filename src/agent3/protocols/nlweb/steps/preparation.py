@@ -32,7 +32,9 @@ def prepare(
     info = interface.info.get(name)
     schema = info.input_schema if info is not None else None
     properties: dict[str, Any] = (schema or {}).get("properties", {})
-    defaults = {key: one["default"] for key, one in properties.items() if isinstance(one, dict) and "default" in one}
+    defaults = {
+        key: part["default"] for key, part in properties.items() if isinstance(part, dict) and "default" in part
+    }
     given = {**defaults, **parameters}
     # A parameter that nothing uses is a misspelt one.
     known = parameter_names(actions[name]) | set(properties)

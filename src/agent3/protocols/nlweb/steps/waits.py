@@ -149,7 +149,11 @@ def _values_hold(condition: Condition, values: Mapping[str, Any]) -> bool:
     if condition.variable is None:
         return True
     value, wanted = look_up(values, condition.variable), condition.equals
-    amount = _to_amount(value)
+    # A number, a text that is one, the amount of a price, or how many there are of a list.
+    number: Any = len(value) if isinstance(value, list) else value.get("amount") if isinstance(value, dict) else value
+    amount = None
+    with suppress(TypeError, ValueError):
+        amount = float(number)
     if wanted is not None:
         if isinstance(wanted, bool) or isinstance(value, bool):
             equal = str(value).lower() == str(wanted).lower()
@@ -164,14 +168,3 @@ def _values_hold(condition: Condition, values: Mapping[str, Any]) -> bool:
     if condition.above is not None and not (amount is not None and amount > condition.above):
         return False
     return condition.below is None or (amount is not None and amount < condition.below)
-
-
-def _to_amount(value: Any) -> float | None:
-    """A number, a text that is one, the amount of a price, or how many there are of a list."""
-    if isinstance(value, list):
-        return float(len(value))
-    if isinstance(value, dict):
-        value = value.get("amount")
-    with suppress(TypeError, ValueError):
-        return float(value)
-    return None
