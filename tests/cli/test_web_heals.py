@@ -60,10 +60,10 @@ def test_heals_are_listed_accepted_and_reverted_by_the_command_line(
 
     listed = heals("list", "shop", "--state", "proposed")
     assert [(one["id"], one["healed"], one["state"]) for one in listed["heals"]] == [(HEAL.id, "#new", "proposed")]
-    (accept,) = heals("accept", HEAL.id)["accepted"]
-    assert (accept["state"], accept["by"].split(":")[0]) == ("promoted", "cli")
-    (revert,) = heals("revert", HEAL.id)["reverted"]
-    assert [one["what"] for one in revert["history"]] == ["proposed", "accepted", "reverted"]
+    (accepted,) = heals("accept", HEAL.id)["accepted"]
+    assert (accepted["state"], accepted["by"].split(":")[0]) == ("promoted", "cli")
+    (reverted,) = heals("revert", HEAL.id)["reverted"]
+    assert [one["what"] for one in reverted["history"]] == ["proposed", "accepted", "reverted"]
     assert run(monkeypatch, "list", "--db", url) == 0
     assert "reverted  shop/buy: #go -> #new  (button 'Buy', score 0.91" in capsys.readouterr().out
 
@@ -96,7 +96,7 @@ SHOP = {
     "actions": {
         "search": [
             {"action_type": "navigate", "value": "/"},
-            {"action_type": "click", "selector": "#go", "timeout": 4},
+            {"action_type": "click", "selector": "#go", "timeout": 30},
             {"action_type": "extract", "selector": "b"},
         ]
     },

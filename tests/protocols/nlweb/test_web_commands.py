@@ -132,11 +132,11 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(shop: Website, tmp_path: Path) -> 
         while "Recording" not in said and (line := process.stderr.readline()):
             said += line
         os.killpg(process.pid, signal.SIGINT)
-        said += process.communicate(timeout=20)[1]
+        said += process.communicate(timeout=60)[1]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(30)
     assert process.returncode == 0, said
     assert "never retrieved" not in said
     assert files.load(tmp_path / "kept.yaml").actions["recorded"][0].action_type.value == "navigate"

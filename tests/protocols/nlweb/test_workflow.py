@@ -10,7 +10,7 @@ import pytest
 
 from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import CallTimeout, Conflict, SecurityError, TargetError, ValidationError
-from tests.support.acting import Stage, stage, step
+from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Page
 
 A = ActionType
@@ -96,7 +96,7 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage(PAGES) as made:
+    with stage(PAGES, timeouts=PATIENT) as made:
         yield made
 
 
@@ -240,7 +240,7 @@ def test_the_messages_of_the_site_are_read_back(play: Stage) -> None:
 @pytest.mark.requirement("RF-013-56")
 def test_a_form_without_an_answer_is_not_sent_again(play: Stage) -> None:
     with pytest.raises(CallTimeout, match="The form was sent, but the website has not answered"):
-        play.act(step(A.NAVIGATE, value="/silent"), step(A.SUBMIT, "#f", timeout=0.5))
+        play.act(step(A.NAVIGATE, value="/silent"), step(A.SUBMIT, "#f", timeout=2.0))
     released.set()
     assert len(play.sent("/never")) == 1
 

@@ -46,8 +46,8 @@ class Demo:
         for asked in range(10):
             try:
                 self.act(name, **parameters)
-            except CallTimeout as wrong:
-                names = [one["id"] for one in wrong.data["heals"]]
+            except CallTimeout as error:
+                names = [heal["id"] for heal in error.data["heals"]]
                 bridge.run(Heals(self.healer.book).accept(names, "ann"))
             else:
                 return asked
@@ -64,7 +64,7 @@ def demo(name: str) -> Iterator[Demo]:
     with Website(folder / "site") as site:
         interface = load(folder / f"{name}.yaml").model_copy(update={"base_url": f"{site.url}/"})
         healer = Healer(interface, MemoryBook(), policy=Policy(grace=150))
-        timeouts = Timeouts(step=5.0, extraction=0.3)
+        timeouts = Timeouts(step=5.0, extraction=1.0)
         with NLWebExecutor(interface, tools=Tools(finder=healer), timeouts=timeouts) as executor:
             yield Demo(executor, healer, site, folder)
 
@@ -94,7 +94,7 @@ def test_a_product_that_is_sold_out_is_not_bought_by_another_button() -> None:
         steps = shop.executor.interface.actions["add_to_cart"]
         shop.executor.interface.actions["add_to_cart"] = [
             steps[0].model_copy(update={"value": "/item.html?id=honey-spoon"}),
-            steps[5].model_copy(update={"timeout": 0.8}),
+            steps[5].model_copy(update={"timeout": 2.0}),
         ]
         with pytest.raises(CallTimeout, match="no other element was taken"):
             shop.act("add_to_cart", product="Honey spoon")

@@ -13,7 +13,7 @@ from agent3.env import Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
-from tests.support.acting import Stage, stage, step
+from tests.support.acting import PATIENT, Stage, stage, step
 
 A = ActionType
 pytestmark = [pytest.mark.browser, pytest.mark.requirement("RF-013-54")]
@@ -28,12 +28,12 @@ ANEW = """<!doctype html><title>Plants</title><section class="hero"><div class="
 HALF = """<!doctype html><title>Plants</title><header class="top"><nav id="menu"><a href="/">Home</a></nav></header>
 <section class="hero"></section><footer></footer>"""
 FIELDS = {"name": "b", "price": "i"}
-READ = [step(A.NAVIGATE, value="/"), step(A.EXTRACT, ".card", extract_schema=FIELDS, timeout=0.2)]
+READ = [step(A.NAVIGATE, value="/"), step(A.EXTRACT, ".card", extract_schema=FIELDS, timeout=0.4)]
 
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage({"/": ROWS}) as made:
+    with stage({"/": ROWS}, timeouts=PATIENT) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def test_no_rows_on_a_page_that_changed_much_are_given_with_a_warning(play: Stag
 
 
 def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, book: MemoryBook) -> None:
-    steps = [READ[0], step(A.EXTRACT, extract_schema={"name": ".card b"}, timeout=0.2)]
+    steps = [READ[0], step(A.EXTRACT, extract_schema={"name": ".card b"}, timeout=0.4)]
     assert play.act(*steps) == {"name": "Plant 12"}
     play.site.pages["/"] = NONE
     assert play.act(*steps) == {"name": None}

@@ -13,11 +13,15 @@ from agent3.errors import ElementMissing
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
 from agent3.protocols.nlweb.healing.review import Heals
-from tests.support.acting import Stage, stage, step
+from tests.support.acting import PATIENT, Stage, stage, step
 
 A = ActionType
 pytestmark = [pytest.mark.browser, pytest.mark.requirement("RF-013-54")]
 
+OPEN = (step(A.NAVIGATE, value="/"), step(A.WAIT, value="load"))
+"""Only of a page that has come in wholly can it be said that an element is not there."""
+QUICK = 0.8
+"""Seconds for a click that is refused; one that is done has all the time it needs."""
 SAYS = "document.title=this.dataset.what"
 
 
@@ -27,7 +31,7 @@ def button(what: str, says: str, more: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage({"/": ""}) as made:
+    with stage({"/": ""}, timeouts=PATIENT) as made:
         yield made
 
 
@@ -44,16 +48,16 @@ class Shop:
         self.healer = Healer(interface, self.book, policy=Policy(grace=60), metrics=Metrics())
         play.scene.finder = self.healer
 
-    def click(self, html: str, selector: str, /, **parameters: Any) -> str:
+    def click(self, html: str, selector: str, /, seconds: float = 30.0, **parameters: Any) -> str:
         """What was clicked on that page."""
         self._play.site.pages["/"] = f"<!doctype html><title>nothing</title><main>{html}</main>"
-        self._play.act(step(A.NAVIGATE, value="/"), step(A.CLICK, selector, timeout=0.6), **parameters)
+        self._play.act(*OPEN, step(A.CLICK, selector, timeout=seconds), **parameters)
         return str(self._play.page.title())
 
     def refuses(self, html: str, selector: str, /, **parameters: Any) -> ElementMissing:
         """The error of a click that was not done."""
         with pytest.raises(ElementMissing) as caught:
-            self.click(html, selector, **parameters)
+            self.click(html, selector, QUICK, **parameters)
         assert self._play.page.title() == "nothing"
         return caught.value
 
@@ -169,7 +173,7 @@ def test_where_much_is_at_stake_another_name_is_asked_for_once_and_then_believed
 def test_a_selector_that_one_action_uses_twice_may_mean_two_things(play: Stage, bank: Shop) -> None:
     play.site.pages["/"] = """<!doctype html><title>nothing</title><button id=next onclick="this.innerText === 'Go on'
         ? this.innerText = 'Pay' : document.title = 'paid'">Go on</button>"""
-    steps = [step(A.NAVIGATE, value="/"), step(A.CLICK, "#next", timeout=0.6), step(A.CLICK, "#next", timeout=0.6)]
+    steps = [*OPEN, step(A.CLICK, "#next"), step(A.CLICK, "#next")]
     for _ in range(2):
         play.act(*steps)
         assert play.page.title() == "paid"
@@ -200,7 +204,7 @@ def test_each_action_looks_anew_however_soon_it_comes(play: Stage, consequential
     link = f"<a id=it href='#' data-what=gone onclick='{SAYS}'>Delete</a>"
     play.page.evaluate(f"document.querySelector('#it').outerHTML = `{link}`")
     with pytest.raises(ElementMissing):
-        play.act(step(A.CLICK, "#it", timeout=0.6))
+        play.act(step(A.CLICK, "#it", timeout=QUICK))
     assert play.page.title() == "order"
 
 
@@ -209,11 +213,11 @@ def test_a_step_by_itself_is_looked_at_again_on_another_document(play: Stage) ->
     assert shop.click(button("order", "Order", "id=it"), "#it") == "order"
     single = play.executor._execute_single_action
     for _ in range(3):
-        single(step(A.CLICK, "#it", timeout=0.6))
+        single(step(A.CLICK, "#it"))
     play.site.pages["/"] = (
         f"<!doctype html><title>nothing</title><a id=it href='#' data-what=x onclick='{SAYS}'>Delete</a>"
     )
     single(step(A.NAVIGATE, value="/"))
     with pytest.raises(ElementMissing):
-        single(step(A.CLICK, "#it", timeout=0.6))
+        single(step(A.CLICK, "#it", timeout=QUICK))
     assert play.page.title() == "nothing"

@@ -17,7 +17,8 @@ __all__ = ["Confirm", "PageOperator"]
 
 Confirm = Callable[[str], None]
 """Is told, in words, of a press that has consequences before it is done, and may raise."""
-_ACT_MS = 800.0
+_ACT_MS = 3_000.0
+"""How long an element may keep an act waiting: what is covered or still moving."""
 _PRESSED = r"""
 element => {
   const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 80);

@@ -31,7 +31,7 @@ _FROM_LIST = re.compile(
     r"\s+(?:from|in|on)\s+(?:the\s+)?(?:drop-?\s?down(?: list)?|list|menu|options?|select|box)$", re.IGNORECASE
 )
 _NAMES = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+")
-_WITH_NUMBER = re.compile(r"\b(slider|spinner)\b", re.IGNORECASE)
+_WITH_NUMBER = re.compile(r"(?=.*\d).*\b(?P<kind>slider|spinner)\b", re.IGNORECASE)
 _DURATION = re.compile(
     r"(?:for\s+)?(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|milliseconds?|s|sec(?:ond)?s?|segundos?|min(?:ute|uto)?s?)",
     re.IGNORECASE,
@@ -82,7 +82,7 @@ async def submit(operator: PageOperator, clause: Clause) -> bool:
 
 async def select(operator: PageOperator, clause: Clause) -> bool:
     """Choose what is listed, in whatever offers it, all or nothing; or set a slider, a spinner or a date."""
-    if _WITH_NUMBER.search(clause.rest):
+    if _WITH_NUMBER.match(clause.rest):
         return await _set_number(operator, clause)
     view = await operator.look()
     choices = _find_choices(view, clause)
@@ -114,7 +114,7 @@ async def uncheck(operator: PageOperator, clause: Clause) -> bool:
 
 async def type_text(operator: PageOperator, clause: Clause) -> bool:
     """Write what the clause quotes or states into the fields that it names; all of it or nothing."""
-    if _WITH_NUMBER.search(clause.rest):
+    if _WITH_NUMBER.match(clause.rest):
         return await _set_number(operator, clause)
     return await _write(operator, clause)
 
@@ -197,6 +197,7 @@ async def _find(operator: PageOperator, clause: Clause) -> Element | None:
         return found
     if not any(name_score(element, target.name) > 0.9 for element in view.elements if not element.visible):
         return None
+    # It is there and hidden. For a name that the page does not have at all, no menu is opened.
     tried: set[str] = set()
     for _ in range(_MOST_OPENED):
         openers = view.where(
@@ -209,7 +210,7 @@ async def _find(operator: PageOperator, clause: Clause) -> Element | None:
         if not openers:
             return None
         tried.add(f"{openers[0].path}|{openers[0].own}")
-        if openers[0].role == "menuitem":
+        if openers[0].role == "menuitem":  # its submenu opens under the mouse
             await operator.hover(openers[0])
         else:
             await operator.click(openers[0])
@@ -266,7 +267,8 @@ def _find_list(view: PageView, option: Element) -> Element | None:
 
 async def _set_number(operator: PageOperator, clause: Clause) -> bool:
     """Set the slider or spinner that is named, or the only one: "17 with the slider", "the volume slider to 3"."""
-    kind, numbers = _WITH_NUMBER.findall(clause.rest)[0].lower(), _NUMBER.findall(clause.rest)
+    match, numbers = _WITH_NUMBER.match(clause.rest), _NUMBER.findall(clause.rest)
+    kind = match["kind"].lower() if match else ""
     view = await operator.look()
     controls = view.where(lambda element: element.role == kind or (kind == "spinner" and element.kind == "number"))
     name = _NUMBER.sub(" ", _AROUND_NUMBER.sub(" ", clause.rest))
@@ -280,9 +282,12 @@ async def _set_number(operator: PageOperator, clause: Clause) -> bool:
     wanted, step = float(numbers[0]), 0.0
     for _ in range(_MOST_PRESSES):
         before = _NUMBER.fullmatch(control.value)
-        if before is None or float(before[0]) == wanted:
-            return before is not None
+        if before is None:
+            return False
         distance = wanted - float(before[0])
+        if not distance:
+            operator.done.append(f"set the slider to {wanted:g}")
+            return True
         key = "ArrowRight" if distance > 0 else "ArrowLeft"
         await operator.press_key(control, key, max(1, round(abs(distance) / step)) if step else 1)
         control = (await operator.look()).elements[control.index]
