@@ -2,7 +2,7 @@
 
 The pages come from the package miniwob, installed without its dependencies into a cache folder, and are served on
 loopback. ``strict`` counts episodes with the full reward, ``lenient`` those with any. A control that only presses the
-submit button is measured beside it: what that gets is no merit of ours.
+submit button is measured beside it: what it gets was not earned by understanding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _START = """
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = ms;
   core.startEpisodeReal();
-  // The judge's own display is no part of the page that is examined.
+  // The display of the reward does not belong to the page that is examined.
   for (const id of ["reward-display", "click-canvas"]) {
     const element = document.getElementById(id);
     if (element) element.style.display = "none";

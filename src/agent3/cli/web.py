@@ -50,7 +50,7 @@ def record(
     force: bool = False,
     json: bool = False,
 ) -> None:
-    """Open a page in a browser, and write down what you do there as an action.
+    """Open a page in a browser, and record what you do there as an action.
 
     What you type becomes a parameter; passwords are not read and become secrets. Close the window, or press Enter or
     Ctrl-C here, to end: what was recorded until then is kept.
@@ -66,11 +66,11 @@ def record(
     action:
         What to call the action [default: recorded].
     headless:
-        Without a window: nobody can click then, and only the page that was opened is recorded.
+        Run without a window: only the page that was opened is recorded, since nothing can be clicked.
     seconds:
-        End by itself after so many [default: never].
+        Stop after this many seconds [default: never].
     force:
-        Replace a file that is there.
+        Overwrite an existing file.
     json:
         Print JSON.
     """
@@ -78,7 +78,7 @@ def record(
     ways = [] if headless else ["close the window"]
     ways += ["press Enter here"] if sys.stdin.isatty() else []
     ways += [f"wait for {seconds:g} seconds"] if seconds > 0 else []
-    does = "Nobody can click: there is no window." if headless else "Do there what the action shall do."
+    does = "There is no window to click in." if headless else "Do there what the action should do."
 
     async def until(page: Any) -> None:
         tasks = [asyncio.ensure_future(ending) for ending in _endings(page, seconds)]
@@ -108,7 +108,7 @@ def record(
 def learn(
     url: str, *, out: Path | None = None, name: str | None = None, force: bool = False, json: bool = False
 ) -> None:
-    """Make actions of what a page offers: its forms, tables, lists, links and tools. Nothing is sent.
+    """Make actions from what a page offers: its forms, tables, lists, links and tools. Nothing is sent.
 
     A page that the site's robots.txt disallows is left alone; web.robots (AGENT3_WEB_ROBOTS) can say otherwise.
 
@@ -123,7 +123,7 @@ def learn(
     name:
         What to call the website; its title by default.
     force:
-        Replace a file that is there.
+        Overwrite an existing file.
     json:
         Print JSON.
     """
@@ -168,9 +168,9 @@ def run(
     trace:
         Write a trace for Playwright's viewer into the folder agent3-traces.
     yes:
-        Also what has consequences, without asking.
+        Do what has consequences without asking.
     fresh:
-        Like somebody who was never there: without cookies and heals of earlier visits, and nothing is kept.
+        As a first-time visitor: without cookies and heals of earlier visits, and nothing is kept.
     """
     if file.startswith(("http://", "https://")):
         if not action.strip():
@@ -212,7 +212,9 @@ def run(
     result = asyncio.run(work())
     if kept is not None:
         written = f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}"
-        _say(written if kept.exists() else "There is no trace: a password was typed, which it would hold.")
+        _say(
+            written if kept.exists() else "No trace was written: a password was typed, and the trace would contain it."
+        )
     _print(_to_json({"result": result} if where.json else result, indent=None if where.json else 2))
 
 
@@ -224,9 +226,9 @@ def check(
     fresh: bool = False,
     where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
-    """Look whether an interface still fits its website. Nothing is clicked or sent.
+    """Check whether an interface still fits its website. Nothing is clicked or sent.
 
-    Ends with 1 if something is missing.
+    Exits with 1 if something is missing.
 
     Parameters
     ----------
@@ -266,10 +268,12 @@ def check(
 
 
 app.command(
-    "agent3.cli.web_heals:app", name="heals", help="Selectors that fit no more, and what was taken in their place."
+    "agent3.cli.web_heals:app",
+    name="heals",
+    help="Selectors that no longer fit, and the elements that are used instead.",
 )
 app.command(
-    "agent3.cli.web_sessions:app", name="sessions", help="Where callers are known on websites: their cookies, sealed."
+    "agent3.cli.web_sessions:app", name="sessions", help="Sessions of callers on websites: their cookies, sealed."
 )
 
 
@@ -288,8 +292,8 @@ def _drive(url: str, sentence: str, where: Here, *, headed: bool, yes: bool, fre
 
     result, page = asyncio.run(work())
     if where.json:
-        told = {"complete": result.complete, "done": result.done, "left": result.left, "question": result.question}
-        _print(_to_json({**told, "page": page}))
+        body = {"complete": result.complete, "done": result.done, "left": result.left, "question": result.question}
+        _print(_to_json({**body, "page": page}))
     else:
         for deed in result.done:
             _say(f"  {deed}")

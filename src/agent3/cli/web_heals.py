@@ -17,7 +17,7 @@ from agent3.protocols.nlweb.healing.review import Heals
 
 __all__ = ["app"]
 
-app = App(name="heals", help="Selectors that fit no more, and what was taken in their place.")
+app = App(name="heals", help="Selectors that no longer fit, and the elements that are used instead.")
 
 
 @app.command(name="list")
@@ -37,7 +37,7 @@ def list_(interface: str | None = None, *, state: State | None = None, where: He
 
 @app.command
 def accept(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B008 - frozen
-    """Say that heals are right: from now on they stand for their selectors, also where an action has consequences.
+    """Accept heals: from now on they replace their selectors, also in actions with consequences.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def accept(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B0
 
 @app.command
 def revert(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B008 - frozen
-    """Take heals back: the selectors mean what they meant before, and these heals are never made again.
+    """Take heals back: the selectors apply again, and these heals are never made again.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``agent3 web sessions``: where callers are known on websites, to list and to forget. A gateway may be running.
+"""``agent3 web sessions``: lists and forgets the sessions of callers on websites. A gateway may be running.
 
 A session itself cannot be read here: it is sealed, and only a visit of its owner opens it.
 """
@@ -19,7 +19,7 @@ from agent3.storage import Database
 
 __all__ = ["app"]
 
-app = App(name="sessions", help="Where callers are known on websites: their cookies, sealed.")
+app = App(name="sessions", help="Sessions of callers on websites: their cookies, sealed.")
 
 
 @app.command(name="list")
@@ -61,7 +61,7 @@ def forget(
     everything: bool = False,
     where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
-    """Forget sessions: the next visit is that of a stranger, and logs in where its interface says how.
+    """Forget sessions: the next visit starts without cookies, and logs in where its interface says how.
 
     For example: agent3 web sessions forget shop.example --principal ann
 
@@ -72,10 +72,10 @@ def forget(
     principal:
         The caller; all of them by default.
     everything:
-        Needed to forget all sessions of everybody.
+        Required to forget all sessions of all callers.
     """
     if site is None and principal is None and not everything:
-        raise ValidationError("Say which: a website, --principal NAME, or --everything for all sessions of everybody.")
+        raise ValidationError("Name a website, --principal NAME, or --everything for all sessions of all callers.")
 
     async def forget_all(database: Database) -> int:
         sessions = Sessions(database)

@@ -70,6 +70,7 @@ _LOOK = (
     return {name: words(table.caption?.innerText || table.getAttribute('aria-label') || table.id), head,
             rows: rows.length, selector: selectorOf(table) + body};
   }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
+  // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
   const groups = new Map();
   for (const one of document.querySelectorAll('main *, body *')) {
     if (!one.classList.length || !one.children.length) continue;

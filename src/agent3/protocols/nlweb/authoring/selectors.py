@@ -13,6 +13,7 @@ __all__ = ["NAMING", "make_unique", "slugify"]
 
 NAMING = r"""
 const quoted = text => '"' + String(text).replace(/["\\]/g, '\\$&').replace(/\n/g, '\\a ') + '"';
+// Ids and classes that frameworks and builds make up: another time they are others.
 const generated = /\d{3,}|[0-9a-f]{8,}|^[:_]|^(ember|react|radix|mui|ng-|headlessui|css-)/i;
 const madeUp = text => generated.test(text) || text.length > 60;
 const only = (selector, element) => {

@@ -135,6 +135,7 @@ def _resolve_by_rules(
 ) -> Resolution:
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
     command = Command.read(text.strip()[:_LONGEST], now)
+    # From the surest way to the weakest; each is asked only if the one before left it open.
     if (exact := _find_by_pattern(command, interface, now)) is not None:
         return settle(command.text, interface, [exact], exact, "pattern")
     ranked = _rank_by_words(command, interface)

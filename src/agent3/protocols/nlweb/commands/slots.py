@@ -128,6 +128,7 @@ class _SlotFiller:
         types = {name: slot_type(name, schema) for name, schema in self._properties.items()}
         for name in (name for name, slot in types.items() if slot == "enum"):
             self._fill_enum(name)
+        # The most specific first: a date holds numbers, and a sum is one.
         kinds: tuple[SlotType, ...] = ("email", "url", "datetime", "date", "time", "money", "number")
         for kind in kinds:
             self._fill_from_spans([name for name, slot in types.items() if slot == kind], kind)
@@ -147,7 +148,7 @@ class _SlotFiller:
             slots.values[name] = quote.value
             self._taken.append((quote.start, quote.end))
         slots.idle = sum(self._is_free(span.start, span.end) for span in spans if span.kind in _TELLING_KINDS)
-        slots.sure = len(slots.values)
+        slots.sure = len(slots.values)  # before the guess that follows
         # The text parameter that is nearest to "what is looked for" gets what is left.
         texts = [name for name, slot in types.items() if slot == "text" and name not in slots.values]
         texts.sort(key=self._rank_text)

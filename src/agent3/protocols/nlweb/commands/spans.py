@@ -141,6 +141,7 @@ _NEXT_UNIT = re.compile(r"\b(?:next|la proxima|el proximo)\s+(?P<unit>week|seman
 _WEEKDAY = re.compile(
     rf"\b(?P<next>next\s+|(?:el\s+)?proximo\s+)?(?:(?:on|this|el|este)\s+)?(?P<day>{_D})s?\b(?P<after>\s+que viene)?"
 )
+# 7pm, 19:30, "a las 7 de la tarde", "at 7" (but not "at 7 euros"), noon and midnight.
 _CLOCK = re.compile(
     r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
     r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
@@ -228,6 +229,7 @@ def _find_dates(plain: str, today: date, language: Language) -> Iterator[Span]:
         yield Span(*match.span(), "date", _add_to_date(today, count, match["unit"]))
     for match in _NEXT_UNIT.finditer(plain):
         yield Span(*match.span(), "date", _add_to_date(today, 1, match["unit"]))
+    # A weekday is always the coming one, with "next" or without: people do not agree on what "next Friday" is.
     for match in _WEEKDAY.finditer(plain):
         ahead = (_DAYS[match["day"]] - today.weekday()) % 7 or 7
         yield Span(*match.span(), "date", today + timedelta(days=ahead))

@@ -34,8 +34,9 @@ def assign_values(view: PageView, clause: Clause) -> Values:
     values = _assign(view, clause, [part.strip() for part in _PARTS.split(_AT_END.sub("", words)) if part.strip()])
     if values:
         return values
+    # "Trinidad and Tobago as country" is one part, though there is an "and" in it.
     values = _assign(view, clause, [words])
-    # One text with an "and" in it, unless it speaks of a second field: then it is rather two.
+    # But a text that speaks of a second field is rather two, and one of them was not understood.
     if not values or any(
         frozenset(to_concepts(values[0][1])) & frozenset(to_concepts(field.field_name))
         for field in view.fields()

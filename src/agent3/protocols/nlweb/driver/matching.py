@@ -104,6 +104,7 @@ def find_target(view: PageView, target: Target, among: Iterable[Element] | None 
         return None
     if target.ordinal is None:
         return ranked[0][1]
+    # "The second Details link" counts those that fit as well as the best, in the order of the page.
     equals = [element for score, element in ranked if score >= ranked[0][0] - 0.1]
     return nth(sorted(equals, key=lambda element: element.index), target.ordinal)
 

@@ -41,6 +41,7 @@ most => {
   };
   const textOf = node => squeeze(node.innerText === undefined ? node.textContent : node.innerText).slice(0, 600);
   const ownOf = node => squeeze([...node.childNodes].filter(one => one.nodeType === 3).map(one => one.data).join(" "));
+  // The text before a field, or before what it stands in, unless another field comes between: that one's label.
   const shortBefore = (node, levels) => {
     let at = node;
     for (let up = 0; at && up < levels; up++, at = at.parentElement) {
@@ -99,6 +100,7 @@ most => {
     });
     return found.length - 1;
   };
+  // Paths by position, since a page may have no ids at all; ">>" makes Playwright go on inside a shadow root.
   const walk = (node, path, parent, shown) => {
     if (found.length >= most || skipped.has(node.tagName.toUpperCase())) return;
     const there = shown && getComputedStyle(node).display !== "none";

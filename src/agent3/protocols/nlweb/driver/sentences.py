@@ -30,6 +30,7 @@ _QUOTE = re.compile(r"\"([^\"]*)\"|“([^”]*)”|«([^»]*)»|(?<!\w)'([^']*)'
 # A quoted text is held as its number between two control characters, so that no pattern looks into it.
 _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
+# Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
     rf"[.;]\s+|,?\s*\b(?:and\s+)?then\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,

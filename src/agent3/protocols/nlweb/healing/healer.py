@@ -158,6 +158,7 @@ class Healer:
         failed_before = any(heal.state == "proposed" and heal.wins for heal in record.heals)
         grace = self.policy.grace / 4 if failed_before or record.promoted is not None else self.policy.grace
         try:
+            # The larger part of the time is left for looking, should the selector not fit.
             return await self._find_by_selector(page, own, record, min(grace, ms * 0.4))
         except (playwright().TimeoutError, _AnotherNow):
             return await self._find_by_print(page, action, own, record, end)
@@ -265,7 +266,7 @@ class Healer:
             logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, error)
 
     def told(self) -> list[dict[str, Any]]:
-        """The heals of the running action, or the last one, each once, as a caller is told of them."""
+        """The heals of the running action, or the last one, each once, as they are reported to the caller."""
         return [use.describe() for use in {use.heal.id: use for use in self.uses}.values()]
 
     # By the selector
@@ -583,7 +584,7 @@ class Healer:
     def _key(self, selector: str | None, frame: str | None) -> ElementKey:
         filled, within = self._templates.recognize(selector or ""), self._templates.recognize(frame or "")
         where = ElementKey(self._interface.interface_id, self._action or "", filled.template, within.template)
-        self._filled[where] = filled
+        self._filled[where] = filled  # the record is the same for every caller, the selector is not
         return where
 
     def _as_filled(self, record: ElementRecord) -> FilledSelector:
@@ -605,6 +606,7 @@ class Healer:
 async def _read_print(page: Page | Frame, selector: FilledSelector, locator: Locator, ms: float) -> Fingerprint | None:
     """The fingerprint, waited for; None where the page goes away under it, or answers nonsense."""
     try:
+        # One message where the page itself understands the selector and the element is there; else Playwright waits.
         quick = await page.evaluate(script.QUICK, [selector.selector, selector.values])
         seen = quick or await locator.evaluate(script.READ, selector.values, timeout=ms)
         return parse_fingerprint(seen, selector.given)

@@ -87,6 +87,7 @@ class Lookahead:
         for before, step in pairwise(self._steps[at : at + _MOST] if at is not None else ()):
             if before.action_type not in _GENTLE or before.popup or before.wait_for or step.frame != action.frame:
                 break
+            # One with a placeholder is not filled yet, and would fit nothing.
             if step.action_type in _ON_ELEMENT and step.selector and "{" not in step.selector:
                 coming[step.selector] = None
         if len(coming) < 2:

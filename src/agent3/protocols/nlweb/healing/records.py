@@ -126,6 +126,9 @@ class HealUse(Struct, frozen=True):
 Change = Callable[[ElementRecord], ElementRecord]
 
 
+# Changes are functions, so that a store can apply them to what is there at that moment, in its own transaction.
+
+
 def heal_id(where: ElementKey, selector: str) -> str:
     """The id of a heal: the same for the same step and selector, on every machine."""
     text = "\x1f".join((where.interface, where.action, where.selector, where.frame, selector))

@@ -83,7 +83,7 @@ class StoredBook:
         async def work(tx: Transaction) -> ElementRecord:
             known = _decode(where, await tx.one(_FIND, *_key(where)))
             changed = change(known)
-            if changed != known:
+            if changed != known:  # most actions find what they knew, and write nothing
                 await tx.run(_SAVE, *_key(where), self._env.now(), msgspec.json.encode(changed).decode())
                 await tx.run(_TRIM, where.interface, where.interface, _MOST_ELEMENTS - 1)
             return changed

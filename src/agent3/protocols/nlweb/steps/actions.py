@@ -219,6 +219,7 @@ async def scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
 
 async def screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
     """PNG of an element, or of what is seen of the page. What was typed in confidence is covered in it."""
+    # A password field shows dots, but the page may have copied what was typed elsewhere.
     covered = covers(scene.page, scene.used_secrets | scene.passwords)
     if action.selector:
         shot: bytes = await _act(scene, action, ms, lambda found, ms_: found.screenshot(timeout=ms_, mask=covered))

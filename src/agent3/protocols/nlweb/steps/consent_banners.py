@@ -93,6 +93,8 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
     ? used.test(said) && purpose.test(said) : used.test(said) || purpose.test(said));
   const about = (one, said) => said.length < 4000 && !amount.test(said) && !inside(one, asks).length
     && (named(one) ? topic.test(said) || purpose.test(said) : !grave && plainly(one, said));
+  // A vendor's own box is known by its name. Any other must plainly be about cookies, and is left alone in an action
+  // with consequences.
   const boxes = all.filter(one => stands(one) && seen(one) && about(one, text(one)));
   const label = one => (one.innerText || one.value || one.getAttribute('aria-label') || '').trim().toLowerCase();
   const press = (buttons, wanted) => {

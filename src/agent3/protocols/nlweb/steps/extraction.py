@@ -36,7 +36,7 @@ _SCRIPT = """
   const cut = text => {
     if (text == null) return null;
     const kept = String(text).slice(0, longest);
-    budget -= kept.length + 1;
+    budget -= kept.length + 1;  // empty texts count too
     if (budget < 0) throw new Error('agent3: too much text');
     return kept;
   };
@@ -50,6 +50,7 @@ _SCRIPT = """
     if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
     return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
   };
+  // Walking into shadow roots costs much on a large page, so it is done only where there are any.
   const inShadow = root => [root, ...root.querySelectorAll('*')].flatMap(one => one.shadowRoot ?? []);
   const shadows = roots.some(root => root.getRootNode() instanceof ShadowRoot)
     || inShadow(document.documentElement).length > 0;
@@ -72,6 +73,7 @@ _OF_ALL_MATCHES = f"""(roots, task) => ({{
   rows: ({_SCRIPT.strip()})(roots, task), loading: document.readyState === 'loading'}})"""
 _OF_THE_PAGE = f"task => ({_SCRIPT.strip()})([document.documentElement], task)[0]"
 
+# Digits in groups of three, by any of the marks that people use for it, then a part after a comma or a point.
 _AMOUNT = re.compile(r"[-\u2212]?\d+(?:[.,'\u2019\s]\d{3}(?!\d))*(?:[.,]\d+)?")
 _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR", "₩": "KRW", "₺": "TRY", "₽": "RUB"}
 _CODE = re.compile(r"\b[A-Z]{3}\b")

@@ -72,6 +72,7 @@ _MESSAGES = """names => {
   }
   const marks = '[role=alert], .error, .errors, .error-message, .field-error, .form-error, .invalid-feedback,'
     + ' .alert-danger';
+  // An alert may also be good news; only one whose class says so is an error wherever it stands.
   const strong = /error|danger|invalid/i;
   const alerts = [...document.querySelectorAll(marks)]
     .filter(one => seen(one) && text(one) && !one.querySelector(marks));
@@ -79,6 +80,7 @@ _MESSAGES = """names => {
   const others = alerts.filter(one => !known.includes(text(one)))
     .map(one => ({text: text(one), strong: strong.test(one.getAttribute('class') ?? '')}));
   const status = [...document.querySelectorAll('[role=status], output')].filter(seen).map(text).filter(Boolean);
+  // The form is still shown if all of its fields are: then also a plain message next to it is about it.
   const there = names.length > 0 && names.every(name => [...document.getElementsByName(name)].some(seen));
   return {fields: [...said.entries()], others, status, there, born: performance.timeOrigin, url: location.href};
 }"""

@@ -44,6 +44,7 @@ _LOOK = """({most, longest}) => {
     .map(one => one.textContent.slice(0, 500000));
   const worth = one => one.getAttribute('content') ?? one.getAttribute('datetime')
     ?? (one.hasAttribute('href') ? one.href : one.hasAttribute('src') ? one.src : cut(one.innerText));
+  // Microdata: the properties of an item, without those of the items in it, which are values of their own.
   const item = (root, depth) => {
     const out = {'@type': root.getAttribute('itemtype') ?? ''};
     const walk = node => { for (const child of node.children) {
@@ -67,6 +68,8 @@ _LOOK = """({most, longest}) => {
     link: one.tagName === 'A' && one.hasAttribute('href') ? one.href : '',
     time: one.getAttribute('datetime') ?? '', place,
   })).filter(one => one.text || one.link);
+  // What repeats: the rows of tables with a head, then children of one parent with the same tag and classes. Menus and
+  // footers repeat as well, and hold nothing that is looked for. The budget bounds the cells of all groups together.
   const groups = [];
   let budget = 50000;
   const within = rows => { const kept = []; for (const row of rows) {

@@ -1,7 +1,7 @@
 """What an extraction gives: by its selectors, page after page, and in other ways where those find nothing.
 
 The ways are tried in this order: the selectors, the page's own structured data (JSON-LD, microdata), structure that
-repeats itself, and a language model if there is one. The scene is told which it was. A way is believed only if it fills
+repeats itself, and a language model if there is one. The scene notes which it was. A way is believed only if it fills
 most of the fields by evidence: an empty list is a better answer than a menu mistaken for a list of flights.
 """
 

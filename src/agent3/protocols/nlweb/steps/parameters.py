@@ -58,7 +58,7 @@ def inject(
         "selector": action.selector and fill.selector(action.selector),
         "wait_for": action.wait_for and fill.selector(action.wait_for),
         "frame": action.frame and fill.selector(action.frame),
-        "next": action.next and fill.selector(action.next),
+        "next": action.next and fill.selector(action.next),  # the way to the next page
         "value": action.value and fill.value(action),
         "fields": action.fields and {name: fill.text(value) for name, value in action.fields.items()},
         "when": action.when and fill.condition(action.when),

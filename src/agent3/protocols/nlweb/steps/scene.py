@@ -147,6 +147,7 @@ class Scene:
 
     async def renew(self, page: Page) -> None:
         """Go on with this page as the first one. The old one is closed, and so are its popups."""
+        # The old page may no longer answer, so its end is not waited for.
         old, self.first = self.first, page
         self._popups = [popup for popup in self._popups if popup is not page]
         self._run_soon(old.close())
@@ -174,12 +175,14 @@ class Scene:
         self._popups = [popup for popup in self._popups if not popup.is_closed()]
         self._popups.append(page)
         if len(self._popups) > _MOST_PAGES:
+            # A page that opens popups without end must not fill the memory: the oldest that no step asked for goes.
             strangers = [popup for popup in self._popups[:-1] if popup not in self._followed]
             self._run_soon((strangers or [page])[0].close())
 
     def _note_dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
+        # A page that asks whether to leave it would hold every navigation up.
         if dialog.type == "beforeunload" or self.answer == "accept":
             self._run_soon(dialog.accept())
         elif self.answer == "dismiss":

@@ -131,6 +131,7 @@ async def _elements_hold(scene: Scene, place: Place, condition: Condition, frame
 
     if condition.visible and not await (await locate(condition.visible)).first.is_visible():
         return False
+    # What is to be gone is never looked for in a new shape: something else that is gone would be taken for it.
     if condition.hidden and await place.locator(condition.hidden).first.is_visible():
         return False
     if condition.present and not await (await locate(condition.present)).count():

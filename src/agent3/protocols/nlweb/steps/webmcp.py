@@ -109,7 +109,7 @@ async def list_tools(place: Page | Frame) -> list[Tool]:
     except playwright().Error:
         return []
     tools = []
-    descriptions: list[Any] = found[:_MOST_TOOLS]
+    descriptions: list[Any] = found[:_MOST_TOOLS]  # written by the page: any of it may be something else
     for described in descriptions:
         if not isinstance(described, dict) or not _NAME.fullmatch(str(described.get("name"))):
             continue

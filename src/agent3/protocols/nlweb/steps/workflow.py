@@ -97,6 +97,7 @@ async def run(
     info = scene.interface.info.get(name)
     scene.confirmed = info is not None and info.hints.consequential
     if steps and steps[0].action_type is ActionType.NAVIGATE:
+        # An action that opens its own page begins without the popups of the last one; any other goes on in them.
         await scene.tidy()
     work = _Run(scene, perform, name, seconds, on_step)
     if scene.snapshots is not None:
@@ -178,7 +179,7 @@ class _Run:
 
     async def _run_step(self, step: NLWebAction, number: str) -> list[Any]:
         label = step_label(step, self._name, number)
-        self._seconds_left(label)
+        self._seconds_left(label)  # raises where no time is left to begin
         is_wanted = True
         if step.when is not None:
             given = step.when.given
@@ -203,7 +204,7 @@ class _Run:
         return [result] if step.action_type in YIELDING else []
 
     def _note_tool(self, label: str, result: Any) -> None:
-        """Note that the result came from the page's own tool: it is nobody's word but the page's."""
+        """Note that the result came from the page's own tool: its reader must not trust it more than the page."""
         rows = len(result) if isinstance(result, list) else int(result is not None)
         self._scene.sources.append(Source(label, "webmcp", rows))
 
@@ -270,6 +271,7 @@ class _Run:
     async def _record_failure(self, error: Agent3Error, label: str) -> Agent3Error:
         """Keep the page as it is, and take secrets out of the error."""
         scene = self._scene
+        # The most frequent reason for an element that does not come is a page that opened elsewhere.
         if isinstance(error, CallTimeout) and scene.unfollowed:
             error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
             error.args = (error.message,)
@@ -316,6 +318,7 @@ class _Run:
                     f"Step {label} goes over {len(items)} items of {step.over!r}. Say with times how many to take."
                 )
             items = items[: step.times]
+        # A loop within a loop has an item of its own; the outer one gets its own back.
         around = {key: self._scene.memory.get(key) for key in ("item", "index")}
         rounds: list[list[Any]] = []
         try:
