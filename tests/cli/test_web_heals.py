@@ -59,11 +59,11 @@ def test_heals_are_listed_accepted_and_reverted_by_the_command_line(
         return json.loads(capsys.readouterr().out)
 
     listed = heals("list", "shop", "--state", "proposed")
-    assert [(one["id"], one["healed"], one["state"]) for one in listed["heals"]] == [(HEAL.id, "#new", "proposed")]
+    assert [(heal["id"], heal["healed"], heal["state"]) for heal in listed["heals"]] == [(HEAL.id, "#new", "proposed")]
     (accepted,) = heals("accept", HEAL.id)["accepted"]
     assert (accepted["state"], accepted["by"].split(":")[0]) == ("promoted", "cli")
     (reverted,) = heals("revert", HEAL.id)["reverted"]
-    assert [one["what"] for one in reverted["history"]] == ["proposed", "accepted", "reverted"]
+    assert [event["what"] for event in reverted["history"]] == ["proposed", "accepted", "reverted"]
     assert run(monkeypatch, "list", "--db", url) == 0
     assert "reverted  shop/buy: #go -> #new  (button 'Buy', score 0.91" in capsys.readouterr().out
 
@@ -132,7 +132,7 @@ def test_a_heal_is_seen_in_the_answer_the_ledger_and_the_agent_itself(
     assert (heal["selector"], heal["healed"], heal["state"]) == ("#go", 'role=button[name="Search mugs"s]', "proposed")
     assert response(outcome, 1.0)["metadata"]["heals"] == [heal]
     assert message.startswith('healed: #go -> role=button[name="Search mugs"s] (')
-    assert [(one["id"], one["action"], one["wins"]) for one in selected["heals"]] == [(heal["id"], "search", 1)]
+    assert [(shown["id"], shown["action"], shown["wins"]) for shown in selected["heals"]] == [(heal["id"], "search", 1)]
     monkeypatch.setattr(sys, "argv", ["agent3", "show", "mugs", "--db", url])
     with suppress(SystemExit):
         cli.main()

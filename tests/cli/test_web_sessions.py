@@ -58,7 +58,7 @@ def test_sessions_are_listed_and_forgotten_by_the_command_line(
         assert code == 0
         said: dict[str, Any] = json.loads(out)
         assert said["count"] == len(said["sessions"])
-        return sorted((one["principal"], one["site"]) for one in said["sessions"])
+        return sorted((session["principal"], session["site"]) for session in said["sessions"])
 
     assert listed() == [("ann", "http://b.test"), ("ann", "https://shop.example"), ("bob", "https://shop.example")]
     assert listed("b.test") == [("ann", "http://b.test")]

@@ -24,7 +24,7 @@ _OVER = 'class=over style="position:fixed;inset:0;background:#fff"'
 
 
 def page(text: str, *buttons: str, more: str = "") -> str:
-    made = "".join(f'<button onclick="press(this, this.innerText)">{one}</button>' for one in buttons)
+    made = "".join(f'<button onclick="press(this, this.innerText)">{caption}</button>' for caption in buttons)
     return f"{_HEAD}<div {_OVER}>{text} {made} {more}</div>"
 
 
@@ -145,7 +145,7 @@ def test_in_an_action_with_consequences_only_a_known_maker_of_banners_is_trusted
 
 def pressed_so_far() -> float:
     samples = next(iter(METRICS.nlweb_banners.collect())).samples
-    return sum(one.value for one in samples if one.labels.get("consent") == "decline")
+    return sum(sample.value for sample in samples if sample.labels.get("consent") == "decline")
 
 
 def test_what_was_pressed_is_counted_and_told(play: Stage) -> None:

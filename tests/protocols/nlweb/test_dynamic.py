@@ -190,16 +190,16 @@ def test_a_failure_keeps_the_page_without_its_secrets(play: Stage, folder: Path)
     with pytest.raises(CallTimeout) as caught:
         play.act(*steps)
     kept = folder / caught.value.data["snapshot"]
-    assert sorted(one.name for one in kept.iterdir()) == ["about.json", "outline.yaml", "page.html", "screenshot.png"]
+    assert sorted(file.name for file in kept.iterdir()) == ["about.json", "outline.yaml", "page.html", "screenshot.png"]
     assert (kept / "screenshot.png").read_bytes().startswith(b"\x89PNG")
     assert "Hello there" in (kept / "outline.yaml").read_text()
     assert "Hello there" in (kept / "page.html").read_text()
     about = (kept / "about.json").read_text()
     assert "1 of 'act' (navigate)" in about
     assert '"outcome": "element_missing"' in about
-    for one in kept.iterdir():
-        assert b"hunter22" not in one.read_bytes()
-        assert b"s3cret-code" not in one.read_bytes()
+    for file in kept.iterdir():
+        assert b"hunter22" not in file.read_bytes()
+        assert b"s3cret-code" not in file.read_bytes()
     assert kept.stat().st_mode & 0o077 == 0
 
 
@@ -207,9 +207,9 @@ def test_a_failure_keeps_the_page_without_its_secrets(play: Stage, folder: Path)
 def test_a_single_step_keeps_its_failure_too(play: Stage) -> None:
     play.executor._execute_single_action(step(A.NAVIGATE, value="/form"))
     inner = step(A.CLICK, "#gone", timeout=0.1)
-    for one in (inner, step(A.IF, when={"present": "#user"}, steps=[inner])):
+    for single in (inner, step(A.IF, when={"present": "#user"}, steps=[inner])):
         with pytest.raises(CallTimeout) as caught:
-            play.executor._execute_single_action(one)
+            play.executor._execute_single_action(single)
         assert play.executor.snapshot is not None
         assert play.executor.snapshot.name == caught.value.data["snapshot"]
 

@@ -51,7 +51,7 @@ def interface() -> NLWebInterface:
 def test_a_file_becomes_an_interface(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(SHOP.replace("[buy the thing {id}]", '["buy the thing {id}"]'))
     shop = files.load(tmp_path / "shop.yaml")
-    assert [one.value for one in shop.actions["buy"]] == ["/thing?id={id}", "2", "2027-03-04", None]
+    assert [step.value for step in shop.actions["buy"]] == ["/thing?id={id}", "2", "2027-03-04", None]
     assert shop.actions["buy"][3].until == Condition.model_validate({"not": {"visible": ".more"}})
     assert shop.info["buy"].hints.consequential
 

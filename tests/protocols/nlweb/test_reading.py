@@ -27,7 +27,7 @@ OFFERS = [
     {"@type": "Product", "name": "Chair", "offers": [{"@type": "Offer", "price": 75.5, "priceCurrency": "EUR"}]},
 ]
 LINKED = {"@context": "https://schema.org", "@graph": [{"@type": "Organization", "name": "Shop"}, {
-    "@type": "ItemList", "itemListElement": [{"@type": "ListItem", "item": one} for one in OFFERS]}]}  # fmt: skip
+    "@type": "ItemList", "itemListElement": [{"@type": "ListItem", "item": offer} for offer in OFFERS]}]}  # fmt: skip
 MENU = "<nav><ul><li class='m'><a href='/a'>Home</a></li><li class='m'><a href='/b'>About</a></li></ul></nav>"
 MICRO = "".join(
     f"<div itemscope itemtype='https://schema.org/Product'><b itemprop='name'>{name}</b>"
@@ -104,7 +104,7 @@ def reading(path: str, **fields: Any) -> list[NLWebAction]:
 )
 def test_where_selectors_find_nothing_the_page_is_read_otherwise(play: Stage, path: str, how: str) -> None:
     assert play.act(*reading(path)) == BOTH
-    assert [(one.how, one.rows) for one in play.executor.sources] == [(how, 2)]
+    assert [(source.how, source.rows) for source in play.executor.sources] == [(how, 2)]
     assert play.executor.sources[0].step == "2 of 'act' (extract '.gone')"
 
 

@@ -103,7 +103,7 @@ def test_a_browser_that_is_closed_ends_a_recording_and_keeps_it(
     code, out, said = agent3("record", f"{shop.url}/", "--headless")
     assert code == 0
     made = files.parse(out, "yaml")
-    assert [one.action_type.value for one in made.actions["recorded"]] == [
+    assert [step.action_type.value for step in made.actions["recorded"]] == [
         "navigate",
         "type",
         "press",
@@ -222,7 +222,7 @@ def test_a_sentence_presses_nothing_with_consequences_unless_it_is_said_twice(ag
         asked = agent3("run", f"{site.url}/", "use Ann as name and click Order now")
         assert asked[0] == 2
         assert "click button 'Order now' (Name: Ann, City: empty)" in asked[2]
-        assert all("n" not in one for one in seen)
+        assert all("n" not in query for query in seen)
         done = agent3("run", f"{site.url}/", "use Ann as name and click Order now", "--yes")
         assert done[0] == 0
         assert "Ordered for Ann" in done[1]
@@ -238,7 +238,7 @@ def test_heals_of_this_machine_serve_a_run_without_a_gateway(agent3: Command, tm
         site.relaunch(SHOP / "redesigned")
         after = agent3("run", "shop.yaml", "search_products", "--param", "query=mug")
         assert (before[0], after[0]) == (0, 0), after
-        assert [one["name"] for one in json.loads(after[1])] == [one["name"] for one in json.loads(before[1])]
+        assert [row["name"] for row in json.loads(after[1])] == [row["name"] for row in json.loads(before[1])]
 
 
 def test_nothing_is_begun_for_a_single_run_and_fresh_is_without_what_there_is(

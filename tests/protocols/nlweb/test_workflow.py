@@ -129,7 +129,7 @@ def test_a_workflow_goes_over_the_pages_of_what_it_found(play: Stage) -> None:
             ],
         ),
     )
-    assert [one["name"] for one in found[0]] == ["Lamp", "Chair", "Table"]
+    assert [row["name"] for row in found[0]] == ["Lamp", "Chair", "Table"]
     assert found[1] == [
         {"name": "Lamp", "price": {"amount": 20.0, "currency": "EUR"}},
         {"gone": "Chair"},
@@ -219,7 +219,7 @@ def test_what_is_required_is_found_before_anything_is_sent(play: Stage) -> None:
         ValidationError, match=r"not sent, because it is not complete\. Your name\*: .*E-mail:: "
     ) as caught:
         play.act(*order(mail="not an address"))
-    assert [(one["path"], one["required"]) for one in caught.value.errors] == [("/name", True), ("/mail", True)]
+    assert [(error["path"], error["required"]) for error in caught.value.errors] == [("/name", True), ("/mail", True)]
     assert len(play.sent("/ordered")) == before
     for field, words in ({"nane": "x"}, "no field 'nane'"), ({"size": "huge"}, "no choice 'huge'"):
         with pytest.raises(TargetError, match=words):

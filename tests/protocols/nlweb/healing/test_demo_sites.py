@@ -77,7 +77,7 @@ def test_the_shop_goes_on_after_its_relaunch() -> None:
         shop.act("place_order", **ORDER)
         shop.relaunch()
         after = shop.act("search_products", query="mug")
-        assert [(one["name"], one["price"]) for one in after] == [(one["name"], one["price"]) for one in before]
+        assert [(row["name"], row["price"]) for row in after] == [(row["name"], row["price"]) for row in before]
         shop.act("add_to_cart", product="Blue mug", quantity=2)
         assert shop.executor.page.evaluate("pressed") == ["Add to basket"]
         assert len(shop.healer.uses) == 5

@@ -88,11 +88,11 @@ def test_a_redesigned_element_is_found_again_and_the_heal_is_proposed(
     play.act(*steps)
     assert play.page.title() == "added"
     assert play.page.input_value("[name=count]") == "3"
-    assert [one["healed"] for one in play.executor.healed] == [
+    assert [heal["healed"] for heal in play.executor.healed] == [
         'input[name="count"]',
         'role=button[name="Add to basket"s]',
     ]
-    assert [(one.state, one.wins) for one in known(book).heals] == [("proposed", 1)]
+    assert [(heal.state, heal.wins) for heal in known(book).heals] == [("proposed", 1)]
 
 
 @pytest.mark.requirement("RF-013-54")
@@ -102,7 +102,7 @@ def test_a_decoy_beside_a_removed_element_is_not_clicked(play: Stage, healer: He
     with pytest.raises(CallTimeout, match="no other element was taken for it") as caught:
         play.act(*REFUSED)
     assert play.page.title() == "Shop"
-    assert {one["name"] for one in caught.value.data["candidates"]} == {"Get premium", "Add to cart"}
+    assert {candidate["name"] for candidate in caught.value.data["candidates"]} == {"Get premium", "Add to cart"}
     assert not healer.uses
 
 
@@ -128,7 +128,7 @@ def test_a_heal_with_which_actions_fail_is_taken_back(play: Stage, healer: Heale
     for _ in range(2):
         with pytest.raises(CallTimeout):
             play.act(*ADD, step(A.WAIT, "#never", timeout=0.05))
-    assert [one.state for one in known(book).heals] == ["reverted"]
+    assert [heal.state for heal in known(book).heals] == ["reverted"]
 
 
 def test_a_heal_that_has_led_to_the_end_is_not_taken_back_for_the_fault_of_another_step(
@@ -140,7 +140,7 @@ def test_a_heal_that_has_led_to_the_end_is_not_taken_back_for_the_fault_of_anoth
     for _ in range(3):
         with pytest.raises(CallTimeout):
             play.act(*ADD, step(A.WAIT, "#never", timeout=0.05))
-    assert [one.state for one in known(book).heals] == ["proposed"]
+    assert [heal.state for heal in known(book).heals] == ["proposed"]
     play.act(*ADD)
 
 
@@ -222,7 +222,7 @@ def test_heals_are_counted(play: Stage, book: MemoryBook) -> None:
     play.act(*ADD)
     play.site.pages["/"] = NEW
     play.act(*ADD)
-    shown = {one.labels["result"]: one.value for one in next(iter(metrics.nlweb_heals.collect())).samples}
+    shown = {sample.labels["result"]: sample.value for sample in next(iter(metrics.nlweb_heals.collect())).samples}
     assert {key: shown[key] for key in ("used", "proposed", "promoted")} == {"used": 1, "proposed": 1, "promoted": 1}
 
 
@@ -243,8 +243,10 @@ def test_what_is_waited_for_is_healed_when_the_time_is_nearly_over(
     began = time.monotonic()
     play.act(*WAIT, step(A.NAVIGATE, value="/", wait_for="#more", timeout=2.0))
     assert time.monotonic() - began >= 0.75
-    assert {one["selector"]: one["healed"] for one in healer.told()} == {"#more": 'role=button[name="Show more mugs"s]'}
-    assert [(one.state, one.wins) for one in known(book, "#more").heals] == [("proposed", 1)]
+    assert {heal["selector"]: heal["healed"] for heal in healer.told()} == {
+        "#more": 'role=button[name="Show more mugs"s]'
+    }
+    assert [(heal.state, heal.wins) for heal in known(book, "#more").heals] == [("proposed", 1)]
 
 
 def test_a_wait_for_what_is_gone_ends_in_time_and_says_why(play: Stage, healer: Healer) -> None:
@@ -299,7 +301,7 @@ def test_steps_on_one_document_are_looked_at_together(
     assert singly == []
     play.site.pages["/"] = NEW
     play.act(*steps)
-    assert [one["selector"] for one in healer.told()] == ["#count", "#add"]
+    assert [heal["selector"] for heal in healer.told()] == ["#count", "#add"]
 
 
 def test_what_was_seen_ahead_is_not_believed_of_another_document_or_after_a_click(play: Stage) -> None:

@@ -55,7 +55,7 @@ def test_a_heal_is_promoted_only_after_repeated_success() -> None:
     assert (state(known), known.print, known.promoted) == ("proposed", OLD, None)
     known = after(WON, known=known)
     assert (state(known), known.print) == ("promoted", NEW)
-    assert [one.what for one in known.heals[0].notes] == ["proposed", "promoted"]
+    assert [note.what for note in known.heals[0].notes] == ["proposed", "promoted"]
 
 
 def test_a_failure_between_starts_the_count_anew_and_two_take_the_heal_back() -> None:
@@ -66,7 +66,7 @@ def test_a_failure_between_starts_the_count_anew_and_two_take_the_heal_back() ->
 def test_what_was_taken_back_means_again_what_it_meant_and_is_not_proposed_again() -> None:
     known = after(PROPOSED, records.accept(heal().id, 2.0, "ann"), records.revert(heal().id, 3.0, "bob"), PROPOSED, WON)
     assert (state(known), known.print, len(known.heals)) == ("reverted", OLD, 1)
-    assert [(one.what, one.by) for one in known.heals[0].notes] == [
+    assert [(note.what, note.by) for note in known.heals[0].notes] == [
         ("proposed", "agent3"), ("accepted", "ann"), ("reverted", "bob"),
     ]  # fmt: skip
 
@@ -125,13 +125,13 @@ def test_a_book_gives_back_what_was_written_and_nothing_is_lost_between_two_writ
     async def story(book: Book) -> None:
         assert await book.get(WHERE) == ElementRecord(WHERE)
         await book.change(WHERE, records.remember(OLD))
-        await asyncio.gather(*(book.change(WHERE, records.propose(heal(f"#n{one}"), 1.0)) for one in range(5)))
+        await asyncio.gather(*(book.change(WHERE, records.propose(heal(f"#n{number}"), 1.0)) for number in range(5)))
         other = ElementKey("air", "fly", "#go", "iframe#pay")
         await book.change(other, records.remember(NEW))
         found = await book.get(WHERE)
         assert found.print == OLD
-        assert {one.selector for one in found.heals} == {f"#n{one}" for one in range(5)}
-        assert [one.where for one in await book.all()] == [other, WHERE]
+        assert {heal.selector for heal in found.heals} == {f"#n{number}" for number in range(5)}
+        assert [record.where for record in await book.all()] == [other, WHERE]
         assert await book.all("shop") == [found]
 
     telling(story)
@@ -145,6 +145,6 @@ def test_a_book_forgets_what_was_not_touched_longest(
     async def story(book: Book) -> None:
         for number in range(5):
             await book.change(ElementKey("shop", "buy", f"#{number}"), records.remember(OLD))
-        assert [one.where.selector for one in await book.all()] == ["#2", "#3", "#4"]
+        assert [record.where.selector for record in await book.all()] == ["#2", "#3", "#4"]
 
     telling(story)

@@ -76,12 +76,14 @@ def bank(play: Stage) -> Shop:
 
 
 def table(*names: str) -> str:
-    rows = "".join(f"<tr><td>{one}</td><td>9.00 EUR</td><td>{button(one, 'Add to cart')}</td></tr>" for one in names)
+    rows = "".join(f"<tr><td>{name}</td><td>9.00 EUR</td><td>{button(name, 'Add to cart')}</td></tr>" for name in names)
     return f"<h2>Our teas</h2><table>{rows}</table>"
 
 
 def cards(*names: str) -> str:
-    made = "".join(f"<div class=tile><h3>{one}</h3><p>In stock</p>{button(one, 'Add to cart')}</div>" for one in names)
+    made = "".join(
+        f"<div class=tile><h3>{name}</h3><p>In stock</p>{button(name, 'Add to cart')}</div>" for name in names
+    )
     return f"<h2>Our teas</h2><p>You looked for <b>Alpha tea</b></p><div>{made}</div>"
 
 
@@ -93,8 +95,8 @@ ROW = 'tr:has-text("{product}") button'
 def test_a_row_that_is_gone_is_not_bought_by_another_row(shop: Shop, drawn: Any, left: list[str]) -> None:
     selector = 'tr:has(td:text-is("{product}")) button'
     assert shop.click(table("Alpha tea", "Beta tea"), selector, product="Alpha tea") == "Alpha tea"
-    wrong = shop.refuses(drawn(*left), selector, product="Alpha tea")
-    assert "stands beside what was asked for" in str(wrong) or "no other" in str(wrong)
+    refusal = shop.refuses(drawn(*left), selector, product="Alpha tea")
+    assert "stands beside what was asked for" in str(refusal) or "no other" in str(refusal)
 
 
 def test_the_row_that_was_asked_for_is_found_in_its_new_shape_also_another_one_than_before(shop: Shop) -> None:
@@ -129,8 +131,8 @@ def test_a_promoted_heal_does_not_follow_a_decoy(shop: Shop) -> None:
 
 def test_a_heal_that_a_person_accepted_does_not_follow_a_decoy(bank: Shop) -> None:
     bank.click(GOOD.replace("NAME", "id=order"), "#order")
-    wrong = bank.refuses(GOOD.replace("NAME", ""), "#order")
-    bank.accept(*(one["id"] for one in wrong.data["heals"]))
+    refusal = bank.refuses(GOOD.replace("NAME", ""), "#order")
+    bank.accept(*(heal["id"] for heal in refusal.data["heals"]))
     assert bank.click(GOOD.replace("NAME", ""), "#order") == "good"
     bank.refuses(DECOY + GOOD.replace("NAME", ""), "#order")
 
@@ -149,8 +151,8 @@ def test_a_selector_that_means_something_else_now_is_not_followed(play: Stage, c
 
 def test_the_right_button_is_asked_for_when_its_id_went_to_another_role(bank: Shop) -> None:
     bank.click(GOOD.replace("NAME", "id=order"), "#order")
-    wrong = bank.refuses(CANCEL + GOOD.replace("NAME", ""), "#order")
-    bank.accept(*(one["id"] for one in wrong.data["heals"]))
+    refusal = bank.refuses(CANCEL + GOOD.replace("NAME", ""), "#order")
+    bank.accept(*(heal["id"] for heal in refusal.data["heals"]))
     assert bank.click(CANCEL + GOOD.replace("NAME", ""), "#order") == "good"
 
 
@@ -164,8 +166,8 @@ def test_a_price_in_a_name_or_a_button_that_was_a_link_is_still_the_same(bank: S
 def test_where_much_is_at_stake_another_name_is_asked_for_once_and_then_believed(bank: Shop) -> None:
     first = f"<a id=first href='#x' data-what=went onclick='{SAYS}'>Blue mug</a>"
     assert bank.click(first, "#first") == "went"
-    wrong = bank.refuses(first.replace("Blue mug", "Oak table"), "#first")
-    bank.accept(wrong.data["offers"][0]["id"])
+    refusal = bank.refuses(first.replace("Blue mug", "Oak table"), "#first")
+    bank.accept(refusal.data["offers"][0]["id"])
     assert bank.click(first.replace("Blue mug", "Oak table"), "#first") == "went"
     assert bank.click(first.replace("Blue mug", "Tin soldier"), "#first") == "went"
 
@@ -183,10 +185,10 @@ def test_what_is_not_sure_enough_is_offered_to_a_person_and_serves_once_accepted
     form = "<form onsubmit='return false'><h2>Write to us</h2><label>Mail <input name=mail></label>{}</form>"
     bank.click(form.format(f"<button id=send data-what=sent onclick='{SAYS}'>Send message</button>"), "#send")
     new = form.format(f"<button data-what=sent onclick='{SAYS}'>Hand in</button>")
-    wrong = bank.refuses(new, "#send")
-    (offer,) = wrong.data["offers"]
-    assert f"agent3 web heals accept ID: {offer['id']} (button 'Hand in')" in str(wrong)
-    assert [one["id"] for one in wrong.data["candidates"]] == [offer["id"]]
+    refusal = bank.refuses(new, "#send")
+    (offer,) = refusal.data["offers"]
+    assert f"agent3 web heals accept ID: {offer['id']} (button 'Hand in')" in str(refusal)
+    assert [candidate["id"] for candidate in refusal.data["candidates"]] == [offer["id"]]
     bank.accept(offer["id"])
     assert bank.click(new, "#send") == "sent"
 
