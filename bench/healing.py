@@ -28,8 +28,8 @@ from bench.contents import PAGES as CONTENTS
 from bench.contents import Page
 from bench.harness import ROOT, Options, Result, Row, bench
 
-__all__ = ["CASES", "NAMED", "SEED", "UNSEEN", "Case", "Finding", "cases", "examine", "examine_named", "examine_unseen",
-           "run", "unseen"]  # fmt: skip
+__all__ = ["CASES", "NAMED", "SEED", "UNSEEN", "Case", "Finding", "examine", "examine_named", "examine_unseen",
+           "make_cases", "make_unseen_cases", "run", "summarize"]  # fmt: skip
 
 PAGES = ROOT / "bench" / "pages"
 CASES = 300
@@ -70,7 +70,7 @@ class Finding:
     detail: str = ""
 
 
-def cases(targets: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[Case]:
+def make_cases(targets: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[Case]:
     """One case for each seed. Ids always change, since a selector that fits needs no healing."""
     made = []
     for seed in seeds:
@@ -82,7 +82,7 @@ def cases(targets: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[Case
     return made
 
 
-def unseen(seeds: Sequence[int], pages: Sequence[Page] = CONTENTS) -> list[Case]:
+def make_unseen_cases(seeds: Sequence[int], pages: Sequence[Page] = CONTENTS) -> list[Case]:
     """One case of the pages that are drawn anew for each seed."""
     made = []
     for seed in seeds:
@@ -99,28 +99,59 @@ async def examine(seeds: Sequence[int]) -> list[Finding]:
     """Run the cases of these seeds in one browser."""
     sources = {path.stem: path.read_text("utf-8") for path in sorted(PAGES.glob("*.html"))}
     mutate = (PAGES / "mutate.js").read_text("utf-8")
-    async with _opened() as page:
-        hall = _Hall(page, sources, mutate)
-        targets = [(name, one) for name in sources for one in await hall.targets(name)]
-        return [await hall.case(one) for one in cases(targets, seeds)]
+    async with _open_page() as page:
+        targets: list[tuple[str, str]] = []
+        for name, source in sources.items():
+            await page.set_content(source)
+            ids: list[str] = await page.eval_on_selector_all(_TARGETS, "all => all.map(one => one.id)")
+            targets += [(name, target) for target in ids]
+        findings = []
+        for case in make_cases(targets, seeds):
+            healer, step = await _remember(page, sources[case.page], case)
+            # The mark of truth is put there before the page is changed, and no finder looks at it.
+            await page.evaluate(f"document.getElementById({case.target!r}).setAttribute('data-truth', '')")
+            await page.evaluate(mutate, {"kinds": list(case.kinds), "seed": case.seed})
+            findings.append(await _find(page, case, healer, step))
+        return findings
 
 
 async def examine_unseen(chosen: Sequence[Case]) -> list[Finding]:
     """Run these cases of the pages that are drawn anew in one browser."""
     contents = {page.name: page for page in CONTENTS}
-    async with _opened() as page:
-        hall = _Gallery(page, {name: redesigned.draw(one) for name, one in contents.items()}, contents)
-        return [await hall.case(one) for one in chosen]
+    async with _open_page() as page:
+        findings = []
+        for case in chosen:
+            content = contents[case.page]
+            healer, step = await _remember(page, redesigned.draw(content), case)
+            await page.set_content(redesigned.draw(content, case.target, case.kinds, case.seed))
+            findings.append(await _find(page, case, healer, step))
+        return findings
 
 
 async def examine_named(seeds: Sequence[int]) -> list[Finding]:
-    """Run the cases of rows that a caller names in one browser."""
-    async with _opened() as page:
-        return [await _Counter(page, {}).ask(named.lists(seed)) for seed in seeds]
+    """Run the cases of rows that a caller names in one browser: once as the list was, and once as it is."""
+    from agent3.definitions import ActionType, NLWebAction
+    from agent3.protocols.nlweb.steps.parameters import inject
+
+    async with _open_page() as page:
+        findings = []
+        for lists in map(named.make_lists, seeds):
+            healer = _make_healer()
+            written = NLWebAction(action_type=ActionType.CLICK, selector=named.template(lists))
+            step = inject(written, {"item": lists.wanted})
+            await healer.begin("ask", [written])
+            await page.set_content(named.page(lists, now=False))
+            await healer.note_success(page, step, await healer.find(page, step, 1000))
+            await healer.end(ok=True)
+            await healer.begin("ask", [written])
+            await page.set_content(named.page(lists, now=True))
+            kinds = (f"to_{lists.new}", *(["removed", f"others_{len(lists.after)}"] if lists.gone else []))
+            findings.append(await _find(page, Case(lists.seed, lists.old, lists.wanted, kinds), healer, step))
+        return findings
 
 
 @asynccontextmanager
-async def _opened() -> AsyncIterator[Any]:
+async def _open_page() -> AsyncIterator[Any]:
     from agent3.protocols.nlweb.browser.installation import require
     from agent3.protocols.nlweb.browser.sdk import playwright
 
@@ -130,150 +161,85 @@ async def _opened() -> AsyncIterator[Any]:
         await browser.close()
 
 
-class _Hall:
-    """The page on which all cases are examined, and the pages as they were."""
+def _make_healer() -> Any:
+    from agent3.definitions import NLWebInterface
+    from agent3.protocols.nlweb.healing import Healer, Policy
 
-    def __init__(self, page: Any, sources: dict[str, str], mutate: str = ""):
-        self._page = page
-        self._sources = sources
-        self._mutate = mutate
+    interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
+    return Healer(interface, policy=Policy(grace=_GRACE))
 
-    async def targets(self, name: str) -> list[str]:
-        await self._page.set_content(self._sources[name])
-        found: list[str] = await self._page.eval_on_selector_all(_TARGETS, "all => all.map(one => one.id)")
-        return found
 
-    async def case(self, case: Case) -> Finding:
-        healer, step = await self._prepared(case)
-        await self._show(case)
-        return await self._found(case, healer, step)
+async def _remember(page: Any, source: str, case: Case) -> tuple[Any, Any]:
+    """A finder that remembers the element of the page as it was, and the step that means it."""
+    from agent3.definitions import ActionType, NLWebAction
 
-    async def _found(self, case: Case, healer: Any, step: Any) -> Finding:
-        """What the finder takes on the page as it is now."""
-        began = time.perf_counter()
-        try:
-            found = await healer.find(self._page, step, _PATIENCE)
-        except TimeoutError as nothing:
-            ms = (time.perf_counter() - began) * 1e3
-            return Finding(case, "rightly nothing" if case.removed else "missed", ms, str(nothing))
+    step = NLWebAction(action_type=ActionType.CLICK, selector=f"#{case.target.replace('~', '-')}")
+    healer = _make_healer()
+    await page.set_content(source)
+    await healer.note_success(page, step, await healer.find(page, step, 1000))
+    return healer, step
+
+
+async def _find(page: Any, case: Case, healer: Any, step: Any) -> Finding:
+    """What the finder takes on the page as it is now."""
+    began = time.perf_counter()
+    try:
+        found = await healer.find(page, step, _PATIENCE)
+    except TimeoutError as error:
         ms = (time.perf_counter() - began) * 1e3
-        right = await found.evaluate("one => one.hasAttribute('data-truth')")
-        detail = await found.evaluate("one => one.outerHTML.slice(0, 200)")
-        if not healer.used:
-            return Finding(case, "selector", ms, detail)
-        return Finding(case, "right" if right else "wrong", ms, detail)
-
-    async def _prepared(self, case: Case) -> tuple[Any, Any]:
-        """A finder that remembers the element of the page as it was."""
-        from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-        from agent3.protocols.nlweb.healing import Healer, Policy
-
-        interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
-        step = NLWebAction(action_type=ActionType.CLICK, selector=f"#{case.target.replace('~', '-')}")
-        healer = Healer(interface, policy=Policy(grace=_GRACE))
-        await self._page.set_content(self._sources[case.page])
-        found = await healer.find(self._page, step, 1000)
-        await healer.worked(self._page, step, found)
-        return healer, step
-
-    async def _show(self, case: Case) -> None:
-        """The page as it is now. The mark of truth is put there before, and no finder looks at it."""
-        mark = f"document.getElementById({case.target!r}).setAttribute('data-truth', '')"
-        await self._page.evaluate(mark)
-        await self._page.evaluate(self._mutate, {"kinds": list(case.kinds), "seed": case.seed})
-
-
-class _Gallery(_Hall):
-    """A hall where the page as it is now is drawn anew instead of changed."""
-
-    def __init__(self, page: Any, sources: dict[str, str], contents: dict[str, Page]):
-        super().__init__(page, sources)
-        self._contents = contents
-
-    async def _show(self, case: Case) -> None:
-        drawn = redesigned.draw(self._contents[case.page], case.target, case.kinds, case.seed)
-        await self._page.set_content(drawn)
-
-
-class _Counter(_Hall):
-    """Where a row is asked for by its name, once as the list was and once as it is."""
-
-    async def ask(self, asked: named.Lists) -> Finding:
-        from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-        from agent3.protocols.nlweb.healing import Healer, Policy
-        from agent3.protocols.nlweb.steps.parameters import inject
-
-        interface = NLWebInterface(interface_id="exam", name="Exam", base_url="http://127.0.0.1/")
-        healer = Healer(interface, policy=Policy(grace=_GRACE))
-        written = NLWebAction(action_type=ActionType.CLICK, selector=named.template(asked))
-        step = inject(written, {"item": asked.wanted})
-        await healer.begin("ask", [written])
-        await self._page.set_content(named.page(asked, now=False))
-        await healer.worked(self._page, step, await healer.find(self._page, step, 1000))
-        await healer.end(ok=True)
-        await healer.begin("ask", [written])
-        await self._page.set_content(named.page(asked, now=True))
-        kinds = (f"to_{asked.new}", *(["removed", f"others_{len(asked.after)}"] if asked.gone else []))
-        return await self._found(Case(asked.seed, asked.old, asked.wanted, kinds), healer, step)
+        return Finding(case, "rightly nothing" if case.removed else "missed", ms, str(error))
+    ms = (time.perf_counter() - began) * 1e3
+    is_right = await found.evaluate("element => element.hasAttribute('data-truth')")
+    detail = await found.evaluate("element => element.outerHTML.slice(0, 200)")
+    if not healer.uses:
+        return Finding(case, "selector", ms, detail)
+    return Finding(case, "right" if is_right else "wrong", ms, detail)
 
 
 @bench("healing", "Redesigned pages: is the element that a selector meant found again, and never a wrong one (--seeds)")
 def run(options: Options) -> Result:
     """Examine the cases of the chosen seeds, or of fresh ones; rounds and load do not apply."""
-    found = asyncio.run(examine(options.seeds or range(SEED, SEED + CASES)))
-    anew = asyncio.run(examine_unseen(unseen(options.seeds or range(UNSEEN, UNSEEN + CASES))))
-    asked = asyncio.run(examine_named(options.seeds or range(NAMED, NAMED + CASES)))
-    rows = [
-        _row("all", found),
-        *(_row(kind, [one for one in found if kind in one.case.kinds]) for kind in _named(found)),
-        _row("unseen", anew),
-        *(_row(f"unseen_{kind}", [one for one in anew if kind in one.case.kinds]) for kind in _named(anew)),
-        _row("named", asked),
-        *(_row(f"named_{kind}", [one for one in asked if kind in one.case.kinds]) for kind in _named(asked)),
-    ]
-    ratios = _ratios(found)
-    for family, of_it in (("unseen", anew), ("named", asked)):
-        ratios |= {f"{family}_{name}": value for name, value in _ratios(of_it).items()}
+    families = {
+        "": asyncio.run(examine(options.seeds or range(SEED, SEED + CASES))),
+        "unseen_": asyncio.run(examine_unseen(make_unseen_cases(options.seeds or range(UNSEEN, UNSEEN + CASES)))),
+        "named_": asyncio.run(examine_named(options.seeds or range(NAMED, NAMED + CASES))),
+    }
+    rows: list[Row] = []
+    ratios: dict[str, float | None] = {}
+    for family, findings in families.items():
+        rows.append(_row(family.removesuffix("_") or "all", findings))
+        kinds = sorted({kind for finding in findings for kind in finding.case.kinds})
+        rows += [_row(f"{family}{kind}", [found for found in findings if kind in found.case.kinds]) for kind in kinds]
+        ratios |= {f"{family}{name}": value for name, value in summarize(findings).items()}
     return Result(rows, ratios)
 
 
-def _ratios(found: Sequence[Finding]) -> dict[str, float | None]:
-    return {"precision": _precision(found), "coverage": _coverage(found), "restraint": _restraint(found)}
+def summarize(findings: Sequence[Finding]) -> dict[str, float | None]:
+    """``precision`` of what was taken, ``coverage`` of what was there, ``restraint`` where nothing was to be found."""
+    there = [finding for finding in findings if not finding.case.removed]
+    gone = [finding for finding in findings if finding.case.removed]
+    right, wrong = _count(findings, "right"), _count(findings, "wrong")
+    return {
+        "precision": round(right / (right + wrong), 4) if right + wrong else None,
+        "coverage": round(_count(there, "right") / len(there), 4) if there else None,
+        "restraint": round(_count(gone, "rightly nothing") / len(gone), 4) if gone else None,
+    }
 
 
-def _named(found: Sequence[Finding]) -> list[str]:
-    return sorted({kind for one in found for kind in one.case.kinds})
+def _count(findings: Sequence[Finding], outcome: str) -> int:
+    return sum(finding.outcome == outcome for finding in findings)
 
 
-def _count(found: Sequence[Finding], outcome: str) -> int:
-    return sum(one.outcome == outcome for one in found)
-
-
-def _precision(found: Sequence[Finding]) -> float | None:
-    taken = _count(found, "right") + _count(found, "wrong")
-    return round(_count(found, "right") / taken, 4) if taken else None
-
-
-def _coverage(found: Sequence[Finding]) -> float | None:
-    there = [one for one in found if not one.case.removed]
-    return round(_count(there, "right") / len(there), 4) if there else None
-
-
-def _restraint(found: Sequence[Finding]) -> float | None:
-    """How often nothing was taken where nothing was to be found."""
-    gone = [one for one in found if one.case.removed]
-    return round(_count(gone, "rightly nothing") / len(gone), 4) if gone else None
-
-
-def _row(target: str, found: Sequence[Finding]) -> Row:
-    took = sorted(one.ms for one in found)
+def _row(target: str, findings: Sequence[Finding]) -> Row:
+    took = sorted(finding.ms for finding in findings)
+    ratios = summarize(findings)
     extra = {
-        "cases": len(found),
-        "right": _count(found, "right"),
-        "wrong": _count(found, "wrong"),
-        "missed": _count(found, "missed"),
-        "removed": sum(one.case.removed for one in found),
-        "precision": _precision(found),
-        "coverage": _coverage(found),
+        "cases": len(findings),
+        "right": _count(findings, "right"),
+        "wrong": _count(findings, "wrong"),
+        "missed": _count(findings, "missed"),
+        "removed": sum(finding.case.removed for finding in findings),
+        "precision": ratios["precision"],
+        "coverage": ratios["coverage"],
     }
     return Row(target, p50_ms=statistics.median(took), p99_ms=took[int(len(took) * 0.99)], extra=extra)

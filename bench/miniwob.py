@@ -2,7 +2,7 @@
 
 The pages come from the package miniwob, installed without its dependencies into a cache folder, and are served on
 loopback. ``strict`` counts episodes with the full reward, ``lenient`` those with any. A control that only presses the
-submit button is measured beside it: what it gets for nothing is no merit.
+submit button is measured beside it: what it gets was not earned by understanding.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _START = """
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = ms;
   core.startEpisodeReal();
-  // The judge's own display is no part of the page that is examined.
+  // The display of the reward does not belong to the page that is examined.
   for (const id of ["reward-display", "click-canvas"]) {
-    const one = document.getElementById(id);
-    if (one) one.style.display = "none";
+    const element = document.getElementById(id);
+    if (element) element.style.display = "none";
   }
-  const said = core.getUtterance();
-  return typeof said === "string" ? said : said.utterance;
+  const sentence = core.getUtterance();
+  return typeof sentence === "string" ? sentence : sentence.utterance;
 }
 """
 _OUTCOME = "() => WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null"
@@ -59,14 +59,14 @@ def pages() -> Path:
     return folder
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+def _serve(folder: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_QuietHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -86,7 +86,7 @@ async def examine(
 
     waiting = list(tasks)
     results: list[dict[str, Any]] = []
-    with _served(pages()) as base:
+    with _serve(pages()) as base:
         async with playwright().async_playwright() as driver:
             browser = await driver.chromium.launch(executable_path=str(require().path))
 
@@ -102,23 +102,23 @@ async def examine(
 
 
 async def _episode(page: Any, base: str, task: str, seed: int, agent: Agent) -> dict[str, Any]:
-    """One try. Whatever goes wrong with it is a try without a reward."""
+    """One try. One that fails in any way gets no reward."""
     began = time.perf_counter()
     row: dict[str, Any] = {"task": task, "seed": seed, "sentence": "", "reward": 0.0, "fault": ""}
     try:
         await page.goto(f"{base}{task}.html")
         row["sentence"] = await page.evaluate(_START, [seed, int((EPISODE_SECONDS + 30) * 1000)])
         await asyncio.wait_for(agent(page, row["sentence"]), EPISODE_SECONDS)
-        row["reward"] = await _reward(page)
-    except Exception as wrong:  # noqa: BLE001 - an examination counts, it does not stop
-        row["fault"] = f"{type(wrong).__name__}: {str(wrong)[:100]}"
-        row["reward"] = await _reward(page)
+        row["reward"] = await _read_reward(page)
+    except Exception as error:  # noqa: BLE001 - an examination counts, it does not stop
+        row["fault"] = f"{type(error).__name__}: {str(error)[:100]}"
+        row["reward"] = await _read_reward(page)
     row["seconds"] = time.perf_counter() - began
     return row
 
 
-async def _reward(page: Any) -> float:
-    """What the page gave; nothing while it is not done, after a moment's patience."""
+async def _read_reward(page: Any) -> float:
+    """The reward that the page gave; nothing if it is not done after a moment."""
     for _ in range(4):
         try:
             outcome = await page.evaluate(_OUTCOME)
@@ -130,14 +130,15 @@ async def _reward(page: Any) -> float:
     return 0.0
 
 
-async def _ours(page: Any, sentence: str) -> object:
-    from agent3.protocols.nlweb.commands import drive
-    from agent3.protocols.nlweb.commands.embeddings import load
+async def drive_sentence(page: Any, sentence: str) -> object:
+    """What is examined: the sentence on the page, as ``agent3 web run URL`` does it."""
+    from agent3.protocols.nlweb.driver import drive
 
-    return await drive(page, sentence, semantic=load(), send=True)
+    return await drive(page, sentence)
 
 
-async def _control(page: Any, _: str) -> None:
+async def press_submit(page: Any, _: str) -> None:
+    """The control: press the submit button and nothing else."""
     button = page.get_by_text("Submit", exact=True).first
     if await button.count():
         await button.click(timeout=800)
@@ -151,24 +152,22 @@ def run(options: Options) -> Result:
     if unknown := sorted(set(tasks) - set(known)):
         raise SystemExit(f"no such task: {unknown[0]}; there are {', '.join(known)}")
     seeds = list(options.seeds or SEEDS)
-    ours = asyncio.run(examine(tasks, seeds, _ours))
-    control = asyncio.run(examine(tasks, seeds, _control))
-    rows = [_row("ours", ours), _row("submit_only", control), *_by_task(ours)]
+    ours = asyncio.run(examine(tasks, seeds, drive_sentence))
+    control = asyncio.run(examine(tasks, seeds, press_submit))
+    by_task = {task: [result for result in ours if result["task"] == task] for task in sorted(tasks)}
+    rows = [make_row("ours", ours), make_row("submit_only", control)]
+    rows += [make_row(f"task {task}", results) for task, results in by_task.items()]
     return Result(
         rows, {"strict": _rate(ours, _FULL), "lenient": _rate(ours, 1e-9), "strict_submit_only": _rate(control, _FULL)}
     )
 
 
-def _rate(results: Sequence[dict[str, Any]], least: float) -> float:
-    return round(sum(one["reward"] >= least for one in results) / len(results), 4) if results else 0.0
-
-
-def _row(target: str, results: Sequence[dict[str, Any]]) -> Row:
-    took = sorted(one["seconds"] * 1e3 for one in results)
+def make_row(target: str, results: Sequence[dict[str, Any]]) -> Row:
+    """The row of a report: how many episodes were rewarded, wholly and at all, and how long they took."""
+    took = sorted(result["seconds"] * 1e3 for result in results)
     extra = {"strict": _rate(results, _FULL), "lenient": _rate(results, 1e-9), "episodes": len(results)}
     return Row(target, p50_ms=statistics.median(took), p99_ms=took[int(len(took) * 0.99)], extra=extra)
 
 
-def _by_task(results: Sequence[dict[str, Any]]) -> list[Row]:
-    tasks = sorted({one["task"] for one in results})
-    return [_row(f"task {task}", [one for one in results if one["task"] == task]) for task in tasks]
+def _rate(results: Sequence[dict[str, Any]], least: float) -> float:
+    return round(sum(result["reward"] >= least for result in results) / len(results), 4) if results else 0.0

@@ -1,18 +1,17 @@
 """Lists whose rows a caller names: drawn in one layout, then in another, with the named row still there or sold out.
 
 A step means the button or link of *one* row, by words that the caller gave. When that row is gone, every other row has
-the same button, and none of them is right. Names are alike on purpose (another weight, another fare, a kind of it de
-luxe), and the page often still speaks of what was asked for: in a heading, or as a thing that is sold out.
+the same button, and none of them is right. Names are similar on purpose (another weight, another fare, a variant de
+luxe), and the page often still speaks of what was asked for: in a heading, or as sold out.
 """
 
 from __future__ import annotations
 
 import html
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LAYOUTS", "Lists", "lists", "page", "template"]
+__all__ = ["LAYOUTS", "Lists", "make_lists", "page", "template"]
 
 _NAMES = (
     ("Alpha tea", "Beta tea", "Gamma tea", "Alpha tea de luxe"),
@@ -53,7 +52,7 @@ class Lists:
         return self.wanted not in self.after
 
 
-def lists(seed: int) -> Lists:
+def make_lists(seed: int) -> Lists:
     """The case of a seed; in half of them the named row is gone, and one to three others stay."""
     chance = random.Random(seed)
     names = chance.sample(chance.choice(_NAMES), 4)
@@ -79,41 +78,23 @@ def template(case: Lists) -> str:
 def page(case: Lists, *, now: bool) -> str:
     """The page as it was, or as it is now: other classes, another layout, ``data-truth`` on the right element."""
     names, layout = (case.after, case.new) if now else (case.before, case.old)
-    rows = "".join(
-        LAYOUTS[layout][0](html.escape(one), html.escape(case.remark), _deed(case, one, now)) for one in names
-    )
+    drawn = []
+    for name in names:
+        truth = " data-truth" if now and name == case.wanted else ""
+        known = "" if now else " class=deed"
+        tag, address = ("a", ' href="#go"') if case.link else ("button", "")
+        deed = f"<{tag}{address}{known}{truth}>{case.deed}</{tag}>"
+        row = LAYOUTS[layout][0].format(name=html.escape(name), remark=html.escape(case.remark), deed=deed)
+        drawn.append(row)
     around = "table" if layout == "table" else "ul" if layout == "list" else "div"
     noise = f"<p>{html.escape(case.noise.format(case.wanted))}</p>" if now and case.noise else ""
-    return f"<!doctype html><title>List</title><h1>Our list</h1>{noise}<{around} class=all>{rows}</{around}>"
+    return f"<!doctype html><title>List</title><h1>Our list</h1>{noise}<{around} class=all>{''.join(drawn)}</{around}>"
 
 
-def _deed(case: Lists, name: str, now: bool) -> str:
-    truth = " data-truth" if now and name == case.wanted else ""
-    known = "" if now else " class=deed"
-    tag = 'a href="#go"' if case.link else "button"
-    return f"<{tag}{known}{truth}>{case.deed}</{tag.split()[0]}>"
-
-
-def _table(name: str, remark: str, deed: str) -> str:
-    return f"<tr><td>{name}</td><td>{remark}</td><td>{deed}</td></tr>"
-
-
-def _cards(name: str, remark: str, deed: str) -> str:
-    return f"<article class=card><h3>{name}</h3><p>{remark}</p>{deed}</article>"
-
-
-def _tiles(name: str, remark: str, deed: str) -> str:
-    return f"<div class=tile><b>{name}</b> <span>{remark}</span> <div>{deed}</div></div>"
-
-
-def _list(name: str, remark: str, deed: str) -> str:
-    return f"<li>{deed} <span>{name}</span> <i>{remark}</i></li>"
-
-
-LAYOUTS: dict[str, tuple[Callable[[str, str, str], str], str]] = {
-    "table": (_table, "tr"),
-    "cards": (_cards, "article"),
-    "tiles": (_tiles, "div.tile"),
-    "list": (_list, "li"),
+LAYOUTS = {
+    "table": ("<tr><td>{name}</td><td>{remark}</td><td>{deed}</td></tr>", "tr"),
+    "cards": ("<article class=card><h3>{name}</h3><p>{remark}</p>{deed}</article>", "article"),
+    "tiles": ("<div class=tile><b>{name}</b> <span>{remark}</span> <div>{deed}</div></div>", "div.tile"),
+    "list": ("<li>{deed} <span>{name}</span> <i>{remark}</i></li>", "li"),
 }
 """How a row is drawn, and what an author would call it in a selector."""

@@ -11,7 +11,7 @@ from bench.harness import BENCHES, Options, Result, Row, bench
 
 def test_strict_counts_the_full_reward_only() -> None:
     results = [{"task": "a", "seed": 1, "reward": reward, "seconds": 0.5} for reward in (1.0, 0.6, 0.0, -1.0)]
-    row = miniwob._row("ours", results)
+    row = miniwob.make_row("ours", results)
     assert row.extra == {"strict": 0.25, "lenient": 0.5, "episodes": 4}
 
 

@@ -19,6 +19,7 @@ from agent3 import LocalAgent
 from agent3._version import __version__
 from agent3.cli import main as cli
 from agent3.cli import output as printing
+from agent3.cli.options import Where
 from agent3.errors import SetupError
 from agent3.settings import Client, Settings, Storage
 from tests.support.gateway import AGENT3, Process, environment, gateway, hosted, run_agent3
@@ -409,7 +410,7 @@ def test_every_error_has_its_documented_exit_code() -> None:
     assert {name: codes[name] for name in expected} == expected
     assert set(codes.values()) <= {1, 2, 4, 5}
     with pytest.raises(SetupError):
-        cli._gateway(cli.Where(server="http://x", demo=True))
+        cli._gateway(Where(server="http://x", demo=True))
 
 
 # As a process

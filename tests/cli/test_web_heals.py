@@ -14,28 +14,27 @@ import pytest
 from agent3.calls.outcomes import HEALS
 from agent3.calls.responses import response
 from agent3.cli import main as cli
-from agent3.cli.web_heals import Heals
 from agent3.definitions import NLWebInterface
 from agent3.errors import NotFound
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, Outcome
 from agent3.protocols.nlweb.connector import agent_of
-from agent3.protocols.nlweb.healing import Book, Heal, MemoryBook, StoredBook, Where
-from agent3.protocols.nlweb.healing import records as life
-from agent3.protocols.nlweb.healing.fingerprints import Print
+from agent3.protocols.nlweb.healing import Book, ElementKey, Heal, MemoryBook, StoredBook, records
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 from tests.support.sites import Site
 from tests.support.storage import using
 
-WHERE = Where("shop", "buy", "#go")
-OLD = Print(role="button", tag="button", name="Buy")
+WHERE = ElementKey("shop", "buy", "#go")
+OLD = Fingerprint(role="button", tag="button", name="Buy")
 HEAL = Heal(id="0a1b2c3d4e", selector="#new", print=OLD, before=OLD, score=0.91, margin=0.4)
 
 
 async def written(book: Book) -> None:
-    await book.change(WHERE, life.learnt(OLD))
-    await book.change(WHERE, life.proposed(HEAL, 100.0))
+    await book.change(WHERE, records.remember(OLD))
+    await book.change(WHERE, records.propose(HEAL, 100.0))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -60,11 +59,11 @@ def test_heals_are_listed_accepted_and_reverted_by_the_command_line(
         return json.loads(capsys.readouterr().out)
 
     listed = heals("list", "shop", "--state", "proposed")
-    assert [(one["id"], one["healed"], one["state"]) for one in listed["heals"]] == [(HEAL.id, "#new", "proposed")]
+    assert [(heal["id"], heal["healed"], heal["state"]) for heal in listed["heals"]] == [(HEAL.id, "#new", "proposed")]
     (accepted,) = heals("accept", HEAL.id)["accepted"]
     assert (accepted["state"], accepted["by"].split(":")[0]) == ("promoted", "cli")
     (reverted,) = heals("revert", HEAL.id)["reverted"]
-    assert [one["what"] for one in reverted["history"]] == ["proposed", "accepted", "reverted"]
+    assert [event["what"] for event in reverted["history"]] == ["proposed", "accepted", "reverted"]
     assert run(monkeypatch, "list", "--db", url) == 0
     assert "reverted  shop/buy: #go -> #new  (button 'Buy', score 0.91" in capsys.readouterr().out
 
@@ -97,7 +96,7 @@ SHOP = {
     "actions": {
         "search": [
             {"action_type": "navigate", "value": "/"},
-            {"action_type": "click", "selector": "#go", "timeout": 4},
+            {"action_type": "click", "selector": "#go", "timeout": 30},
             {"action_type": "extract", "selector": "b"},
         ]
     },
@@ -133,7 +132,7 @@ def test_a_heal_is_seen_in_the_answer_the_ledger_and_the_agent_itself(
     assert (heal["selector"], heal["healed"], heal["state"]) == ("#go", 'role=button[name="Search mugs"s]', "proposed")
     assert response(outcome, 1.0)["metadata"]["heals"] == [heal]
     assert message.startswith('healed: #go -> role=button[name="Search mugs"s] (')
-    assert [(one["id"], one["action"], one["wins"]) for one in selected["heals"]] == [(heal["id"], "search", 1)]
+    assert [(shown["id"], shown["action"], shown["wins"]) for shown in selected["heals"]] == [(heal["id"], "search", 1)]
     monkeypatch.setattr(sys, "argv", ["agent3", "show", "mugs", "--db", url])
     with suppress(SystemExit):
         cli.main()

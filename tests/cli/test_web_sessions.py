@@ -11,9 +11,8 @@ import pytest
 
 from agent3.cli import main as cli
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.protocols.nlweb.healing import StoredBook, Where
-from agent3.protocols.nlweb.healing import records as life
-from agent3.protocols.nlweb.healing.fingerprints import Print
+from agent3.protocols.nlweb.healing import ElementKey, StoredBook, records
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.visit.secret_grants import scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.storage import Database
@@ -59,7 +58,7 @@ def test_sessions_are_listed_and_forgotten_by_the_command_line(
         assert code == 0
         said: dict[str, Any] = json.loads(out)
         assert said["count"] == len(said["sessions"])
-        return sorted((one["principal"], one["site"]) for one in said["sessions"])
+        return sorted((session["principal"], session["site"]) for session in said["sessions"])
 
     assert listed() == [("ann", "http://b.test"), ("ann", "https://shop.example"), ("bob", "https://shop.example")]
     assert listed("b.test") == [("ann", "http://b.test")]
@@ -88,8 +87,8 @@ def test_a_website_that_is_removed_takes_along_what_was_kept_for_it(tmp_path: Pa
         async def known() -> None:
             await Sessions(database, keys).save("ann", scope_of(one), STATE)
             for name in ("shop", "twin"):
-                seen = life.learnt(Print(role="button", tag="button", name="Buy"))
-                await StoredBook(database).change(Where(name, "buy", "#go"), seen)
+                seen = records.remember(Fingerprint(role="button", tag="button", name="Buy"))
+                await StoredBook(database).change(ElementKey(name, "buy", "#go"), seen)
 
         def left() -> tuple[int, list[str]]:
             return len(running.rows("web_sessions")), [row["interface"] for row in running.rows("web_elements")]

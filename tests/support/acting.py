@@ -12,7 +12,10 @@ from agent3.protocols.nlweb.steps.scene import Scene
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from tests.support.sites import Page, Site
 
-__all__ = ["Stage", "stage", "step"]
+__all__ = ["PATIENT", "Stage", "stage", "step"]
+
+PATIENT = Timeouts(step=30.0, navigation=60.0, extraction=30.0, optional=0.2, sequence=120.0)
+"""For steps that must succeed, however slow the machine is; what must fail says itself how soon."""
 
 
 def step(kind: ActionType, selector: str | None = None, value: str | None = None, **more: Any) -> NLWebAction:
@@ -46,9 +49,11 @@ class Stage:
 
 
 @contextmanager
-def stage(pages: Mapping[str, Page], tools: Tools | None = None, **interface: Any) -> Iterator[Stage]:
+def stage(
+    pages: Mapping[str, Page], tools: Tools | None = None, timeouts: Timeouts | None = None, **interface: Any
+) -> Iterator[Stage]:
     """A stage with these pages."""
-    timeouts = Timeouts(step=2.0, extraction=0.5, optional=0.2)
+    timeouts = timeouts or Timeouts(step=2.0, extraction=0.5, optional=0.2)
     with Site(pages) as site:
         website = NLWebInterface(interface_id="test", name="Test", base_url=site.url, **interface)
         with NLWebExecutor(website, tools=tools, timeouts=timeouts) as executor:

@@ -22,6 +22,7 @@ from cyclopts import App, Parameter
 
 from agent3._version import __version__
 from agent3.cli import output as printing
+from agent3.cli.options import Here, Where
 from agent3.errors import (
     AccessError,
     Agent3Error,
@@ -58,37 +59,6 @@ app = App(
         "4 not found or not allowed, 5 cannot be reached."
     ),
 )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Where:
-    """Which gateway a command speaks to, and how it answers."""
-
-    server: str | None = None
-    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any; of
-    several, the one on the database of the settings, else the one started last."""
-    db: str | None = None
-    "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
-    config: Path | None = None
-    "Settings file; agent3.toml in this folder by default."
-    demo: bool = False
-    "Use the demo agents in this process, without a running gateway."
-    json: bool = False
-    "Print JSON."
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Here:
-    """Which database a command works on, and how it answers. A gateway may be running on it."""
-
-    db: str | None = None
-    "The database: sqlite:///PATH or postgresql://… By default that of the settings."
-    config: Path | None = None
-    "Settings file; agent3.toml in this folder by default."
-    json: bool = False
-    "Print JSON."
 
 
 @Parameter(name="*")
@@ -440,7 +410,7 @@ def doctor(*, where: Here = Here()) -> None:  # noqa: B008 - frozen
 app.command(
     "agent3.protocols.nlweb.commands.installation:app", name="semantic", help="Understand commands by their meaning."
 )
-app.command("agent3.cli.web_sessions:web", name="web", help="Websites as agents: make, try and check their interfaces.")
+app.command("agent3.cli.web:app", name="web", help="Websites as agents: make, try and check their interfaces.")
 
 
 def main() -> None:

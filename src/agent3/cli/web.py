@@ -7,7 +7,7 @@ import base64
 import json as notation
 import signal
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,26 @@ from urllib.parse import urlsplit
 
 from cyclopts import App
 
+from agent3.cli.options import Here
 from agent3.definitions import NLWebInterface
 from agent3.errors import Conflict, SetupError, ValidationError
 from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
-from agent3.protocols.nlweb.authoring.recording import Heard
-from agent3.protocols.nlweb.commands import Driven, understand
+from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.driver import Driven
 from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
 from agent3.protocols.nlweb.visit.local_profile import at_home
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
-from agent3.settings import Settings, load
+from agent3.settings import load
 
 __all__ = ["app"]
 
 _UNDERSTOOD = (
     'What is understood: click "Contact us", type "Ann" into Name, select "Blue", check News, search for tea, and '
-    "several of these with commas and and."
+    'several of these with commas and "and".'
 )
+_YES = ("y", "yes", "s", "si", "sí")
 
 app = App(name="web", help="Websites as agents: make, try and check their interfaces.")
 
@@ -48,7 +50,7 @@ def record(
     force: bool = False,
     json: bool = False,
 ) -> None:
-    """Open a page in a browser, and write down what you do there as an action.
+    """Open a page in a browser, and record what you do there as an action.
 
     What you type becomes a parameter; passwords are not read and become secrets. Close the window, or press Enter or
     Ctrl-C here, to end: what was recorded until then is kept.
@@ -64,20 +66,29 @@ def record(
     action:
         What to call the action [default: recorded].
     headless:
-        Without a window: nobody can click then, and only the page that was opened is recorded.
+        Run without a window: only the page that was opened is recorded, since nothing can be clicked.
     seconds:
-        End by itself after so many [default: never].
+        Stop after this many seconds [default: never].
     force:
-        Replace a file that is there.
+        Overwrite an existing file.
     json:
         Print JSON.
     """
     _require_free(out, force)
+    ways = [] if headless else ["close the window"]
+    ways += ["press Enter here"] if sys.stdin.isatty() else []
+    ways += [f"wait for {seconds:g} seconds"] if seconds > 0 else []
+    does = "There is no window to click in." if headless else "Do there what the action should do."
 
     async def until(page: Any) -> None:
-        ways = _endings(page, seconds)
-        _say(f"Recording {url}. {_how_to_end(headless, seconds)}")
-        await _first(*ways)
+        tasks = [asyncio.ensure_future(ending) for ending in _endings(page, seconds)]
+        _say(f"Recording {url}. {does} To end: {', or '.join([*ways, 'press Ctrl-C'])}.")
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     made = asyncio.run(
         workbench.record_page(
@@ -85,10 +96,10 @@ def record(
             action=action,
             headless=headless,
             until=until,
-            on_step=lambda heard: _say(f"  {heard.kind.value} {_named(heard)}"),
+            on_step=lambda step: _say(f"  {step.kind.value} {step.label or step.selector or step.value}"),
         )
     )
-    _give(made, out, json)
+    _deliver(made, out, json)
     if out is None and not json:
         _say("Nothing was written to a file. Save the above as NAME.yaml, or record with --out NAME.yaml.")
 
@@ -97,7 +108,7 @@ def record(
 def learn(
     url: str, *, out: Path | None = None, name: str | None = None, force: bool = False, json: bool = False
 ) -> None:
-    """Make actions of what a page offers: its forms, tables, lists, links and tools. Nothing is sent.
+    """Make actions from what a page offers: its forms, tables, lists, links and tools. Nothing is sent.
 
     A page that the site's robots.txt disallows is left alone; web.robots (AGENT3_WEB_ROBOTS) can say otherwise.
 
@@ -112,7 +123,7 @@ def learn(
     name:
         What to call the website; its title by default.
     force:
-        Replace a file that is there.
+        Overwrite an existing file.
     json:
         Print JSON.
     """
@@ -122,7 +133,7 @@ def learn(
         async with at_home(load(), fresh=True) as home:
             return await workbench.learn_page(url, name=name, home=home)
 
-    _give(asyncio.run(work()), out, json)
+    _deliver(asyncio.run(work()), out, json)
 
 
 @app.command
@@ -135,9 +146,7 @@ def run(
     trace: bool = False,
     yes: bool = False,
     fresh: bool = False,
-    db: str | None = None,
-    config: Path | None = None,
-    json: bool = False,
+    where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
     """Run an action of an interface file, by its name or by a sentence; or do on any page what a sentence says.
 
@@ -159,36 +168,54 @@ def run(
     trace:
         Write a trace for Playwright's viewer into the folder agent3-traces.
     yes:
-        Also what has consequences, without asking.
+        Do what has consequences without asking.
     fresh:
-        Like somebody who was never there: without cookies and heals of earlier visits, and nothing is kept.
-    db:
-        The database: sqlite:///PATH or postgresql://… By default that of the settings.
-    config:
-        Settings file; agent3.toml in this folder by default.
-    json:
-        Print JSON.
+        As a first-time visitor: without cookies and heals of earlier visits, and nothing is kept.
     """
-    settings = load(config, overrides={"storage": {"url": db}})
     if file.startswith(("http://", "https://")):
-        _require_words(action, f'agent3 web run {file} "search for tea"')
-        _refuse_for_pages(param, trace)
-        _drive(file, action, settings, headed=headed, yes=yes, fresh=fresh, json=json)
+        if not action.strip():
+            raise ValidationError(f'Say what to do there, such as: agent3 web run {file} "search for tea".')
+        if param or trace:
+            raise ValidationError("--param and --trace are for interface files; say it in the sentence instead.")
+        _drive(file, action, where, headed=headed, yes=yes, fresh=fresh)
         return
-    interface = _loaded(file)
+    settings = where.settings()
+    interface = _load_interface(file)
     if not action:
-        _list(interface, json)
+        _list_actions(interface, where.json)
         return
-    name, given = _wished(interface, action, param)
-    prepare(interface, name, given)  # nobody is asked about what cannot be done
-    _confirm(interface, name, given, yes)
+    name, given = _choose_action(interface, action, param)
+    prepare(interface, name, given)  # before the question: what cannot be done needs no yes
+    info = interface.info.get(name)
+    if info is not None and info.hints.consequential:
+        values = ", ".join(f"{key}={value}" for key, value in given.items())
+        _confirm(f"{name} ({values})" if values else name, yes)
     kept = Path("agent3-traces", f"{Path(file).stem}-{name}.zip") if trace else None
 
-    result = asyncio.run(_acted(interface, name, given, settings, headed=headed, trace=kept, fresh=fresh))
+    def on_step(label: str, number: int, total: int) -> None:
+        # Of a label such as "2 of 'search' (type '#q')", what the step does: its number stands before it already.
+        _say(f"  {number}/{total} {label.partition(' (')[2].removesuffix(')') or label}")
+
+    async def work() -> Any:
+        async with at_home(settings, fresh=fresh) as home:
+            return await workbench.run_action(
+                interface,
+                name,
+                given,
+                headless=not headed,
+                trace=kept,
+                on_step=on_step,
+                on_notice=lambda notices: _say("\n".join(notices)) if notices else None,
+                home=home,
+            )
+
+    result = asyncio.run(work())
     if kept is not None:
-        told = f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}"
-        _say(told if kept.exists() else "There is no trace: a password was typed, which it would hold.")
-    _out(_json({"result": result} if json else result, indent=None if json else 2))
+        written = f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}"
+        _say(
+            written if kept.exists() else "No trace was written: a password was typed, and the trace would contain it."
+        )
+    _print(_to_json({"result": result} if where.json else result, indent=None if where.json else 2))
 
 
 @app.command
@@ -197,13 +224,11 @@ def check(
     *,
     param: tuple[str, ...] = (),
     fresh: bool = False,
-    db: str | None = None,
-    config: Path | None = None,
-    json: bool = False,
+    where: Here = Here(),  # noqa: B008 - frozen
 ) -> None:
-    """Look whether an interface still fits its website. Nothing is clicked or sent.
+    """Check whether an interface still fits its website. Nothing is clicked or sent.
 
-    Ends with 1 if something is missing.
+    Exits with 1 if something is missing.
 
     Parameters
     ----------
@@ -213,129 +238,85 @@ def check(
         A parameter for actions that only read, so that they are run: ACTION.NAME=VALUE; once for each.
     fresh:
         Without the cookies of earlier visits.
-    db:
-        The database: sqlite:///PATH or postgresql://… By default that of the settings.
-    config:
-        Settings file; agent3.toml in this folder by default.
-    json:
-        Print JSON.
     """
-    settings = load(config, overrides={"storage": {"url": db}})
-    interface = _loaded(str(file))
-    given = _by_action(param, interface)
+    settings = where.settings()
+    interface = _load_interface(str(file))
+    given: dict[str, dict[str, Any]] = {}
+    for key, text in map(_split_pair, param):
+        action, dot, name = key.partition(".")
+        if not dot or action not in interface.actions:
+            raise ValidationError(f"--param {key}={text}: say of which action it is, as ACTION.{key}={text}.")
+        schema = input_schema(interface, action).get("properties", {}).get(name)
+        given.setdefault(action, {})[name] = _parse_value(text, schema)
 
     async def work() -> list[Finding]:
         async with at_home(settings, fresh=fresh) as home:
             return await workbench.check_interface(interface, given, home=home)
 
     findings = asyncio.run(work())
-    wrong = [one for one in findings if one.state in ("missing", "failed")]
-    if json:
-        told = [{"action": one.action, "step": one.step, "state": one.state, "detail": one.detail} for one in findings]
-        _out(_json({"ok": not wrong, "steps": told}))
+    wrong = sum(finding.state in ("missing", "failed") for finding in findings)
+    if where.json:
+        steps = [
+            {"action": found.action, "step": found.step, "state": found.state, "detail": found.detail}
+            for found in findings
+        ]
+        _print(_to_json({"ok": not wrong, "steps": steps}))
     else:
-        _show(findings)
-        _say(_verdict(file, findings))
+        _show_findings(file, findings, wrong)
     if wrong:
         sys.exit(1)
 
 
-# Inside
+app.command(
+    "agent3.cli.web_heals:app",
+    name="heals",
+    help="Selectors that no longer fit, and the elements that are used instead.",
+)
+app.command(
+    "agent3.cli.web_sessions:app", name="sessions", help="Sessions of callers on websites: their cookies, sealed."
+)
 
 
-def _drive(url: str, sentence: str, settings: Settings, *, headed: bool, yes: bool, fresh: bool, json: bool) -> None:
+# Running
+
+
+def _drive(url: str, sentence: str, where: Here, *, headed: bool, yes: bool, fresh: bool) -> None:
+    """Do on a page without an interface what a sentence says. Ends with 1 where that was not all of it."""
+    settings = where.settings()
+
     async def work() -> tuple[Driven, dict[str, str]]:
         async with at_home(settings, fresh=fresh) as home:
             return await workbench.drive_page(
-                url,
-                sentence,
-                headless=not headed,
-                home=home,
-                confirm=lambda what: _ask(what, yes),
+                url, sentence, headless=not headed, home=home, confirm=lambda what: _confirm(what, yes)
             )
 
-    done, page = asyncio.run(work())
-    if json:
-        told = {"complete": done.complete, "done": done.done, "left": done.left, "question": done.question}
-        _out(_json({**told, "page": page}))
+    result, page = asyncio.run(work())
+    if where.json:
+        body = {"complete": result.complete, "done": result.done, "left": result.left, "question": result.question}
+        _print(_to_json({**body, "page": page}))
     else:
-        for one in done.done:
-            _say(f"  {one}")
-        for one in done.left:
-            _say(f"  {'not understood' if one == done.left[0] else 'not done'}: {one}")
-        _out(f"{page['title']} ({page['url']})\n{page['text']}")
-    if not done.complete:
-        _say(f"{done.question or _UNDERSTOOD} agent3 web learn {url} shows what the page offers.")
+        for deed in result.done:
+            _say(f"  {deed}")
+        for number, clause in enumerate(result.left):
+            _say(f"  {'not done' if number else 'not understood'}: {clause}")
+        _print(f"{page['title']} ({page['url']})\n{page['text']}")
+    if not result.complete:
+        _say(f"{result.question or _UNDERSTOOD} agent3 web learn {url} shows what the page offers.")
         sys.exit(1)
 
 
-async def _acted(
-    interface: NLWebInterface,
-    name: str,
-    given: Mapping[str, Any],
-    settings: Settings,
-    *,
-    headed: bool,
-    trace: Path | None,
-    fresh: bool,
-) -> Any:
-    """What an action gives, with each step told before it is done."""
-    async with at_home(settings, fresh=fresh) as home:
-        return await workbench.run_action(
-            interface,
-            name,
-            given,
-            headless=not headed,
-            trace=trace,
-            on_step=lambda label, number, total: _say(f"  {number}/{total} {_kind(label)}"),
-            on_notice=lambda notices: _say("\n".join(notices)) if notices else None,
-            home=home,
-        )
-
-
-def _require_words(sentence: str, example: str) -> None:
-    if not sentence.strip():
-        raise ValidationError(f"Say what to do there, such as: {example}.")
-
-
-def _refuse_for_pages(param: tuple[str, ...], trace: bool) -> None:
-    """What a sentence on an unknown page has no use for, rather than to ignore it."""
-    if param or trace:
-        raise ValidationError("--param and --trace are for interface files; say it in the sentence instead.")
-
-
-def _loaded(file: str) -> NLWebInterface:
-    if Path(file).exists() or Path(file).suffix.lower() in files.SUFFIXES:
-        return files.load(file)
-    raise ValidationError(
-        f"{file!r} is neither a file here nor the address of a page. Give FILE.yaml, or https://host/path."
-    )
-
-
-def _list(interface: NLWebInterface, json: bool) -> None:
-    """What there is to run."""
-    rows: list[dict[str, Any]] = []
-    for name in interface.actions:
-        schema, info = input_schema(interface, name), interface.info.get(name)
-        rows.append({"action": name, "description": info.description if info else "", "input": schema})
-    if json:
-        _out(_json({"actions": rows}))
-        return
-    for row in rows:
-        needed = row["input"].get("required", ())
-        named = " ".join(f"{one}=…" if one in needed else f"[{one}=…]" for one in row["input"].get("properties", {}))
-        _out(f"{row['action']} {named}".rstrip())
-        if row["description"]:
-            _out(f"    {row['description']}")
-
-
-def _wished(interface: NLWebInterface, wish: str, param: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def _choose_action(interface: NLWebInterface, wish: str, param: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     """The action and its parameters, by its name or by a sentence; what is given by --param counts for more.
 
     Ends with 3 and a question where a sentence leaves something open.
     """
+
+    def parse_params(action: str) -> dict[str, Any]:
+        properties = input_schema(interface, action).get("properties", {}) if action in interface.actions else {}
+        return {name: _parse_value(text, properties.get(name)) for name, text in map(_split_pair, param)}
+
     if wish in interface.actions or " " not in wish.strip():
-        return wish, _parameters(param, interface, wish)
+        return wish, parse_params(wish)
     login = Login.of(interface)
     hidden = {login.action} if login else set()
     offered = interface.model_copy(
@@ -345,7 +326,7 @@ def _wished(interface: NLWebInterface, wish: str, param: tuple[str, ...]) -> tup
     if found.action is None:
         _say(found.question or f"What do you want of {interface.name}?")
         sys.exit(3)
-    given = {**found.slots, **_parameters(param, interface, found.action)}
+    given = {**found.slots, **parse_params(found.action)}
     if missing := [name for name in found.missing if name not in given]:
         _say(f"{found.question or f'{found.action} needs more.'} Give it with --param {missing[0]}=…")
         sys.exit(3)
@@ -353,94 +334,75 @@ def _wished(interface: NLWebInterface, wish: str, param: tuple[str, ...]) -> tup
     return found.action, given
 
 
-def _show(findings: list[Finding]) -> None:
-    action = None
-    for one in findings:
-        if one.action != action:
-            _out(one.action)
-        action = one.action
-        step = one.step.replace(f" of {one.action!r}", "")
-        _out(f"  {one.state:<8}{step}{f': {one.detail}' if one.detail else ''}")
-
-
-def _verdict(file: Path, findings: list[Finding]) -> str:
-    wrong = sum(one.state in ("missing", "failed") for one in findings)
-    unseen = next((one.action for one in findings if one.state == "unseen"), None)
-    if wrong:
-        return (
-            f"{wrong} of {len(findings)} do not fit. Mend them in {file}; what a gateway healed by itself is shown by: "
-            "agent3 web heals list"
-        )
-    if unseen is not None:
-        return (
-            "All that could be seen fits. The rest lies behind a click; an action that only reads is run if you give "
-            f"its parameters: --param {unseen}.NAME=VALUE"
-        )
-    return "All of it fits."
-
-
-def _kind(label: str) -> str:
-    """Of a step's label, such as "2 of 'search' (type '#q')", what it does: the number stands before it."""
-    return label.partition(" (")[2].removesuffix(")") or label
-
-
-def _named(heard: Heard) -> str:
-    return heard.label or heard.selector or heard.value
-
-
-def _parameters(given: tuple[str, ...], interface: NLWebInterface, action: str) -> dict[str, Any]:
-    """NAME=VALUE as values of the kinds that the action wants."""
-    if action not in interface.actions:
-        return {}  # who runs it says what there is
-    properties = input_schema(interface, action).get("properties", {})
-    return {name: _typed(text, properties.get(name)) for name, text in map(_pair, given)}
-
-
-def _by_action(given: tuple[str, ...], interface: NLWebInterface) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for whole, text in map(_pair, given):
-        action, dot, name = whole.partition(".")
-        if not dot or action not in interface.actions:
-            raise ValidationError(f"--param {whole}={text}: say of which action it is, as ACTION.{whole}={text}.")
-        schema = input_schema(interface, action).get("properties", {}).get(name)
-        found.setdefault(action, {})[name] = _typed(text, schema)
-    return found
-
-
-def _pair(text: str) -> tuple[str, str]:
+def _split_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ValidationError(f"--param {text!r} is not NAME=VALUE.")
     return name, value
 
 
-def _typed(text: str, schema: Any) -> Any:
+def _parse_value(text: str, schema: Any) -> Any:
+    """The value of a --param, of the type that the action wants."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind not in ("number", "integer", "boolean", "array", "object"):
         return text
     try:
         return notation.loads(text)
     except ValueError:
-        raise ValidationError(f"{text!r} is no {kind}. Write it as in JSON.") from None
+        raise ValidationError(f"{text!r} is not of type {kind}. Write it as in JSON.") from None
 
 
-def _confirm(interface: NLWebInterface, action: str, given: Mapping[str, Any], yes: bool) -> None:
-    info = interface.info.get(action)
-    if info is not None and info.hints.consequential:
-        values = ", ".join(f"{name}={value}" for name, value in given.items())
-        _ask(f"{action}{f' ({values})' if values else ''}", yes)
-
-
-def _ask(what: str, yes: bool) -> None:
-    """Before something that has consequences. Without a terminal only --yes is a yes."""
+def _confirm(what: str, yes: bool) -> None:
+    """Ask before something that has consequences. Without a terminal only --yes is a yes."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise SetupError(f"This has consequences and was not done: {what}. Say --yes: there is no terminal to ask at.")
     _say(f"{what}: this has consequences. Do it? [y/N]")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes", "s", "si", "sí"):
+    if sys.stdin.readline().strip().lower() not in _YES:
         _say("Not done.")
         sys.exit(1)
+
+
+# Recording
+
+
+def _endings(page: Any, seconds: float) -> list[Any]:
+    """The ways in which a recording ends: the window, Enter and Ctrl-C at the terminal, and the time."""
+    loop = asyncio.get_running_loop()
+    interrupted, entered = asyncio.Event(), asyncio.Event()
+    # From now on, and only the first: Ctrl-C ends the recording, and not what was recorded. The next is as ever.
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on Windows, nor outside of the main thread
+        loop.add_signal_handler(signal.SIGINT, interrupted.set)
+
+    async def interrupt() -> None:
+        try:
+            await interrupted.wait()
+        finally:
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(signal.SIGINT)
+
+    async def enter() -> None:
+        loop.add_reader(sys.stdin.fileno(), entered.set)
+        try:
+            await entered.wait()
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+
+    ways = [page.wait_for_event("close", timeout=0), interrupt()]
+    ways += [asyncio.sleep(seconds)] if seconds > 0 else []
+    return [*ways, enter()] if sys.stdin.isatty() else ways
+
+
+# Files
+
+
+def _load_interface(file: str) -> NLWebInterface:
+    if Path(file).exists() or Path(file).suffix.lower() in files.SUFFIXES:
+        return files.load(file)
+    raise ValidationError(
+        f"{file!r} is neither a file here nor the address of a page. Give FILE.yaml, or https://host/path."
+    )
 
 
 def _require_free(out: Path | None, force: bool) -> None:
@@ -452,95 +414,81 @@ def _require_free(out: Path | None, force: bool) -> None:
     if not out.absolute().parent.is_dir():
         raise ValidationError(f"There is no folder {out.parent} to write {out.name} into. Make it first.")
     if out.exists() and not force:
-        raise Conflict(f"{out} is there already. Give another --out, or --force.")
+        raise Conflict(f"{out} exists already. Give another --out, or --force.")
 
 
-def _give(interface: NLWebInterface, out: Path | None, json: bool) -> None:
+def _deliver(interface: NLWebInterface, out: Path | None, json: bool) -> None:
+    """Write an interface that was made into its file, or print it; and say what to do next."""
     if out is not None:
         files.save(interface, out)
+        # An example to try: an action that only reads, else any but the login.
+        login = Login.of(interface)
+        others = [name for name in interface.actions if login is None or name != login.action]
+        reading = [
+            name for name in interface.actions if name in interface.info and interface.info[name].hints.read_only
+        ]
+        name = (reading or others)[0]
+        needed = "".join(f" --param {key}=…" for key in input_schema(interface, name).get("required", ()))
         _say(f"{out}: {', '.join(interface.actions)}.")
         _say(
-            f"Read it and mend what you know better. To try it: {_trial(interface, out)}. To offer it: agent3 add {out}"
+            f"Read it and correct what you know better. To try it: agent3 web run {out} {name}{needed}. "
+            f"To offer it: agent3 add {out}"
         )
     if wanted := sorted(variables_of(interface)):
         host = urlsplit(interface.base_url).netloc
-        entries = ",".join(f"{one}@{host}" for one in wanted)
+        entries = ",".join(f"{variable}@{host}" for variable in wanted)
         _say(f"It takes secrets from the environment: set {', '.join(wanted)}, and AGENT3_WEB_SECRETS={entries}")
     if json or out is None:
         sys.stdout.write(files.dump(interface, "json" if json else "yaml"))
 
 
-def _trial(interface: NLWebInterface, out: Path) -> str:
-    """A command that runs one of the actions, the first that needs least care."""
-    login = Login.of(interface)
-    calm = [name for name in interface.actions if name in interface.info and interface.info[name].hints.read_only]
-    name = next(iter(calm or [one for one in interface.actions if login is None or one != login.action]))
-    needed = input_schema(interface, name).get("required", ())
-    return f"agent3 web run {out} {name}{''.join(f' --param {one}=…' for one in needed)}"
+# Printing
 
 
-def _how_to_end(headless: bool, seconds: float) -> str:
-    """Only the ways that there are here."""
-    ways = [] if headless else ["close the window"]
-    ways += ["press Enter here"] if sys.stdin.isatty() else []
-    ways += [f"wait for {seconds:g} seconds"] if seconds > 0 else []
-    does = "Nobody can click: there is no window." if headless else "Do there what the action shall do."
-    return f"{does} To end: {', or '.join([*ways, 'press Ctrl-C'])}."
+def _list_actions(interface: NLWebInterface, json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for name in interface.actions:
+        schema, info = input_schema(interface, name), interface.info.get(name)
+        rows.append({"action": name, "description": info.description if info else "", "input": schema})
+    if json:
+        _print(_to_json({"actions": rows}))
+        return
+    for row in rows:
+        needed = row["input"].get("required", ())
+        names = [f"{key}=…" if key in needed else f"[{key}=…]" for key in row["input"].get("properties", {})]
+        _print(" ".join([row["action"], *names]))
+        if row["description"]:
+            _print(f"    {row['description']}")
 
 
-def _endings(page: Any, seconds: float) -> list[Any]:
-    """The ways in which a recording ends: the window, Enter and Ctrl-C at the terminal, and the time."""
-    ways: list[Any] = [page.wait_for_event("close", timeout=0), _interrupted()]
-    if seconds > 0:
-        ways.append(asyncio.sleep(seconds))
-    if sys.stdin.isatty():
-        ways.append(_enter())
-    return ways
+def _show_findings(file: Path, findings: list[Finding], wrong: int) -> None:
+    action = None
+    for finding in findings:
+        if finding.action != action:
+            _print(finding.action)
+        action = finding.action
+        step = finding.step.replace(f" of {action!r}", "")
+        _print(f"  {finding.state:<8}{step}{f': {finding.detail}' if finding.detail else ''}")
+    unseen = next((finding.action for finding in findings if finding.state == "unseen"), None)
+    if wrong:
+        _say(
+            f"{wrong} of {len(findings)} do not fit. Correct them in {file}; what a gateway healed by itself is shown "
+            "by: agent3 web heals list"
+        )
+    elif unseen is not None:
+        _say(
+            "All that could be seen fits. The rest lies behind a click; an action that only reads is run if you give "
+            f"its parameters: --param {unseen}.NAME=VALUE"
+        )
+    else:
+        _say("All of it fits.")
 
 
-def _interrupted() -> Awaitable[None]:
-    """Until the first Ctrl-C from now on: the end of a recording, and not of what was recorded. The next is as ever."""
-    pressed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on Windows, nor outside of the main thread
-        loop.add_signal_handler(signal.SIGINT, pressed.set)
+def _to_json(value: Any, indent: int | None = None) -> str:
+    def as_text(other: Any) -> str:
+        return base64.b64encode(other).decode() if isinstance(other, bytes) else str(other)
 
-    async def wait() -> None:
-        try:
-            await pressed.wait()
-        finally:
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(signal.SIGINT)
-
-    return wait()
-
-
-async def _enter() -> None:
-    pressed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin.fileno(), pressed.set)
-    try:
-        await pressed.wait()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-
-
-async def _first(*works: Any) -> None:
-    tasks = [asyncio.ensure_future(one) for one in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    return notation.dumps(value, default=_as_text, ensure_ascii=False, indent=indent)
-
-
-def _as_text(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return notation.dumps(value, default=as_text, ensure_ascii=False, indent=indent)
 
 
 def _say(text: str) -> None:
@@ -548,5 +496,5 @@ def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def _out(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")

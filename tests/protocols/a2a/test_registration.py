@@ -13,9 +13,9 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from agent3.errors import SetupError, TargetError, TargetRefused, Unavailable
+from agent3.gateway import renewal as renewing
 from agent3.gateway.gateway import Caller, CallRequest, status_of
 from agent3.model import LOCAL, Agent, Done, Outcome, value_of
-from agent3.gateway import renewal as renewing
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 from tests.support.a2a_peers import Peer, first, official

@@ -10,7 +10,7 @@ import pytest
 from agent3.definitions import ActionHints, ActionType, NLWebActionInfo, NLWebInterface
 from agent3.errors import CallTimeout
 from agent3.observe.metrics import METRICS
-from tests.support.acting import Stage, stage, step
+from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.requirement("RF-013-50")]
@@ -24,7 +24,7 @@ _OVER = 'class=over style="position:fixed;inset:0;background:#fff"'
 
 
 def page(text: str, *buttons: str, more: str = "") -> str:
-    made = "".join(f'<button onclick="press(this, this.innerText)">{one}</button>' for one in buttons)
+    made = "".join(f'<button onclick="press(this, this.innerText)">{caption}</button>' for caption in buttons)
     return f"{_HEAD}<div {_OVER}>{text} {made} {more}</div>"
 
 
@@ -66,11 +66,11 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage(PAGES) as made:
+    with stage(PAGES, timeouts=PATIENT) as made:
         yield made
 
 
-def went(play: Stage, path: str, consent: str, seconds: float = 3.0) -> tuple[bool, list[str]]:
+def went(play: Stage, path: str, consent: str, seconds: float = 30.0) -> tuple[bool, list[str]]:
     """Whether the button behind it was reached, and what was pressed on the way."""
     before: NLWebInterface = play.scene.interface
     play.scene.interface = before.model_copy(update={"consent": consent})
@@ -137,7 +137,7 @@ def test_in_an_action_with_consequences_only_a_known_maker_of_banners_is_trusted
     play.scene.interface = before.model_copy(update={"info": grave, "consent": "decline"})
     try:
         with nullcontext() if pressed else pytest.raises(CallTimeout):
-            play.act(step(A.NAVIGATE, value=path), step(A.CLICK, "#go", timeout=0.9))
+            play.act(step(A.NAVIGATE, value=path), step(A.CLICK, "#go", timeout=30.0 if pressed else 0.9))
     finally:
         play.scene.interface = before
     assert play.page.evaluate("chosen") == pressed
@@ -145,7 +145,7 @@ def test_in_an_action_with_consequences_only_a_known_maker_of_banners_is_trusted
 
 def pressed_so_far() -> float:
     samples = next(iter(METRICS.nlweb_banners.collect())).samples
-    return sum(one.value for one in samples if one.labels.get("consent") == "decline")
+    return sum(sample.value for sample in samples if sample.labels.get("consent") == "decline")
 
 
 def test_what_was_pressed_is_counted_and_told(play: Stage) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agent3.definitions import ExtractField
 from agent3.errors import MalformedResponse
-from agent3.protocols.nlweb.steps.extraction import amount, price, typed
+from agent3.protocols.nlweb.steps.extraction import parse_amount, parse_price, typed_row
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from agent3.protocols.nlweb.steps.extraction import amount, price, typed
     ],
 )
 def test_numbers_are_read_in_either_notation(text: str, value: float | None) -> None:
-    assert amount(text) == value
+    assert parse_amount(text) == value
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_numbers_are_read_in_either_notation(text: str, value: float | None) -> 
     ],
 )
 def test_prices_have_an_amount_and_a_currency(text: str, value: float, currency: str | None) -> None:
-    assert price(text) == {"amount": value, "currency": currency}
+    assert parse_price(text) == {"amount": value, "currency": currency}
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_prices_have_an_amount_and_a_currency(text: str, value: float, currency:
     ],
 )
 def test_raw_texts_become_values_of_their_type(field: ExtractField, raw: Any, value: Any) -> None:
-    assert typed({"it": raw}, {"it": field}) == {"it": value}
+    assert typed_row({"it": raw}, {"it": field}) == {"it": value}
 
 
 def test_a_required_field_that_is_not_there_is_named() -> None:
     with pytest.raises(MalformedResponse, match=r"no price for the required field 'cost' at '\.p'"):
-        typed({"cost": "ask us"}, {"cost": ExtractField(selector=".p", type="price", required=True)})
+        typed_row({"cost": "ask us"}, {"cost": ExtractField(selector=".p", type="price", required=True)})

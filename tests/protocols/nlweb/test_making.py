@@ -21,7 +21,7 @@ from agent3.protocols.nlweb.authoring.checking import check
 from agent3.protocols.nlweb.authoring.learning import learn
 from agent3.protocols.nlweb.authoring.recording import Recorder
 from agent3.protocols.nlweb.authoring.workbench import run_action
-from agent3.protocols.nlweb.steps.webmcp import plan, tools_of
+from agent3.protocols.nlweb.steps.webmcp import find_plan, list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 from tests.support.sites import Page, Site
 
@@ -147,7 +147,7 @@ def test_a_learnt_login_has_a_secret_and_consequences(learnt: NLWebInterface) ->
     assert info.hints.consequential
     assert info.input_schema is not None
     assert set(info.input_schema["properties"]) == {"your_name", "stay_signed_in"}
-    assert [one.value for one in learnt.actions["login"] if one.action_type is A.TYPE] == [
+    assert [step.value for step in learnt.actions["login"] if step.action_type is A.TYPE] == [
         "{your_name}",
         "{secret:password}",
     ]
@@ -160,7 +160,7 @@ def test_tables_and_repeated_cards_are_learnt_with_their_fields(browser: NLWebEx
         {"tea": "Sencha", "price_now": "€ 4"},
     ]
     cards = run(browser, learnt, "list_card")
-    assert [one["name"] for one in cards] == ["Assam", "Sencha", "Oolong"]
+    assert [card["name"] for card in cards] == ["Assam", "Sencha", "Oolong"]
     assert cards[0]["price"]["amount"] == 3.5
     assert cards[2]["url"].endswith("/tea/3")
 
@@ -194,7 +194,7 @@ def test_a_page_without_anything_is_told_so(browser: NLWebExecutor) -> None:
 
 
 def test_the_tools_of_a_page_are_seen_with_their_hints(browser: NLWebExecutor) -> None:
-    tools = {one.name: one for one in on(browser, "/tools", lambda session: tools_of(session.page))}
+    tools = {tool.name: tool for tool in on(browser, "/tools", lambda session: list_tools(session.page))}
     assert set(tools) == {"addNumbers", "buy", "broken", "find"}
     assert (tools["addNumbers"].read_only, tools["buy"].consequential) == (True, True)
 
@@ -223,7 +223,7 @@ def test_a_tool_of_the_same_name_is_used_before_selectors(browser: NLWebExecutor
     ]
     written = interface(site, *steps)
     assert run(browser, written, "add_numbers", a=1, b=2) == {"sum": 3}
-    assert [(one.how, one.rows) for one in browser.sources] == [("webmcp", 1)]
+    assert [(source.how, source.rows) for source in browser.sources] == [("webmcp", 1)]
     without = written.model_copy(update={"metadata": {"webmcp": False}})
     with pytest.raises(TargetError, match="#gone"):
         run(browser, without, "add_numbers", a=1, b=2)
@@ -236,9 +236,9 @@ def test_a_tool_never_takes_the_place_of_what_only_the_steps_describe(site: Site
     click = NLWebAction(action_type=A.CLICK, selector="#add")
     read = NLWebAction(action_type=A.EXTRACT, selector="h1")
     steps = interface(site, click, read).actions["add_numbers"]
-    assert plan(interface(site, click, read), "add_numbers", steps) is None
+    assert find_plan(interface(site, click, read), "add_numbers", steps) is None
     promised = interface(site, click, read, output_schema={"type": "object"})
-    assert plan(promised, "add_numbers", steps) is not None
+    assert find_plan(promised, "add_numbers", steps) is not None
 
 
 def test_a_consequential_tool_is_not_called_unless_the_interface_says_so(browser: NLWebExecutor, site: Site) -> None:
@@ -284,7 +284,7 @@ def test_what_a_person_does_becomes_an_action_that_does_it_again(browser: NLWebE
         await page.wait_for_url("**/enter")
 
     made = recorded(browser, deeds)
-    kinds = [one.action_type for one in made.actions["sign_in"]]
+    kinds = [step.action_type for step in made.actions["sign_in"]]
     assert kinds == [A.NAVIGATE, A.TYPE, A.TYPE, A.CHECK, A.CLICK, A.WAIT, A.EXTRACT]
     assert "sesame" not in files.dump(made)
     properties = (made.info["sign_in"].input_schema or {})["properties"]
@@ -295,8 +295,8 @@ def test_what_a_person_does_becomes_an_action_that_does_it_again(browser: NLWebE
         update={
             "actions": {
                 "sign_in": [
-                    one.model_copy(update={"value": "x"}) if one.value == "{secret:password}" else one
-                    for one in made.actions["sign_in"]
+                    step.model_copy(update={"value": "x"}) if step.value == "{secret:password}" else step
+                    for step in made.actions["sign_in"]
                 ]
             }
         }
@@ -311,7 +311,7 @@ def test_enter_in_a_field_is_recorded_once(browser: NLWebExecutor) -> None:
         await page.wait_for_url("**/found?**")
 
     made = recorded(browser, deeds)
-    kinds = [one.action_type for one in made.actions["sign_in"]]
+    kinds = [step.action_type for step in made.actions["sign_in"]]
     assert kinds == [A.NAVIGATE, A.TYPE, A.PRESS, A.WAIT, A.EXTRACT]
     assert not made.info["sign_in"].hints.consequential
     assert run(browser, made, "sign_in", what_you_look_for="chai")["heading"] == "Found chai"
@@ -337,7 +337,7 @@ def test_what_needs_a_parameter_that_nobody_gave_is_unseen_and_not_wrong(browser
     made = interface(site, *steps)
     (name,) = made.actions
     findings = on(browser, "", lambda session: check(session, made))
-    assert [one.state for one in findings] == ["ok", "unseen", "unseen"]
+    assert [finding.state for finding in findings] == ["ok", "unseen", "unseen"]
     assert findings[1].detail == f"its address needs --param {name}.page=VALUE"
     given = {name: {"page": "empty"}}
     assert on(browser, "", lambda session: check(session, made, given))[1].state == "ok"
@@ -357,7 +357,7 @@ def test_a_check_names_the_step_whose_element_is_gone(
     info = {"read_prices": learnt.info["read_prices"]}
     both = learnt.model_copy(update={"actions": actions, "info": info})
     findings = on(browser, "", lambda session: check(session, both))
-    assert [(one.action, one.state) for one in findings] == [
+    assert [(finding.action, finding.state) for finding in findings] == [
         ("stale", "ok"),
         ("stale", "missing"),
         ("stale", "ok"),

@@ -8,7 +8,8 @@ import pytest
 
 from agent3.calls.outcomes import NOTICES
 from agent3.calls.responses import response
-from agent3.cli.main import Where, _answered
+from agent3.cli.main import _answered
+from agent3.cli.options import Where
 from agent3.definitions import ActionType, NLWebInterface
 from agent3.model import Done, Part
 from agent3.protocols.nlweb.visit.visits import Visits

@@ -6,7 +6,15 @@ import pytest
 
 from agent3.definitions import ActionType, ExtractField, NLWebAction
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.steps.parameters import check, given_in, inject, look_up, prove, templates, used
+from agent3.protocols.nlweb.steps.parameters import (
+    check,
+    inject,
+    look_up,
+    match_template,
+    parameter_names,
+    prove,
+    selector_templates,
+)
 
 
 def typing(value: str) -> NLWebAction:
@@ -57,7 +65,7 @@ def test_what_cannot_be_typed_is_refused(given: object) -> None:
 
 @pytest.mark.parametrize("text", ["{", "}", "{ a }", "{}", "{a b}", "a}"])
 def test_a_lone_brace_is_explained(text: str) -> None:
-    with pytest.raises(ValidationError, match="lone"):
+    with pytest.raises(ValidationError, match="a single"):
         inject(typing(text), {"a": "x"})
 
 
@@ -80,7 +88,7 @@ def test_every_field_is_filled_but_the_description() -> None:
         "plain": '[x="v"]',
         "rich": ExtractField(selector='[y="v"]', attribute="data-v", fields={"deep": '[z="v"]'}),
     }
-    assert used([action]) == {"a"}
+    assert parameter_names([action]) == {"a"}
 
 
 @pytest.mark.requirement("RF-013-43")
@@ -140,7 +148,7 @@ def test_parts_of_a_value_are_named_with_dots() -> None:
 def test_a_secret_comes_from_whoever_keeps_it_and_is_no_parameter() -> None:
     step = typing("{secret:pass}")
     assert inject(step, {}, secrets=lambda name: f"<{name}>").value == "<pass>"
-    assert used([step]) == set()
+    assert parameter_names([step]) == set()
     with pytest.raises(ValidationError, match="needs the secret 'pass'"):
         inject(step, {"secret:pass": "given by a caller"})
 
@@ -160,7 +168,7 @@ def test_every_field_of_every_step_is_judged_over_the_whole_sequence() -> None:
         ],
     )
     steps = [of(action_type="extract", selector="li", save_as="rows"), loop]
-    assert used(steps) == {"where", "b", "c", "d", "e", "f", "g", "h"}
+    assert parameter_names(steps) == {"where", "b", "c", "d", "e", "f", "g", "h"}
     given = dict.fromkeys("bcdefgh", "x") | {"where": "x"}
     prove(steps, given, "act")
     for name in ("where", "b", "c", "d", "e", "f", "h"):
@@ -172,7 +180,7 @@ def test_placeholders_are_judged_without_parameters() -> None:
     check([typing("{a}"), clicking('[x="{b}"]')], "act")
     with pytest.raises(ValidationError, match=r"the step 1\.1 of 'act' .*outside a quoted string"):
         check([of(action_type="repeat", steps=[clicking("#x-{b}")])], "act")
-    with pytest.raises(ValidationError, match="lone"):
+    with pytest.raises(ValidationError, match="a single"):
         check([typing("{")], "act")
 
 
@@ -180,9 +188,9 @@ def test_placeholders_are_judged_without_parameters() -> None:
 def test_what_was_put_into_a_selector_can_be_told_from_what_its_author_wrote(value: str) -> None:
     written = 'tr:has-text("{product}") button[title="{{{kind.name}}}"]'
     filled = inject(clicking(written), {"product": value, "kind": {"name": value}}).selector or ""
-    assert given_in(written, filled) == (("{product}", value), ("{kind.name}", value))
-    assert given_in(written, "tr button") is None
-    assert given_in("tr button", "tr button") is None
+    assert match_template(written, filled) == (("{product}", value), ("{kind.name}", value))
+    assert match_template(written, "tr button") is None
+    assert match_template("tr button", "tr button") is None
 
 
 def test_the_selectors_of_all_steps_are_known_as_they_were_written() -> None:
@@ -190,4 +198,4 @@ def test_the_selectors_of_all_steps_are_known_as_they_were_written() -> None:
         {"action_type": "if", "when": {"visible": '[id="{a}"]'}, "steps": [clicking('[id="{b}"]')]}
     )
     steps = [typing("{never}"), inner, clicking("#plain").model_copy(update={"wait_for": '[id="{c}"]'})]
-    assert templates(steps) == {"#x", '[id="{a}"]', '[id="{b}"]', "#plain", '[id="{c}"]'}
+    assert selector_templates(steps) == {"#x", '[id="{a}"]', '[id="{b}"]', "#plain", '[id="{c}"]'}

@@ -10,7 +10,7 @@ import pytest
 
 from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import CallTimeout, Conflict, SecurityError, TargetError, ValidationError
-from tests.support.acting import Stage, stage, step
+from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Page
 
 A = ActionType
@@ -96,7 +96,7 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage(PAGES) as made:
+    with stage(PAGES, timeouts=PATIENT) as made:
         yield made
 
 
@@ -129,7 +129,7 @@ def test_a_workflow_goes_over_the_pages_of_what_it_found(play: Stage) -> None:
             ],
         ),
     )
-    assert [one["name"] for one in found[0]] == ["Lamp", "Chair", "Table"]
+    assert [row["name"] for row in found[0]] == ["Lamp", "Chair", "Table"]
     assert found[1] == [
         {"name": "Lamp", "price": {"amount": 20.0, "currency": "EUR"}},
         {"gone": "Chair"},
@@ -191,7 +191,7 @@ def test_what_a_page_says_stays_data(play: Stage) -> None:
     with pytest.raises(CallTimeout):
         play.act(*read, step(A.CLICK, '[data-x="{said.2}"]', timeout=0.1))
     assert play.page.title() == "Hostile"
-    with pytest.raises(ValidationError, match="which is no list"):
+    with pytest.raises(ValidationError, match="which is not a list"):
         play.act(step(A.NAVIGATE, value="/count"), step(A.REPEAT, over="x", steps=[step(A.BACK)]), x="abc")
 
 
@@ -219,7 +219,7 @@ def test_what_is_required_is_found_before_anything_is_sent(play: Stage) -> None:
         ValidationError, match=r"not sent, because it is not complete\. Your name\*: .*E-mail:: "
     ) as caught:
         play.act(*order(mail="not an address"))
-    assert [(one["path"], one["required"]) for one in caught.value.errors] == [("/name", True), ("/mail", True)]
+    assert [(error["path"], error["required"]) for error in caught.value.errors] == [("/name", True), ("/mail", True)]
     assert len(play.sent("/ordered")) == before
     for field, words in ({"nane": "x"}, "no field 'nane'"), ({"size": "huge"}, "no choice 'huge'"):
         with pytest.raises(TargetError, match=words):
@@ -240,7 +240,7 @@ def test_the_messages_of_the_site_are_read_back(play: Stage) -> None:
 @pytest.mark.requirement("RF-013-56")
 def test_a_form_without_an_answer_is_not_sent_again(play: Stage) -> None:
     with pytest.raises(CallTimeout, match="The form was sent, but the website has not answered"):
-        play.act(step(A.NAVIGATE, value="/silent"), step(A.SUBMIT, "#f", timeout=0.5))
+        play.act(step(A.NAVIGATE, value="/silent"), step(A.SUBMIT, "#f", timeout=2.0))
     released.set()
     assert len(play.sent("/never")) == 1
 

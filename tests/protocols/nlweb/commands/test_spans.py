@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent3.protocols.nlweb.commands.spans import spans
+from agent3.protocols.nlweb.commands.spans import find_spans
 
 NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
 
@@ -40,12 +40,12 @@ NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
     ],
 )
 def test_a_span_has_its_value(text: str, kind: str, value: Any) -> None:
-    assert [(one.kind, one.value) for one in spans(text, NOW) if one.unit != "article"] == [(kind, value)]
+    assert [(span.kind, span.value) for span in find_spans(text, NOW) if span.unit != "article"] == [(kind, value)]
 
 
 def test_a_verb_is_no_month_and_guests_are_no_day() -> None:
-    found = spans("I may book a table for 2 tomorrow at 7pm", NOW)
-    assert [(one.kind, one.value) for one in found] == [
+    found = find_spans("I may book a table for 2 tomorrow at 7pm", NOW)
+    assert [(span.kind, span.value) for span in found] == [
         ("number", 2),
         ("date", date(2026, 11, 17)),
         ("time", time(19)),
@@ -53,5 +53,5 @@ def test_a_verb_is_no_month_and_guests_are_no_day() -> None:
 
 
 def test_the_end_of_a_short_month_is_kept() -> None:
-    (found,) = spans("in a month", datetime(2027, 1, 31))
+    (found,) = find_spans("in a month", datetime(2027, 1, 31))
     assert found.value == date(2027, 2, 28)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.cli.web_heals import Heals
 from agent3.errors import CallTimeout
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.authoring.files import load
 from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing.review import Heals
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from agent3.testing import Website
 
@@ -46,8 +46,8 @@ class Demo:
         for asked in range(10):
             try:
                 self.act(name, **parameters)
-            except CallTimeout as wrong:
-                names = [one["id"] for one in wrong.data["heals"]]
+            except CallTimeout as error:
+                names = [heal["id"] for heal in error.data["heals"]]
                 bridge.run(Heals(self.healer.book).accept(names, "ann"))
             else:
                 return asked
@@ -64,7 +64,7 @@ def demo(name: str) -> Iterator[Demo]:
     with Website(folder / "site") as site:
         interface = load(folder / f"{name}.yaml").model_copy(update={"base_url": f"{site.url}/"})
         healer = Healer(interface, MemoryBook(), policy=Policy(grace=150))
-        timeouts = Timeouts(step=5.0, extraction=0.3)
+        timeouts = Timeouts(step=5.0, extraction=1.0)
         with NLWebExecutor(interface, tools=Tools(finder=healer), timeouts=timeouts) as executor:
             yield Demo(executor, healer, site, folder)
 
@@ -77,10 +77,10 @@ def test_the_shop_goes_on_after_its_relaunch() -> None:
         shop.act("place_order", **ORDER)
         shop.relaunch()
         after = shop.act("search_products", query="mug")
-        assert [(one["name"], one["price"]) for one in after] == [(one["name"], one["price"]) for one in before]
+        assert [(row["name"], row["price"]) for row in after] == [(row["name"], row["price"]) for row in before]
         shop.act("add_to_cart", product="Blue mug", quantity=2)
         assert shop.executor.page.evaluate("pressed") == ["Add to basket"]
-        assert len(shop.healer.used) == 5
+        assert len(shop.healer.uses) == 5
         shop.act("open_cart")
         assert "Total: €25.00" in shop.text
         assert shop.act_with_a_person("place_order", **ORDER) > 0
@@ -94,7 +94,7 @@ def test_a_product_that_is_sold_out_is_not_bought_by_another_button() -> None:
         steps = shop.executor.interface.actions["add_to_cart"]
         shop.executor.interface.actions["add_to_cart"] = [
             steps[0].model_copy(update={"value": "/item.html?id=honey-spoon"}),
-            steps[5].model_copy(update={"timeout": 0.8}),
+            steps[5].model_copy(update={"timeout": 2.0}),
         ]
         with pytest.raises(CallTimeout, match="no other element was taken"):
             shop.act("add_to_cart", product="Honey spoon")

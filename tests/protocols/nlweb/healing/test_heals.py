@@ -8,36 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from agent3.protocols.nlweb.healing import Book, Heal, Known, MemoryBook, Policy, StoredBook, Where
-from agent3.protocols.nlweb.healing import records as life
-from agent3.protocols.nlweb.healing.fingerprints import Print
+from agent3.protocols.nlweb.healing import (
+    Book,
+    ElementKey,
+    ElementRecord,
+    Heal,
+    MemoryBook,
+    Policy,
+    StoredBook,
+    records,
+)
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from tests.support.postgres import new_database_url
 from tests.support.storage import using
 
-WHERE = Where("shop", "buy", "#go")
-OLD = Print(role="button", tag="button", name="Go")
-NEW = Print(role="button", tag="div", name="Go on")
+WHERE = ElementKey("shop", "buy", "#go")
+OLD = Fingerprint(role="button", tag="button", name="Go")
+NEW = Fingerprint(role="button", tag="div", name="Go on")
 POLICY = Policy(promote_after=3, revert_after=2)
-KNOWN = Known(WHERE, OLD)
+KNOWN = ElementRecord(WHERE, OLD)
 
 
 def heal(selector: str = "#new") -> Heal:
-    return Heal(id=life.name_of(WHERE, selector), selector=selector, print=NEW, before=OLD, score=0.9, margin=0.5)
+    return Heal(id=records.heal_id(WHERE, selector), selector=selector, print=NEW, before=OLD, score=0.9, margin=0.5)
 
 
-def after(*changes: life.Change, known: Known = KNOWN) -> Known:
+def after(*changes: records.Change, known: ElementRecord = KNOWN) -> ElementRecord:
     for change in changes:
         known = change(known)
     return known
 
 
-PROPOSED = life.proposed(heal(), 1.0)
-WON = life.won(heal().id, 2.0, POLICY)
-LOST = life.lost(heal().id, 3.0, POLICY)
+PROPOSED = records.propose(heal(), 1.0)
+WON = records.credit(heal().id, 2.0, POLICY)
+LOST = records.debit(heal().id, 3.0, POLICY)
 
 
-def state(known: Known) -> str:
-    found = known.heal(heal().id)
+def state(known: ElementRecord) -> str:
+    found = known.find_heal(heal().id)
     assert found is not None
     return found.state
 
@@ -47,7 +55,7 @@ def test_a_heal_is_promoted_only_after_repeated_success() -> None:
     assert (state(known), known.print, known.promoted) == ("proposed", OLD, None)
     known = after(WON, known=known)
     assert (state(known), known.print) == ("promoted", NEW)
-    assert [one.what for one in known.heals[0].notes] == ["proposed", "promoted"]
+    assert [note.what for note in known.heals[0].notes] == ["proposed", "promoted"]
 
 
 def test_a_failure_between_starts_the_count_anew_and_two_take_the_heal_back() -> None:
@@ -56,15 +64,15 @@ def test_a_failure_between_starts_the_count_anew_and_two_take_the_heal_back() ->
 
 
 def test_what_was_taken_back_means_again_what_it_meant_and_is_not_proposed_again() -> None:
-    known = after(PROPOSED, life.accepted(heal().id, 2.0, "ann"), life.reverted(heal().id, 3.0, "bob"), PROPOSED, WON)
+    known = after(PROPOSED, records.accept(heal().id, 2.0, "ann"), records.revert(heal().id, 3.0, "bob"), PROPOSED, WON)
     assert (state(known), known.print, len(known.heals)) == ("reverted", OLD, 1)
-    assert [(one.what, one.by) for one in known.heals[0].notes] == [
+    assert [(note.what, note.by) for note in known.heals[0].notes] == [
         ("proposed", "agent3"), ("accepted", "ann"), ("reverted", "bob"),
     ]  # fmt: skip
 
 
 def test_only_what_a_person_accepted_counts_as_confirmed() -> None:
-    accepted = after(PROPOSED, life.accepted(heal().id, 2.0, "ann")).heals[0]
+    accepted = after(PROPOSED, records.accept(heal().id, 2.0, "ann")).heals[0]
     promoted = after(PROPOSED, WON, WON, WON).heals[0]
     assert (accepted.by_a_person, promoted.by_a_person) == (True, False)
 
@@ -72,7 +80,10 @@ def test_only_what_a_person_accepted_counts_as_confirmed() -> None:
 def test_one_heal_at_a_time_stands_in_for_a_selector() -> None:
     other = heal("#other")
     known = after(
-        PROPOSED, life.proposed(other, 1.0), life.accepted(other.id, 2.0, "ann"), life.accepted(heal().id, 3.0, "ann")
+        PROPOSED,
+        records.propose(other, 1.0),
+        records.accept(other.id, 2.0, "ann"),
+        records.accept(heal().id, 3.0, "ann"),
     )
     assert known.promoted is not None
     assert known.promoted.id == heal().id
@@ -80,8 +91,8 @@ def test_one_heal_at_a_time_stands_in_for_a_selector() -> None:
 
 
 def test_what_was_reverted_stays_known_among_many_proposals() -> None:
-    first = after(PROPOSED, life.reverted(heal().id, 2.0, "ann"))
-    known = after(*(life.proposed(heal(f"#n{number}"), 3.0) for number in range(20)), known=first)
+    first = after(PROPOSED, records.revert(heal().id, 2.0, "ann"))
+    known = after(*(records.propose(heal(f"#n{number}"), 3.0) for number in range(20)), known=first)
     assert len(known.heals) == 8
     assert state(known) == "reverted"
 
@@ -112,15 +123,15 @@ def test_a_book_gives_back_what_was_written_and_nothing_is_lost_between_two_writ
     telling: Callable[[Story], None],
 ) -> None:
     async def story(book: Book) -> None:
-        assert await book.get(WHERE) == Known(WHERE)
-        await book.change(WHERE, life.learnt(OLD))
-        await asyncio.gather(*(book.change(WHERE, life.proposed(heal(f"#n{one}"), 1.0)) for one in range(5)))
-        other = Where("air", "fly", "#go", "iframe#pay")
-        await book.change(other, life.learnt(NEW))
+        assert await book.get(WHERE) == ElementRecord(WHERE)
+        await book.change(WHERE, records.remember(OLD))
+        await asyncio.gather(*(book.change(WHERE, records.propose(heal(f"#n{number}"), 1.0)) for number in range(5)))
+        other = ElementKey("air", "fly", "#go", "iframe#pay")
+        await book.change(other, records.remember(NEW))
         found = await book.get(WHERE)
         assert found.print == OLD
-        assert {one.selector for one in found.heals} == {f"#n{one}" for one in range(5)}
-        assert [one.where for one in await book.all()] == [other, WHERE]
+        assert {heal.selector for heal in found.heals} == {f"#n{number}" for number in range(5)}
+        assert [record.where for record in await book.all()] == [other, WHERE]
         assert await book.all("shop") == [found]
 
     telling(story)
@@ -129,11 +140,11 @@ def test_a_book_gives_back_what_was_written_and_nothing_is_lost_between_two_writ
 def test_a_book_forgets_what_was_not_touched_longest(
     monkeypatch: pytest.MonkeyPatch, telling: Callable[[Story], None]
 ) -> None:
-    monkeypatch.setattr("agent3.protocols.nlweb.healing.stores._MOST", 3)
+    monkeypatch.setattr("agent3.protocols.nlweb.healing.stores._MOST_ELEMENTS", 3)
 
     async def story(book: Book) -> None:
         for number in range(5):
-            await book.change(Where("shop", "buy", f"#{number}"), life.learnt(OLD))
-        assert [one.where.selector for one in await book.all()] == ["#2", "#3", "#4"]
+            await book.change(ElementKey("shop", "buy", f"#{number}"), records.remember(OLD))
+        assert [record.where.selector for record in await book.all()] == ["#2", "#3", "#4"]
 
     telling(story)

@@ -12,8 +12,8 @@ from agent3.definitions import ActionType
 from agent3.env import Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import Healer, Known, MemoryBook, Policy, Where
-from tests.support.acting import Stage, stage, step
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
+from tests.support.acting import PATIENT, Stage, stage, step
 
 A = ActionType
 pytestmark = [pytest.mark.browser, pytest.mark.requirement("RF-013-54")]
@@ -28,12 +28,12 @@ ANEW = """<!doctype html><title>Plants</title><section class="hero"><div class="
 HALF = """<!doctype html><title>Plants</title><header class="top"><nav id="menu"><a href="/">Home</a></nav></header>
 <section class="hero"></section><footer></footer>"""
 FIELDS = {"name": "b", "price": "i"}
-READ = [step(A.NAVIGATE, value="/"), step(A.EXTRACT, ".card", extract_schema=FIELDS, timeout=0.2)]
+READ = [step(A.NAVIGATE, value="/"), step(A.EXTRACT, ".card", extract_schema=FIELDS, timeout=0.4)]
 
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage({"/": ROWS}) as made:
+    with stage({"/": ROWS}, timeouts=PATIENT) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def test_no_rows_on_a_page_that_changed_much_are_given_with_a_warning(play: Stag
 
 
 def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, book: MemoryBook) -> None:
-    steps = [READ[0], step(A.EXTRACT, extract_schema={"name": ".card b"}, timeout=0.2)]
+    steps = [READ[0], step(A.EXTRACT, extract_schema={"name": ".card b"}, timeout=0.4)]
     assert play.act(*steps) == {"name": "Plant 12"}
     play.site.pages["/"] = NONE
     assert play.act(*steps) == {"name": None}
@@ -91,7 +91,7 @@ def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage,
             return now[0]
 
     play.scene.finder = Healer(play.executor.interface, book, metrics=Metrics(), env=Clock())
-    where = Where("test", "act", ".card")
+    where = ElementKey("test", "act", ".card")
     seen = []
     for after in (0.0, 10.0, 4_000.0):
         now[0] = 1_000.0 + after
@@ -104,7 +104,7 @@ def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage,
 
 def test_a_book_that_fails_stops_no_extraction(play: Stage, book: MemoryBook) -> None:
     class Full(MemoryBook):
-        async def change(self, where: Where, change: Any) -> Known:
+        async def change(self, where: ElementKey, change: Any) -> ElementRecord:
             raise StorageError("full")
 
     play.scene.finder = Healer(play.executor.interface, Full(), metrics=Metrics())

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from agent3.protocols.nlweb.healing.fingerprints import Print, digests, of_page
-from agent3.protocols.nlweb.healing.scoring import judge, name_likeness, score
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, digest_words, parse_fingerprint
+from agent3.protocols.nlweb.healing.scoring import judge, name_similarity, score
 
-AROUND = digests("Blue mug stoneware three hundred millilitres")
-BUTTON = Print(
+AROUND = digest_words("Blue mug stoneware three hundred millilitres")
+BUTTON = Fingerprint(
     role="button", tag="button", name="Add to cart", id="add", classes=("btn", "primary"), near=AROUND,
-    heading=digests("Blue mug"), fields=("count",), path=("button", "form", "main"), landmark="form",
+    heading=digest_words("Blue mug"), fields=("count",), path=("button", "form", "main"), landmark="form",
 )  # fmt: skip
 
 
-def like(**changes: Any) -> Print:
+def like(**changes: Any) -> Fingerprint:
     """The button after a redesign: another id, other classes, other wrappers, and these changes."""
     looks = {"id": "c8f1", "classes": ("c-btn",), "path": ("button", "span", "div", "form")}
-    return Print(**{**{key: getattr(BUTTON, key) for key in Print.__struct_fields__}, **looks, **changes})
+    return Fingerprint(**{**{key: getattr(BUTTON, key) for key in Fingerprint.__struct_fields__}, **looks, **changes})
 
 
 def test_a_redesigned_element_is_recognised_among_others() -> None:
@@ -32,7 +32,7 @@ def test_a_redesigned_element_is_recognised_among_others() -> None:
 
 @pytest.mark.parametrize("name", ["Add to basket", "Add to bag", "Add to your cart"])
 def test_a_name_that_says_the_same_in_other_words_is_the_same(name: str) -> None:
-    assert name_likeness("Add to cart", name) == 1.0
+    assert name_similarity("Add to cart", name) == 1.0
     assert judge(BUTTON, [like(name=name)]).chosen is not None
 
 
@@ -58,7 +58,9 @@ def test_an_element_of_another_role_is_never_taken() -> None:
 
 
 def test_the_same_name_among_other_things_is_not_taken() -> None:
-    stranger = like(near=digests("Our letter once a month"), heading=digests("Newsletter"), fields=("letter",))
+    stranger = like(
+        near=digest_words("Our letter once a month"), heading=digest_words("Newsletter"), fields=("letter",)
+    )
     assert judge(BUTTON, [stranger], threshold=0.0).reason == "it stands among other things"
 
 
@@ -67,24 +69,26 @@ def test_of_two_that_are_alike_none_is_taken() -> None:
 
 
 def test_another_number_is_another_thing() -> None:
-    known = Print(role="link", tag="a", name="Open 2041", near=AROUND)
-    assert judge(known, [Print(role="link", tag="a", name="Open 2042", near=AROUND)]).chosen is None
-    assert name_likeness("Open 2041", "Open 2042") == 0.0
+    known = Fingerprint(role="link", tag="a", name="Open 2041", near=AROUND)
+    assert judge(known, [Fingerprint(role="link", tag="a", name="Open 2042", near=AROUND)]).chosen is None
+    assert name_similarity("Open 2041", "Open 2042") == 0.0
 
 
 def test_from_and_to_are_never_taken_for_each_other() -> None:
-    known = Print(
+    known = Fingerprint(
         role="textbox", tag="input", name="From", id="a", placeholder="Airport", near=AROUND, fields=("a", "b")
     )
-    other = Print(role="textbox", tag="input", name="To", id="a", placeholder="Airport", near=AROUND, fields=("a", "b"))
+    other = Fingerprint(
+        role="textbox", tag="input", name="To", id="a", placeholder="Airport", near=AROUND, fields=("a", "b")
+    )
     assert judge(known, [other], threshold=0.0).reason == "it says the opposite"
 
 
 def test_a_mark_of_the_site_outweighs_another_name_only_with_its_surroundings() -> None:
-    known = Print(role="textbox", tag="input", name="Cabin", field="cabin", near=AROUND)
-    same_place = Print(role="textbox", tag="input", name="Class of travel", field="cabin", near=AROUND)
-    elsewhere = Print(
-        role="textbox", tag="input", name="Class of travel", field="cabin", near=digests("quite other words")
+    known = Fingerprint(role="textbox", tag="input", name="Cabin", field="cabin", near=AROUND)
+    same_place = Fingerprint(role="textbox", tag="input", name="Class of travel", field="cabin", near=AROUND)
+    elsewhere = Fingerprint(
+        role="textbox", tag="input", name="Class of travel", field="cabin", near=digest_words("quite other words")
     )
     assert judge(known, [same_place], threshold=0.0).chosen is not None
     assert judge(known, [elsewhere], threshold=0.0).chosen is None
@@ -103,6 +107,6 @@ def test_words_around_an_element_are_kept_as_digests_only() -> None:
         "heading": "",
         "box": [0, 0, 0, 0],
     }
-    made = of_page(seen)
+    made = parse_fingerprint(seen)
     assert "ada" not in repr(made).lower()
-    assert set(made.near) == set(digests("lovelace hello ada"))
+    assert set(made.near) == set(digest_words("lovelace hello ada"))

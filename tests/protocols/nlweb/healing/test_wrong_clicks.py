@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 
 from agent3 import bridge
-from agent3.cli.web_heals import Heals
 from agent3.definitions import ActionType
 from agent3.errors import ElementMissing
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
-from tests.support.acting import Stage, stage, step
+from agent3.protocols.nlweb.healing.review import Heals
+from tests.support.acting import PATIENT, Stage, stage, step
 
 A = ActionType
 pytestmark = [pytest.mark.browser, pytest.mark.requirement("RF-013-54")]
 
+OPEN = (step(A.NAVIGATE, value="/"), step(A.WAIT, value="load"))
+"""Only of a page that has come in wholly can it be said that an element is not there."""
+QUICK = 0.8
+"""Seconds for a click that is refused; one that is done has all the time it needs."""
 SAYS = "document.title=this.dataset.what"
 
 
@@ -27,7 +31,7 @@ def button(what: str, says: str, more: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Stage]:
-    with stage({"/": ""}) as made:
+    with stage({"/": ""}, timeouts=PATIENT) as made:
         yield made
 
 
@@ -44,16 +48,16 @@ class Shop:
         self.healer = Healer(interface, self.book, policy=Policy(grace=60), metrics=Metrics())
         play.scene.finder = self.healer
 
-    def click(self, html: str, selector: str, /, **parameters: Any) -> str:
+    def click(self, html: str, selector: str, /, seconds: float = 30.0, **parameters: Any) -> str:
         """What was clicked on that page."""
         self._play.site.pages["/"] = f"<!doctype html><title>nothing</title><main>{html}</main>"
-        self._play.act(step(A.NAVIGATE, value="/"), step(A.CLICK, selector, timeout=0.6), **parameters)
+        self._play.act(*OPEN, step(A.CLICK, selector, timeout=seconds), **parameters)
         return str(self._play.page.title())
 
     def refuses(self, html: str, selector: str, /, **parameters: Any) -> ElementMissing:
         """The error of a click that was not done."""
         with pytest.raises(ElementMissing) as caught:
-            self.click(html, selector, **parameters)
+            self.click(html, selector, QUICK, **parameters)
         assert self._play.page.title() == "nothing"
         return caught.value
 
@@ -72,12 +76,14 @@ def bank(play: Stage) -> Shop:
 
 
 def table(*names: str) -> str:
-    rows = "".join(f"<tr><td>{one}</td><td>9.00 EUR</td><td>{button(one, 'Add to cart')}</td></tr>" for one in names)
+    rows = "".join(f"<tr><td>{name}</td><td>9.00 EUR</td><td>{button(name, 'Add to cart')}</td></tr>" for name in names)
     return f"<h2>Our teas</h2><table>{rows}</table>"
 
 
 def cards(*names: str) -> str:
-    made = "".join(f"<div class=tile><h3>{one}</h3><p>In stock</p>{button(one, 'Add to cart')}</div>" for one in names)
+    made = "".join(
+        f"<div class=tile><h3>{name}</h3><p>In stock</p>{button(name, 'Add to cart')}</div>" for name in names
+    )
     return f"<h2>Our teas</h2><p>You looked for <b>Alpha tea</b></p><div>{made}</div>"
 
 
@@ -89,15 +95,15 @@ ROW = 'tr:has-text("{product}") button'
 def test_a_row_that_is_gone_is_not_bought_by_another_row(shop: Shop, drawn: Any, left: list[str]) -> None:
     selector = 'tr:has(td:text-is("{product}")) button'
     assert shop.click(table("Alpha tea", "Beta tea"), selector, product="Alpha tea") == "Alpha tea"
-    wrong = shop.refuses(drawn(*left), selector, product="Alpha tea")
-    assert "stands beside what was asked for" in str(wrong) or "no other" in str(wrong)
+    refusal = shop.refuses(drawn(*left), selector, product="Alpha tea")
+    assert "stands beside what was asked for" in str(refusal) or "no other" in str(refusal)
 
 
 def test_the_row_that_was_asked_for_is_found_in_its_new_shape_also_another_one_than_before(shop: Shop) -> None:
     assert shop.click(table("Alpha tea", "Beta tea"), ROW, product="Alpha tea") == "Alpha tea"
     assert shop.click(cards("Gamma tea", "Beta tea"), ROW, product="Beta tea") == "Beta tea"
     assert shop.click(cards("Gamma tea", "Beta tea"), ROW, product="Gamma tea") == "Gamma tea"
-    assert [one.selector for one in shop.healer.used] == ['role=button[name="Add to cart"] beside {product}']
+    assert [use.heal.selector for use in shop.healer.uses] == ['role=button[name="Add to cart"] beside {product}']
 
 
 def test_what_a_caller_asked_for_is_not_remembered(shop: Shop) -> None:
@@ -125,8 +131,8 @@ def test_a_promoted_heal_does_not_follow_a_decoy(shop: Shop) -> None:
 
 def test_a_heal_that_a_person_accepted_does_not_follow_a_decoy(bank: Shop) -> None:
     bank.click(GOOD.replace("NAME", "id=order"), "#order")
-    wrong = bank.refuses(GOOD.replace("NAME", ""), "#order")
-    bank.accept(*(one["id"] for one in wrong.data["heals"]))
+    refusal = bank.refuses(GOOD.replace("NAME", ""), "#order")
+    bank.accept(*(heal["id"] for heal in refusal.data["heals"]))
     assert bank.click(GOOD.replace("NAME", ""), "#order") == "good"
     bank.refuses(DECOY + GOOD.replace("NAME", ""), "#order")
 
@@ -145,8 +151,8 @@ def test_a_selector_that_means_something_else_now_is_not_followed(play: Stage, c
 
 def test_the_right_button_is_asked_for_when_its_id_went_to_another_role(bank: Shop) -> None:
     bank.click(GOOD.replace("NAME", "id=order"), "#order")
-    wrong = bank.refuses(CANCEL + GOOD.replace("NAME", ""), "#order")
-    bank.accept(*(one["id"] for one in wrong.data["heals"]))
+    refusal = bank.refuses(CANCEL + GOOD.replace("NAME", ""), "#order")
+    bank.accept(*(heal["id"] for heal in refusal.data["heals"]))
     assert bank.click(CANCEL + GOOD.replace("NAME", ""), "#order") == "good"
 
 
@@ -160,8 +166,8 @@ def test_a_price_in_a_name_or_a_button_that_was_a_link_is_still_the_same(bank: S
 def test_where_much_is_at_stake_another_name_is_asked_for_once_and_then_believed(bank: Shop) -> None:
     first = f"<a id=first href='#x' data-what=went onclick='{SAYS}'>Blue mug</a>"
     assert bank.click(first, "#first") == "went"
-    wrong = bank.refuses(first.replace("Blue mug", "Oak table"), "#first")
-    bank.accept(wrong.data["offers"][0]["id"])
+    refusal = bank.refuses(first.replace("Blue mug", "Oak table"), "#first")
+    bank.accept(refusal.data["offers"][0]["id"])
     assert bank.click(first.replace("Blue mug", "Oak table"), "#first") == "went"
     assert bank.click(first.replace("Blue mug", "Tin soldier"), "#first") == "went"
 
@@ -169,7 +175,7 @@ def test_where_much_is_at_stake_another_name_is_asked_for_once_and_then_believed
 def test_a_selector_that_one_action_uses_twice_may_mean_two_things(play: Stage, bank: Shop) -> None:
     play.site.pages["/"] = """<!doctype html><title>nothing</title><button id=next onclick="this.innerText === 'Go on'
         ? this.innerText = 'Pay' : document.title = 'paid'">Go on</button>"""
-    steps = [step(A.NAVIGATE, value="/"), step(A.CLICK, "#next", timeout=0.6), step(A.CLICK, "#next", timeout=0.6)]
+    steps = [*OPEN, step(A.CLICK, "#next"), step(A.CLICK, "#next")]
     for _ in range(2):
         play.act(*steps)
         assert play.page.title() == "paid"
@@ -179,17 +185,17 @@ def test_what_is_not_sure_enough_is_offered_to_a_person_and_serves_once_accepted
     form = "<form onsubmit='return false'><h2>Write to us</h2><label>Mail <input name=mail></label>{}</form>"
     bank.click(form.format(f"<button id=send data-what=sent onclick='{SAYS}'>Send message</button>"), "#send")
     new = form.format(f"<button data-what=sent onclick='{SAYS}'>Hand in</button>")
-    wrong = bank.refuses(new, "#send")
-    (offer,) = wrong.data["offers"]
-    assert f"agent3 web heals accept ID: {offer['id']} (button 'Hand in')" in str(wrong)
-    assert [one["id"] for one in wrong.data["candidates"]] == [offer["id"]]
+    refusal = bank.refuses(new, "#send")
+    (offer,) = refusal.data["offers"]
+    assert f"agent3 web heals accept ID: {offer['id']} (button 'Hand in')" in str(refusal)
+    assert [candidate["id"] for candidate in refusal.data["candidates"]] == [offer["id"]]
     bank.accept(offer["id"])
     assert bank.click(new, "#send") == "sent"
 
 
 def test_a_refusal_without_anything_to_offer_says_what_to_do(shop: Shop) -> None:
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
-    assert "mend the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
+    assert "correct the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
 
 
 @pytest.mark.parametrize("consequential", [False, True])
@@ -200,7 +206,7 @@ def test_each_action_looks_anew_however_soon_it_comes(play: Stage, consequential
     link = f"<a id=it href='#' data-what=gone onclick='{SAYS}'>Delete</a>"
     play.page.evaluate(f"document.querySelector('#it').outerHTML = `{link}`")
     with pytest.raises(ElementMissing):
-        play.act(step(A.CLICK, "#it", timeout=0.6))
+        play.act(step(A.CLICK, "#it", timeout=QUICK))
     assert play.page.title() == "order"
 
 
@@ -209,11 +215,11 @@ def test_a_step_by_itself_is_looked_at_again_on_another_document(play: Stage) ->
     assert shop.click(button("order", "Order", "id=it"), "#it") == "order"
     single = play.executor._execute_single_action
     for _ in range(3):
-        single(step(A.CLICK, "#it", timeout=0.6))
+        single(step(A.CLICK, "#it"))
     play.site.pages["/"] = (
         f"<!doctype html><title>nothing</title><a id=it href='#' data-what=x onclick='{SAYS}'>Delete</a>"
     )
     single(step(A.NAVIGATE, value="/"))
     with pytest.raises(ElementMissing):
-        single(step(A.CLICK, "#it", timeout=0.6))
+        single(step(A.CLICK, "#it", timeout=QUICK))
     assert play.page.title() == "nothing"

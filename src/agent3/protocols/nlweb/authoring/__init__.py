@@ -1,1 +1,1 @@
-"""Interfaces of websites: learned, recorded, checked, kept as files."""
+"""Making and trying interfaces: files, learning from a page, recording a person, checking, and running once."""

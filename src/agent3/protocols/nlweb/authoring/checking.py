@@ -1,12 +1,12 @@
 """Whether an interface still fits its website: every selector looked for on the page where its step would act.
 
-Nothing is sent or clicked. An action is followed as far as reading leads; what lies behind a click is told as not seen,
-unless its parameters are given and it only reads: then it is run. What needs a parameter that nobody gave is not seen.
+Nothing is sent or clicked. An action is followed as far as reading leads; what lies behind a click is reported as
+unseen, unless its parameters are given and it only reads: then it is run. So is what needs a parameter that is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -14,9 +14,9 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.parameters import inject, label, used
+from agent3.protocols.nlweb.steps.parameters import inject, parameter_names, step_label
 from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.webmcp import tools_of
+from agent3.protocols.nlweb.steps.webmcp import list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 
 __all__ = ["Finding", "check"]
@@ -44,12 +44,24 @@ async def check(
     findings: list[Finding] = []
     for name, steps in interface.actions.items():
         info = interface.info.get(name)
-        reads = info is not None and info.hints.read_only
         given = (parameters or {}).get(name)
-        if reads and (given is not None or not used(steps)):
+        is_reading = info is not None and info.hints.read_only
+        if is_reading and (given is not None or not parameter_names(steps)):
             findings.append(await _run(session, interface, name, given or {}))
-        else:
-            findings += await _look(session, name, steps, given or {})
+            continue
+        left = False
+        for number, step in enumerate(steps, 1):
+            label = step_label(step, name, str(number))
+            if left:
+                findings.append(Finding(name, label, "unseen", "it lies behind a step that is not done here"))
+                continue
+            try:
+                state, detail = await _look(session, name, step, label, given or {})
+            except playwright().Error as error:
+                state, detail = "failed", error.message.splitlines()[0]
+            findings.append(Finding(name, label, state, detail))
+            not_opened = step.action_type is ActionType.NAVIGATE and state != "ok"
+            left = step.action_type in _LEAVING or bool(step.steps) or not_opened or state == "failed"
     return findings
 
 
@@ -57,66 +69,40 @@ async def _run(session: Session, interface: NLWebInterface, name: str, given: Ma
     try:
         steps, filled = prepare(interface, name, given)
         result = await session.run(name, steps, filled)
-    except Agent3Error as wrong:
-        return Finding(name, "all", "failed", wrong.message)
+    except Agent3Error as error:
+        return Finding(name, "all", "failed", error.message)
     if result in (None, [], {}):
         return Finding(name, "all", "missing", "it ran, and gave nothing")
     count = f"{len(result)} rows" if isinstance(result, list) else "one result"
     return Finding(name, "all", "ok", f"it ran, and gave {count}")
 
 
-async def _look(session: Session, name: str, steps: Sequence[NLWebAction], given: Mapping[str, Any]) -> list[Finding]:
-    findings: list[Finding] = []
-    left = False
-    for number, step in enumerate(steps, 1):
-        called = label(step, name, str(number))
-        if left:
-            findings.append(Finding(name, called, "unseen", "it lies behind a step that is not done here"))
-            continue
-        finding = await _one(session, name, step, called, given)
-        findings.append(finding)
-        opens = step.action_type is ActionType.NAVIGATE and finding.state != "ok"
-        left = step.action_type in _LEAVING or bool(step.steps) or opens or (finding.state == "failed")
-    return findings
-
-
-async def _one(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
+async def _look(
+    session: Session, name: str, step: NLWebAction, label: str, given: Mapping[str, Any]
+) -> tuple[State, str]:
+    """Open the page of a step, or look for its tool or its element."""
+    if step.action_type is ActionType.NAVIGATE:
+        if missing := sorted(parameter_names([step]) - set(given)):
+            return "unseen", f"its address needs --param {name}.{missing[0]}=VALUE"
+        try:
+            await session.perform(inject(step, given), label)
+        except Agent3Error as error:
+            return "failed", error.message
+        return "ok", session.page.url
+    if step.action_type is ActionType.TOOL:
+        offered = [tool.name for tool in await list_tools(session.page)]
+        return ("ok", "") if step.value in offered else ("missing", f"the page offers {', '.join(offered) or 'none'}")
+    if not step.selector:
+        return "ok", "it needs no element"
     try:
-        if step.action_type is ActionType.NAVIGATE:
-            return await _opened(session, name, step, called, given)
-        if step.action_type is ActionType.TOOL:
-            offered = [one.name for one in await tools_of(session.page)]
-            state: State = "ok" if step.value in offered else "missing"
-            return Finding(
-                name, called, state, "" if state == "ok" else f"the page offers {', '.join(offered) or 'none'}"
-            )
-        if not step.selector:
-            return Finding(name, called, "ok", "it needs no element")
-        return await _sought(session, name, step, called, given)
-    except playwright().Error as wrong:
-        return Finding(name, called, "failed", wrong.message.splitlines()[0])
-
-
-async def _opened(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
-    if missing := sorted(used([step]) - set(given)):
-        return Finding(name, called, "unseen", f"its address needs --param {name}.{missing[0]}=VALUE")
-    try:
-        await session.perform(inject(step, given), called)
-    except Agent3Error as wrong:
-        return Finding(name, called, "failed", wrong.message)
-    return Finding(name, called, "ok", session.page.url)
-
-
-async def _sought(session: Session, name: str, step: NLWebAction, called: str, given: Mapping[str, Any]) -> Finding:
-    try:
-        filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), given, called)
+        filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), given, label)
     except ValidationError:
-        return Finding(name, called, "unseen", "its selector needs parameters")
+        return "unseen", "its selector needs parameters"
     place = await session.scene.place(filled, _APPEAR_MS)
     found = place.locator(filled.selector or "")
     try:
         await found.first.wait_for(state="attached", timeout=_APPEAR_MS)
     except playwright().TimeoutError:
-        return Finding(name, called, "missing", f"nothing on {session.page.url} fits {filled.selector!r}")
+        return "missing", f"nothing on {session.page.url} fits {filled.selector!r}"
     count = await found.count()
-    return Finding(name, called, "ok", f"{count} elements fit" if count > 1 else "")
+    return "ok", f"{count} elements fit" if count > 1 else ""

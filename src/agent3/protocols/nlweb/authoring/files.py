@@ -1,6 +1,6 @@
 """Interfaces as files: YAML or JSON, by a published schema.
 
-Reading judges everything before it gives an interface, and names the step that is wrong. Writing leaves out what is
+Reading checks everything before it gives an interface, and names the step that is wrong. Writing leaves out what is
 usual, so that a file shows what its author meant. It knows no browser.
 """
 
@@ -19,12 +19,12 @@ from agent3.protocols.nlweb.steps.parameters import check
 from agent3.schema import check_shape
 from agent3.schema import compile as compile_schema
 
-__all__ = ["SUFFIXES", "dump", "is_interface", "load", "parse", "save", "schema"]
+__all__ = ["SUFFIXES", "dump", "load", "parse", "save", "schema"]
 
 Form = Literal["yaml", "json"]
 
 SUFFIXES: dict[str, Form] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
-_MOST = 1_000_000
+_MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -49,47 +49,52 @@ def save(interface: NLWebInterface, path: str | Path) -> None:
 
 
 def parse(content: bytes | str, form: Form) -> NLWebInterface:
-    """The interface of a text; ValidationError if it is none, TooLarge beyond a megabyte."""
-    if len(content) > _MOST:
-        raise TooLarge(f"An interface of {len(content)} bytes is beyond the {_MOST} that are taken.")
-    document = _decoded(content, form)
+    """The interface of a text; ValidationError if it is not one, TooLarge beyond a megabyte."""
+    if len(content) > _MOST_BYTES:
+        raise TooLarge(f"An interface of {len(content)} bytes is too large: at most {_MOST_BYTES} are accepted.")
+    try:
+        if form == "json":
+            document = msgspec.json.decode(content)
+        else:
+            document = msgspec.yaml.decode(content)
+            _count_values(document, {})
+            # YAML makes days of what looks like one; here a day is text, as in JSON.
+            document = msgspec.to_builtins(document)
+    except ImportError:
+        raise MissingExtra("Reading YAML", "browser") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
+        where = str(error).replace('in "<byte string>", ', "at ").replace('in "<unicode string>", ', "at ")
+        raise ValidationError(f"This is not {form.upper()}: {' '.join(where.split())}") from None
     check_shape(document, what="interface")
     interface = NLWebInterface.from_document(document)
     for name, steps in interface.actions.items():
         check(steps, name)
     for name, info in interface.info.items():
-        for which in ("input_schema", "output_schema"):
-            _require_schema(getattr(info, which), f"{which} of {name!r}")
+        for kind, definition in (("input_schema", info.input_schema), ("output_schema", info.output_schema)):
+            try:
+                if definition is not None:
+                    compile_schema(definition)
+            except ValidationError as error:
+                raise ValidationError(
+                    f"The {kind} of {name!r} is not a JSON Schema: {error.message}", errors=error.errors
+                ) from None
     return interface
 
 
 def dump(interface: NLWebInterface, form: Form = "yaml") -> str:
     """The text of an interface, without what has its usual value. ``parse`` gives the same interface back."""
-    said = interface.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    document = interface.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     if form == "json":
-        return json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
-        return msgspec.yaml.encode(said).decode()
+        return msgspec.yaml.encode(document).decode()
     except ImportError:
         raise MissingExtra("Writing YAML", "browser") from None
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of an interface file, for editors and for those who write such files by program."""
+    """The JSON Schema of an interface file, for editors and for programs that write such files."""
     return {"$schema": _DIALECT, **NLWebInterface.model_json_schema(by_alias=True)}
-
-
-def is_interface(path: str | Path) -> bool:
-    """Whether a path names a file of the right kind; what is in it is for ``load`` to say."""
-    return Path(path).suffix.lower() in SUFFIXES and Path(path).is_file()
-
-
-def _require_schema(definition: dict[str, Any] | None, what: str) -> None:
-    try:
-        if definition is not None:
-            compile_schema(definition)
-    except ValidationError as error:
-        raise ValidationError(f"The {what} is no JSON Schema: {error.message}", errors=error.errors) from None
 
 
 def _form(path: Path) -> Form:
@@ -99,33 +104,16 @@ def _form(path: Path) -> Form:
     return form
 
 
-def _decoded(content: bytes | str, form: Form) -> Any:
-    try:
-        if form == "json":
-            return msgspec.json.decode(content)
-        document = msgspec.yaml.decode(content)
-        _weigh(document, {})
-        # YAML makes days of what looks like one; here a day is text, as in JSON.
-        return msgspec.to_builtins(document)
-    except ImportError:
-        raise MissingExtra("Reading YAML", "browser") from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
-        where = " ".join(
-            str(error).replace('in "<byte string>", ', "at ").replace('in "<unicode string>", ', "at ").split()
-        )
-        raise ValidationError(f"This is not {form.upper()}: {where}") from None
-
-
-def _weigh(value: Any, known: dict[int, int]) -> int:
-    """How many values there are when every alias of YAML is written out; TooLarge before anybody does so."""
+def _count_values(value: Any, known: dict[int, int]) -> int:
+    """How many values there are when every alias of YAML is written out; TooLarge before anything does so."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
-        known[id(value)] = _MOST  # what holds itself is without end
+        known[id(value)] = _MOST_BYTES  # what holds itself is without end
         children = [*value, *value.values()] if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_weigh(one, known) for one in children)
+        known[id(value)] = 1 + sum(_count_values(child, known) for child in children)
     if known[id(value)] > _MOST_VALUES:
-        raise TooLarge(f"An interface of more than {_MOST_VALUES} values is not taken; mind the aliases of YAML.")
+        raise TooLarge(f"An interface of more than {_MOST_VALUES} values is not accepted; mind the aliases of YAML.")
     return known[id(value)]
 
 

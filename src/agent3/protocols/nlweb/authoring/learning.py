@@ -1,12 +1,13 @@
 """A page as a proposed interface: its forms, tables, lists, links and WebMCP tools become actions.
 
-The page is looked at in one evaluation and nothing is sent. What comes of it is a proposal for a person to read: names
-and descriptions are the page's own words. It knows no browser beyond the page.
+The page is read in one evaluation and nothing is sent. The result is a proposal for a person to read: names and
+descriptions are the page's own words. It knows no browser beyond the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,9 +23,10 @@ from agent3.definitions import (
     NLWebInterface,
 )
 from agent3.errors import MalformedResponse
-from agent3.protocols.nlweb.authoring.selectors import NAMING, literal, slug, unique
+from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
 from agent3.protocols.nlweb.steps.consequences import has_consequences
-from agent3.protocols.nlweb.steps.webmcp import Tool, tools_of
+from agent3.protocols.nlweb.steps.parameters import escape_braces
+from agent3.protocols.nlweb.steps.webmcp import Tool, list_tools
 from agent3.security.sanitize import clean_text
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ _LOOK = (
     return {name: words(table.caption?.innerText || table.getAttribute('aria-label') || table.id), head,
             rows: rows.length, selector: selectorOf(table) + body};
   }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
+  // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
   const groups = new Map();
   for (const one of document.querySelectorAll('main *, body *')) {
     if (!one.classList.length || !one.children.length) continue;
@@ -172,7 +175,7 @@ class _Link(Struct):
     path: str
 
 
-class _Seen(Struct):
+class _PageContent(Struct):
     title: str
     path: str
     about: str
@@ -182,26 +185,39 @@ class _Seen(Struct):
     links: list[_Link]
 
 
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "number": {"type": "number"},
+    "range": {"type": "number"},
+    "checkbox": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "email": {"type": "string", "format": "email"},
+    "url": {"type": "string", "format": "uri"},
+}
+"""What the kinds of fields take; text by default."""
+
+
 async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
     """The interface that the page in front suggests; MalformedResponse where it suggests nothing at all."""
     try:
-        seen = convert(await page.evaluate(_LOOK), _Seen)
-    except ValueError as wrong:  # scripts of the page may have changed what ours relies on
-        raise MalformedResponse(f"The page could not be looked at: {wrong}") from None
-    draft = Draft(page.url, name or seen.title)
-    for tool in await tools_of(page):
-        draft.tool(seen.path, tool)
-    offered = {one.name for one in await tools_of(page)}
-    for form in seen.forms:
+        content = convert(await page.evaluate(_LOOK), _PageContent)
+    except ValueError as error:  # scripts of the page may have changed what ours relies on
+        raise MalformedResponse(f"The page could not be read: {error}") from None
+    draft = Draft(page.url, name or content.title)
+    tools = await list_tools(page)
+    for tool in tools:
+        draft.add_tool(content.path, tool)
+    offered = {tool.name for tool in tools}
+    for form in content.forms:
         if form.tool not in offered:
-            draft.form(seen.path, form, max(seen.lists, key=lambda one: one.rows, default=None))
-    for table in seen.tables:
-        draft.table(seen.path, table)
-    for cards in seen.lists:
-        draft.cards(seen.path, cards)
-    for link in seen.links:
-        draft.link(seen.path, link)
-    return draft.interface(seen.about)
+            draft.add_form(content.path, form, max(content.lists, key=lambda cards: cards.rows, default=None))
+    for table in content.tables:
+        draft.add_table(content.path, table)
+    for cards in content.lists:
+        description = _describe_reading(f"List every {cards.name.replace('-', ' ')} of the page")
+        draft.add(f"list {cards.name}", [_navigate(content.path), _extract_cards(cards)], description)
+    for link in content.links:
+        draft.add_link(content.path, link)
+    return draft.interface(content.about)
 
 
 class Draft:
@@ -211,7 +227,7 @@ class Draft:
         parts = urlsplit(url)
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._title = clean_text(title).strip()[:80] or (parts.hostname or "website")
-        named = [slug(parts.hostname or "website", "site"), str(parts.port or ""), slug(parts.path, "")]
+        named = [slugify(parts.hostname or "website", "site"), str(parts.port or ""), slugify(parts.path, "")]
         self._id = "-".join(filter(None, named)).replace("_", "-")[:64]
         self._actions: dict[str, list[NLWebAction]] = {}
         self._info: dict[str, NLWebActionInfo] = {}
@@ -219,19 +235,6 @@ class Draft:
         self._secrets: dict[str, str] = {}
         self._untrusted: list[str] = []
         self._paths: set[str] = set()
-
-    def add(self, name: str, steps: list[NLWebAction], info: NLWebActionInfo) -> str:
-        """One more action, under a name that is free."""
-        found = unique(slug(name, "action"), self._names)
-        self._actions[found], self._info[found] = steps, info
-        return found
-
-    def secret(self, label: str) -> str:
-        """The placeholder of a secret that the operator has to give, by the environment."""
-        name = slug(label, "secret")
-        variable = f"{self._id}_{name}".upper().replace("-", "_").replace(".", "_")
-        self._secrets[name] = f"env:{variable}"
-        return f"{{secret:{name}}}"
 
     def interface(self, about: str = "") -> NLWebInterface:
         """What has come together; MalformedResponse if that is nothing."""
@@ -255,11 +258,28 @@ class Draft:
             metadata=metadata,
         )
 
-    def tool(self, path: str, tool: Tool) -> None:
+    def add(self, name: str, steps: list[NLWebAction], info: NLWebActionInfo) -> str:
+        """One more action, under a name that is free."""
+        found = make_unique(slugify(name, "action"), self._names)
+        self._actions[found], self._info[found] = steps, info
+        return found
+
+    def secret(self, label: str) -> str:
+        """The placeholder of a secret that the operator has to give, by the environment."""
+        name = slugify(label, "secret")
+        variable = f"{self._id}_{name}".upper().replace("-", "_").replace(".", "_")
+        self._secrets[name] = f"env:{variable}"
+        return f"{{secret:{name}}}"
+
+    def add_tool(self, path: str, tool: Tool) -> None:
         """A tool of the page's own, in the page's words. What does not say that it only reads has consequences."""
         properties: Mapping[str, Any] = tool.input_schema.get("properties") or {}
         required = list(tool.input_schema.get("required") or ())
-        known = {name: _with_default(one, name in required) for name, one in properties.items()}
+        known = {}
+        for name, schema in properties.items():
+            known[name] = dict(schema) if isinstance(schema, dict) else {}
+            if name not in required:
+                known[name].setdefault("default", "")
         step = NLWebAction(
             action_type=ActionType.TOOL,
             value=tool.name,
@@ -268,17 +288,17 @@ class Draft:
         )
         info = NLWebActionInfo(
             description=tool.description or tool.name,
-            input_schema=_object(known, required),
+            input_schema=_object_schema(known, required),
             hints=ActionHints(read_only=tool.read_only, consequential=tool.consequential or not tool.read_only),
         )
-        self._untrusted.append(self.add(tool.name, [_open(path), step], info))
+        self._untrusted.append(self.add(tool.name, [_navigate(path), step], info))
 
-    def form(self, path: str, form: _Form, cards: _List | None = None) -> None:
+    def add_form(self, path: str, form: _Form, cards: _List | None = None) -> None:
         """A form: each field a parameter, a password a secret, the rest as the form says.
 
         One that asks something of the very page that shows ``cards`` gives these.
         """
-        steps, properties, required = [_open(path)], {}, []
+        steps, properties, required = [_navigate(path)], {}, []
         taken: set[str] = set()
         groups: dict[str, list[_Field]] = {}
         for field in form.fields:
@@ -287,124 +307,134 @@ class Draft:
         for field in form.fields:
             if field.kind == "password":
                 steps.append(_type(field, self.secret(field.label or "password")))
-            elif not field.group or groups[field.group][0] is field:
-                name = unique(slug(field.label or field.name, "field"), taken)
-                properties[name] = _schema(field, groups.get(field.group, []))
-                required += [name] if field.required or _is_needed(form, field) else []
-                steps += _filling(name, field, groups.get(field.group, []), optional=name not in required)
-        answered = [_quiet(), _extract_cards(cards)] if cards and form.here and form.method == "get" else read_page()
-        steps += [_sent(form), *answered]
-        self.add(_form_name(form), steps, _form_info(form, properties, required))
+                continue
+            group = groups.get(field.group, [])
+            if group and group[0] is not field:
+                continue
+            name = make_unique(slugify(field.label or field.name, "field"), taken)
+            properties[name] = _field_schema(field, group)
+            # A search without words finds nothing, whether the form says so or not; the same for an only field.
+            is_search = len(form.fields) == 1 or (form.search and field is form.fields[0])
+            is_required = field.required or (field.kind in ("text", "search") and is_search)
+            required += [name] if is_required else []
+            steps += _fill_field(name, field, group, optional=not is_required)
+        if form.submit:
+            steps.append(NLWebAction(action_type=ActionType.CLICK, selector=escape_braces(form.submit)))
+        else:
+            last = escape_braces(form.fields[-1].selector)
+            steps.append(NLWebAction(action_type=ActionType.PRESS, selector=last, value="Enter"))
+        if cards is not None and form.here and form.method == "get":
+            steps += [_wait_for_quiet(), _extract_cards(cards)]
+        else:
+            steps += read_page()
+        name = form.name or form.button or form.heading or form.action.strip("/").replace("/", " ") or "form"
+        if form.search and not form.name:
+            name = "search"
+        title = form.heading or form.name or form.button or "the form"
+        reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
+        described = f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title
+        placeholders = " ".join(f"{{{key}}}" for key in required)
+        info = NLWebActionInfo(
+            description=clean_text(described)[:300],
+            input_schema=_object_schema(properties, required),
+            phrases=[f"{slugify(name).replace('_', ' ')} {placeholders}"] if required else [],
+            hints=ActionHints(read_only=reads, consequential=not reads),
+        )
+        self.add(name, steps, info)
 
-    def table(self, path: str, table: _Table) -> None:
+    def add_table(self, path: str, table: _Table) -> None:
         """The rows of a table, each with the words of its head."""
         taken: set[str] = set()
         fields: dict[str, str | ExtractField] = {
-            unique(slug(head, "column"), taken): f"td:nth-child({number})"
+            make_unique(slugify(head, "column"), taken): f"td:nth-child({number})"
             for number, head in enumerate(table.head, 1)
             if head
         }
         name = table.name or "table"
-        steps = [_open(path), _extract(table.selector, fields)]
-        self.add(f"read {name}", steps, _reading(f"Read {name}: {', '.join(filter(None, table.head))}"))
+        heads = ", ".join(filter(None, table.head))
+        steps = [_navigate(path), _extract(table.selector, fields)]
+        self.add(f"read {name}", steps, _describe_reading(f"Read {name}: {heads}"))
 
-    def cards(self, path: str, cards: _List) -> None:
-        """What repeats itself: each part that has a text, a link or a picture."""
-        steps = [_open(path), _extract_cards(cards)]
-        self.add(f"list {cards.name}", steps, _reading(f"List every {cards.name.replace('-', ' ')} of the page"))
-
-    def link(self, path: str, link: _Link) -> None:
+    def add_link(self, path: str, link: _Link) -> None:
         """A page that this one leads to."""
         if link.path == path or link.path in self._paths or len(self._paths) >= _MOST_LINKS:
             return
         self._paths.add(link.path)
-        self.add(f"open {link.name}", [_open(link.path), *read_page()], _reading(f"Open {link.name} and read it"))
+        steps = [_navigate(link.path), *read_page()]
+        self.add(f"open {link.name}", steps, _describe_reading(f"Open {link.name} and read it"))
 
 
 # Steps
 
 
-def _open(path: str) -> NLWebAction:
-    return NLWebAction(action_type=ActionType.NAVIGATE, value=literal(path))
+def _navigate(path: str) -> NLWebAction:
+    return NLWebAction(action_type=ActionType.NAVIGATE, value=escape_braces(path))
 
 
 def _extract(selector: str, fields: dict[str, str | ExtractField]) -> NLWebAction:
-    return NLWebAction(action_type=ActionType.EXTRACT, selector=literal(selector), extract_schema=fields)
+    return NLWebAction(action_type=ActionType.EXTRACT, selector=escape_braces(selector), extract_schema=fields)
 
 
 def _extract_cards(cards: _List) -> NLWebAction:
+    """What repeats itself: each part that has a text, a link or a picture."""
     fields: dict[str, str | ExtractField] = {}
     taken: set[str] = set()
     for name, cell in cards.fields.items():
         if cell.kind == "text" or (cell.kind == "link" and cell.leaf):
-            fields[unique(slug(name, "field"), taken)] = _cell_field(cell)
+            is_price = any(sign in cell.text for sign in "€$£¥") and any(letter.isdigit() for letter in cell.text)
+            field = ExtractField(selector=cell.selector, type="price") if is_price else cell.selector
+            fields[make_unique(slugify(name, "field"), taken)] = field
         if cell.kind != "text":
-            how = ExtractField(selector=cell.selector, attribute="href" if cell.kind == "link" else "src", type="link")
-            fields[unique("url" if cell.kind == "link" else "image", taken)] = how
+            is_link = cell.kind == "link"
+            how = ExtractField(selector=cell.selector, attribute="href" if is_link else "src", type="link")
+            fields[make_unique("url" if is_link else "image", taken)] = how
     return _extract(cards.selector, fields)
 
 
-def _quiet() -> NLWebAction:
+def _wait_for_quiet() -> NLWebAction:
     return NLWebAction(action_type=ActionType.WAIT, value="network", optional=True, timeout=3.0)
 
 
 def read_page() -> list[NLWebAction]:
     """The text of whatever page is there, once nothing more is loaded; one that never rests is read as it is."""
-    return [_quiet(), NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})]
+    text = NLWebAction(action_type=ActionType.EXTRACT, extract_schema={"heading": "h1", "text": "body"})
+    return [_wait_for_quiet(), text]
 
 
 def _type(field: _Field, value: str, when: Condition | None = None) -> NLWebAction:
-    return NLWebAction(action_type=ActionType.TYPE, selector=literal(field.selector), value=value, when=when)
+    return NLWebAction(action_type=ActionType.TYPE, selector=escape_braces(field.selector), value=value, when=when)
 
 
-def _filling(name: str, field: _Field, group: list[_Field], *, optional: bool) -> list[NLWebAction]:
+def _fill_field(name: str, field: _Field, group: list[_Field], *, optional: bool) -> list[NLWebAction]:
     """The steps that give a field its value; one that is not required only where it is given."""
+    if group or field.kind == "checkbox":
+        choices: list[tuple[str, str | bool]] = [(button.selector, button.value) for button in group]
+        choices = choices or [(field.selector, True)]
+        return [
+            NLWebAction(
+                action_type=ActionType.CHECK,
+                selector=escape_braces(selector),
+                when=Condition(variable=name, equals=value),
+            )
+            for selector, value in choices
+        ]
     when = Condition(given=name) if optional else None
-    if group:
-        return [
-            NLWebAction(
-                action_type=ActionType.CHECK,
-                selector=literal(one.selector),
-                when=Condition(variable=name, equals=one.value),
-            )
-            for one in group
-        ]
-    if field.kind == "checkbox":
-        return [
-            NLWebAction(
-                action_type=ActionType.CHECK,
-                selector=literal(field.selector),
-                when=Condition(variable=name, equals=True),
-            )
-        ]
     if field.kind == "select":
-        return [
-            NLWebAction(action_type=ActionType.SELECT, selector=literal(field.selector), value=f"{{{name}}}", when=when)
-        ]
+        selector = escape_braces(field.selector)
+        return [NLWebAction(action_type=ActionType.SELECT, selector=selector, value=f"{{{name}}}", when=when)]
     return [_type(field, f"{{{name}}}", when)]
-
-
-def _sent(form: _Form) -> NLWebAction:
-    if form.submit:
-        return NLWebAction(action_type=ActionType.CLICK, selector=literal(form.submit))
-    return NLWebAction(action_type=ActionType.PRESS, selector=literal(form.fields[-1].selector), value="Enter")
-
-
-def _cell_field(cell: _Cell) -> str | ExtractField:
-    money = any(sign in cell.text for sign in "€$£¥") and any(one.isdigit() for one in cell.text)
-    return ExtractField(selector=cell.selector, type="price") if money else cell.selector
 
 
 # Descriptions
 
 
-def _reading(description: str) -> NLWebActionInfo:
+def _describe_reading(description: str) -> NLWebActionInfo:
     return NLWebActionInfo(
         description=clean_text(description)[:300], hints=ActionHints(read_only=True, idempotent=True)
     )
 
 
-def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+def _object_schema(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": dict(properties),
@@ -413,62 +443,15 @@ def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any
     }
 
 
-def _with_default(schema: Any, required: bool) -> dict[str, Any]:
-    known = dict(schema) if isinstance(schema, dict) else {}
-    return known if required or "default" in known else {**known, "default": ""}
-
-
-_KINDS: dict[str, dict[str, Any]] = {
-    "number": {"type": "number"},
-    "range": {"type": "number"},
-    "checkbox": {"type": "boolean"},
-    "date": {"type": "string", "format": "date"},
-    "email": {"type": "string", "format": "email"},
-    "url": {"type": "string", "format": "uri"},
-}
-
-
-def _schema(field: _Field, group: list[_Field]) -> dict[str, Any]:
-    found = dict(_KINDS.get(field.kind, {"type": "string"}))
+def _field_schema(field: _Field, group: list[_Field]) -> dict[str, Any]:
+    schema = dict(_SCHEMAS.get(field.kind, {"type": "string"}))
     if group:
-        found["enum"] = [one.value for one in group]
+        schema["enum"] = [button.value for button in group]
     elif field.options:
-        found["enum"] = [value for value, _ in field.options if value or field.required is False]
+        schema["enum"] = [value for value, _ in field.options if value or field.required is False]
     for name, text in (("minimum", field.least), ("maximum", field.most)):
-        if found["type"] == "number" and _is_number(text):
-            found[name] = float(text)
-    found["description"] = clean_text(field.label) or field.name
-    return found
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_needed(form: _Form, field: _Field) -> bool:
-    """A search without words finds nothing, whether the form says so or not; the same for an only field."""
-    return field.kind in ("text", "search") and (len(form.fields) == 1 or (form.search and field is form.fields[0]))
-
-
-def _form_name(form: _Form) -> str:
-    if form.search and not form.name:
-        return "search"
-    return form.name or form.button or form.heading or form.action.strip("/").replace("/", " ") or "form"
-
-
-def _form_info(form: _Form, properties: Mapping[str, Any], required: list[str]) -> NLWebActionInfo:
-    title = form.heading or form.name or form.button or "the form"
-    reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
-    words = " and ".join(one.replace("_", " ") for one in required)
-    return NLWebActionInfo(
-        description=clean_text(f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title)[:300],
-        input_schema=_object(properties, required),
-        phrases=[f"{slug(_form_name(form)).replace('_', ' ')} {' '.join(f'{{{one}}}' for one in required)}"]
-        if words
-        else [],
-        hints=ActionHints(read_only=reads, consequential=not reads),
-    )
+        if schema["type"] == "number":
+            with suppress(ValueError):
+                schema[name] = float(text)
+    schema["description"] = clean_text(field.label) or field.name
+    return schema

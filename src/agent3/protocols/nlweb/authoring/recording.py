@@ -1,15 +1,16 @@
-"""A person clicks, we write: what is done on a page becomes the steps of an action.
+"""Recording: what a person does on a page becomes the steps of an action.
 
-Only what the person does counts (the browser vouches for its events). What is typed becomes a parameter, and is not
-written down: it may be an address, or the number of a card. A password is never read and becomes a secret. What posts
-something, or says so on its button, has consequences. What a page tells us is bounded, for its scripts could speak up
-too: a recording is a proposal for its author to read.
+Only what the person does counts (the browser marks such events as trusted). What is typed becomes a parameter, and is
+not written down: it may be an address, or the number of a card. A password is never read and becomes a secret. What
+posts something, or says so on its button, has consequences. What a page reports is bounded, since its own scripts could
+report something too: a recording is a proposal for its author to read.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,19 +18,20 @@ from urllib.parse import urlsplit
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.authoring.learning import Draft, read_page
-from agent3.protocols.nlweb.authoring.selectors import NAMING, literal, slug, unique
+from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
 from agent3.protocols.nlweb.steps.consequences import has_consequences
+from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.security.sanitize import clean_text
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page, Request
 
-__all__ = ["Heard", "Recorder"]
+__all__ = ["RecordedStep", "Recorder"]
 
 _MOST_STEPS = 400
 _LONGEST = 1_000
 _AFTER = 3.0
-"""Seconds in which a navigation is the doing of the step before it."""
+"""Seconds in which a navigation or a request is the consequence of the step before it."""
 _KINDS = {
     "click": ActionType.CLICK,
     "type": ActionType.TYPE,
@@ -88,7 +90,7 @@ _LISTEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RecordedStep:
     """One thing that the person did."""
 
     kind: ActionType
@@ -100,10 +102,10 @@ class Heard:
 
 @dataclass(eq=False)
 class Recorder:
-    """Listens to a context from now on. ``on_step`` hears of each thing done, for the person to see."""
+    """Listens to a context from now on. ``on_step`` is told of each thing done, for the person to see."""
 
-    on_step: Any = None
-    _heard: list[Heard] = field(default_factory=list)
+    on_step: Callable[[RecordedStep], None] | None = None
+    _steps: list[RecordedStep] = field(default_factory=list)
     _posted: bool = False
     _latest: float = 0.0
     _url: str = ""
@@ -111,18 +113,46 @@ class Recorder:
     async def begin(self, context: BrowserContext, page: Page) -> None:
         """Listen on every page of the context; before the first one is opened."""
         name = f"__heard_{secrets.token_hex(8)}"  # so that no page expects it
-        await context.expose_binding(name, self._note)
+        await context.expose_binding(name, self._note_event)
         await context.add_init_script(_LISTEN.replace("NAME", name))
-        page.on("framenavigated", lambda frame: self._moved(page, frame))
-        context.on("request", self._asked)
+        context.on("request", self._note_request)
+
+        def note_navigation(frame: Frame) -> None:
+            """A new address: the first, or one that the person gave by hand."""
+            if frame is not page.main_frame or not frame.url.startswith(("http:", "https:")):
+                return
+            self._url = self._url or frame.url
+            if not self._steps or time.monotonic() - self._latest > _AFTER:
+                self._add(RecordedStep(ActionType.NAVIGATE, "", "", frame.url))
+
+        page.on("framenavigated", note_navigation)
 
     def interface(self, *, action: str = "recorded", title: str = "") -> NLWebInterface:
         """What was done, as one action; ValidationError if nothing was."""
-        if not self._heard:
+        if not self._steps:
             raise ValidationError("Nothing was recorded: no page was opened.")
         draft = Draft(self._url, title)
-        steps, properties = _steps(self._heard, draft)
-        acts = any(step.action_type not in _READING for step in steps)
+        taken: set[str] = set()
+        properties: dict[str, Any] = {}
+        steps = []
+        for done in self._steps:
+            value: str | None = escape_braces(done.value) or None
+            if done.kind is ActionType.NAVIGATE:
+                parts = urlsplit(done.value)
+                value = escape_braces(f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}")
+            elif done.secret:
+                value = draft.secret(done.label or "password")
+            elif done.kind in (ActionType.TYPE, ActionType.SELECT):
+                name = make_unique(slugify(done.label, "field"), taken)
+                properties[name] = {"type": "string", "description": done.label}
+                value = f"{{{name}}}"
+            elif done.kind is not ActionType.PRESS:
+                value = None
+            selector = escape_braces(done.selector) or None
+            description = f"{done.kind.value} {done.label}".strip() if done.label else ""
+            steps.append(NLWebAction(action_type=done.kind, selector=selector, value=value, description=description))
+        only_reads = all(step.action_type in _READING for step in steps)
+        grave = any(done.kind is ActionType.CLICK and has_consequences(done.label) for done in self._steps)
         info = NLWebActionInfo(
             description=f"Recorded on {urlsplit(self._url).hostname}",
             input_schema={
@@ -131,86 +161,42 @@ class Recorder:
                 "required": list(properties),
                 "additionalProperties": False,
             },
-            hints=ActionHints(read_only=not acts, consequential=self._posted or any(map(_weighs, self._heard))),
+            hints=ActionHints(read_only=only_reads, consequential=self._posted or grave),
         )
         draft.add(action, [*steps, *read_page()], info)
         return draft.interface()
 
-    # Inside
-
-    def _note(self, source: Any, said: Any) -> None:
-        """Something was done on a page. What does not have the right form is no word of ours."""
-        if not isinstance(said, dict) or said.get("kind") not in _KINDS or len(self._heard) >= _MOST_STEPS:
+    def _note_event(self, source: Any, event: Any) -> None:
+        """Something was done on a page. What does not have the right form did not come from our script."""
+        if not isinstance(event, dict) or event.get("kind") not in _KINDS or len(self._steps) >= _MOST_STEPS:
             return
-        selector = said.get("selector")
+        selector = event.get("selector")
         if not isinstance(selector, str) or not 0 < len(selector) <= _LONGEST:
             return
-        heard = Heard(
-            _KINDS[said["kind"]],
-            selector,
-            clean_text(str(said.get("label") or ""))[:120],
-            str(said.get("value") or "")[:_LONGEST],
-            secret=said["kind"] == "password",
-        )
         self._latest = time.monotonic()
-        self._add(heard)
+        self._add(
+            RecordedStep(
+                _KINDS[event["kind"]],
+                selector,
+                clean_text(str(event.get("label") or ""))[:120],
+                str(event.get("value") or "")[:_LONGEST],
+                secret=event["kind"] == "password",
+            )
+        )
 
-    def _asked(self, request: Request) -> None:
-        """A request that the page made; one that sends something soon after a deed is its consequence."""
+    def _note_request(self, request: Request) -> None:
+        """A request that sends something soon after a step is its consequence."""
         sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
         if sends and self._latest and time.monotonic() - self._latest < _AFTER:
             self._posted = True
 
-    def _moved(self, page: Page, frame: Frame) -> None:
-        """A new address: the first, or one that the person gave by hand."""
-        if frame is not page.main_frame or not frame.url.startswith(("http:", "https:")):
-            return
-        self._url = self._url or frame.url
-        if not self._heard or time.monotonic() - self._latest > _AFTER:
-            self._add(Heard(ActionType.NAVIGATE, "", "", frame.url))
-
-    def _add(self, heard: Heard) -> None:
-        last = self._heard[-1] if self._heard else None
-        if last is not None and last.selector == heard.selector:
-            if last.kind is ActionType.PRESS and heard.kind is ActionType.TYPE:
+    def _add(self, step: RecordedStep) -> None:
+        last = self._steps[-1] if self._steps else None
+        if last is not None and last.selector == step.selector:
+            if last.kind is ActionType.PRESS and step.kind is ActionType.TYPE:
                 return  # the browser tells of the change once more when the form is sent
-            if last.kind is heard.kind and heard.kind in _LAST_COUNTS:
-                self._heard.pop()
-        self._heard.append(heard)
+            if last.kind is step.kind and step.kind in _LAST_COUNTS:
+                self._steps.pop()
+        self._steps.append(step)
         if self.on_step is not None:
-            self.on_step(heard)
-
-
-def _steps(heard: list[Heard], draft: Draft) -> tuple[list[NLWebAction], dict[str, Any]]:
-    """The steps, and the parameters that were found in them."""
-    taken: set[str] = set()
-    properties: dict[str, Any] = {}
-    steps = []
-    for one in heard:
-        value: str | None = literal(one.value) or None
-        if one.kind is ActionType.NAVIGATE:
-            value = literal(_path(one.value))
-        elif one.secret:
-            value = draft.secret(one.label or "password")
-        elif one.kind in (ActionType.TYPE, ActionType.SELECT):
-            name = unique(slug(one.label, "field"), taken)
-            properties[name] = {"type": "string", "description": one.label}
-            value = f"{{{name}}}"
-        elif one.kind is not ActionType.PRESS:
-            value = None
-        selector = literal(one.selector) or None
-        steps.append(NLWebAction(action_type=one.kind, selector=selector, value=value, description=_described(one)))
-    return steps, properties
-
-
-def _weighs(one: Heard) -> bool:
-    return one.kind is ActionType.CLICK and has_consequences(one.label)
-
-
-def _described(one: Heard) -> str:
-    return f"{one.kind.value} {one.label}".strip() if one.label else ""
-
-
-def _path(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+            self.on_step(step)

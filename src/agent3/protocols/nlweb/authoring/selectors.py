@@ -1,6 +1,6 @@
 """How an element is named so that it is found again: the script that makes a selector of it, and names from words.
 
-A selector is stable before it is short: a test id, an id that no machine made up, a name within its form, a label; its
+A selector is stable before it is short: a test id, an id that was not generated, a name within its form, a label; its
 path only where nothing else tells it from others. It is always the only match on its page, or the first.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["NAMING", "literal", "slug", "unique"]
+__all__ = ["NAMING", "make_unique", "slugify"]
 
 NAMING = r"""
 const quoted = text => '"' + String(text).replace(/["\\]/g, '\\$&').replace(/\n/g, '\\a ') + '"';
+// Ids and classes that frameworks and builds make up: another time they are others.
 const generated = /\d{3,}|[0-9a-f]{8,}|^[:_]|^(ember|react|radix|mui|ng-|headlessui|css-)/i;
 const madeUp = text => generated.test(text) || text.length > 60;
 const only = (selector, element) => {
@@ -65,7 +66,7 @@ _PARTS = re.compile(r"[a-z0-9]+")
 _LONGEST = 40
 
 
-def slug(text: str, other: str = "value") -> str:
+def slugify(text: str, other: str = "value") -> str:
     """A name of small letters, digits and ``_`` from words; ``other`` where there are none."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     plain = unicodedata.normalize("NFKD", split).encode("ascii", "ignore").decode().lower()
@@ -73,12 +74,7 @@ def slug(text: str, other: str = "value") -> str:
     return name if name and not name[0].isdigit() else f"{other}_{name}".strip("_")
 
 
-def literal(text: str) -> str:
-    """Text for a step in which nothing is a placeholder."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def unique(name: str, taken: set[str]) -> str:
+def make_unique(name: str, taken: set[str]) -> str:
     """The name, with a number where it is taken already; from now on it is."""
     number, found = 2, name
     while found in taken:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import MalformedResponse, SecurityError, SetupError, TargetError, Unavailable
 from agent3.protocols.nlweb.authoring.checking import Finding, check
 from agent3.protocols.nlweb.authoring.learning import learn
-from agent3.protocols.nlweb.authoring.recording import Heard, Recorder
-from agent3.protocols.nlweb.browser import installation as browsers
+from agent3.protocols.nlweb.authoring.recording import RecordedStep, Recorder
+from agent3.protocols.nlweb.browser import installation
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, place
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.commands import Driven, drive, understand
+from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.visit.local_profile import PERSON, Home
 from agent3.protocols.nlweb.visit.login import Login
@@ -37,16 +38,11 @@ from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
-__all__ = ["check_interface", "drive_page", "learn_page", "record_page", "run_action", "unknown"]
+__all__ = ["check_interface", "drive_page", "learn_page", "record_page", "run_action"]
 
-_SECRET = re.compile(r"\{secret:")
-_BARE = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?")
+_BARE_ADDRESS = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?")
 _ANSWER_SECONDS = 10.0
 _QUIET_MS = 3_000.0
-Confirm = Callable[[str], None]
-"""Hears, in words, of what has consequences before it is done, and may raise."""
-Over = Callable[["Page"], Awaitable[None]]
-"""Waits until the person is done."""
 
 
 async def learn_page(url: str, *, name: str | None = None, home: Home | None = None) -> NLWebInterface:
@@ -54,11 +50,11 @@ async def learn_page(url: str, *, name: str | None = None, home: Home | None = N
 
     A page that the site's robots.txt disallows is not looked at: SecurityError.
     """
-    interface = unknown(url)
+    interface = _site_of_page(url)
     await _require_reachable(interface)
     await (home or Home()).robots.require(interface, url)
-    async with _on(interface, url) as session:
-        await _settled(session.page)
+    async with _open_page(interface, url) as session:
+        await _settle(session.page)
         return await learn(session.page, name=name)
 
 
@@ -67,15 +63,15 @@ async def record_page(
     *,
     action: str = "recorded",
     headless: bool = False,
-    until: Over,
-    on_step: Callable[[Heard], None] | None = None,
+    until: Callable[[Page], Awaitable[None]],
+    on_step: Callable[[RecordedStep], None] | None = None,
 ) -> NLWebInterface:
-    """What a person does on the page, from now ``until`` then, as an interface with one action.
+    """What a person does on the page, from now ``until`` that is done, as an interface with one action.
 
-    A browser that is gone by then is no matter: what was heard is kept.
+    A browser that is gone by then does not matter: what was recorded is kept.
     """
     recorder = Recorder(on_step)
-    interface = unknown(url)
+    interface = _site_of_page(url)
     _require_window(headless)
     await _require_reachable(interface)
     session = Session(interface, NLWebSandbox.of(interface))
@@ -83,7 +79,7 @@ async def record_page(
     try:
         page = session.page
         await recorder.begin(page.context, page)
-        await session.perform(_open(url))
+        await session.perform(NLWebAction(action_type=ActionType.NAVIGATE, value=url))
         title = await page.title()
         await until(page)
         return recorder.interface(action=action, title=title)
@@ -104,8 +100,13 @@ async def run_action(
 ) -> Any:
     """Run one action, as the gateway would, with what ``home`` knows. ``trace`` is where its trace is written."""
     prepare(interface, action, parameters)
-    if trace is not None and _knows_secrets(interface, action):
-        raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
+    if trace is not None:
+        # A secret may be typed in the course of the action, or of the login that comes before it.
+        login = Login.of(interface)
+        steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
+        login_secret = login is not None and any(value.startswith("env:") for value in login.parameters.values())
+        if login_secret or any("{secret:" in step.model_dump_json() for step in steps):
+            raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
     _require_window(headless)
     keys = Overrides.read().keys
     home = home or Home()
@@ -128,41 +129,27 @@ async def drive_page(
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
-    A sentence of one clause that names nothing on the page is held against what the page offers: its forms and links.
-    ``confirm`` hears of what has consequences before it is done, and may raise.
+    A sentence of one clause that names nothing on the page is compared with what the page offers: its forms and links.
+    ``confirm`` is told of what has consequences before it is done, and may raise.
     """
     home = home or Home()
-    interface = unknown(url)
+    interface = _site_of_page(url)
     _require_window(headless)
     await _require_reachable(interface)
-    async with _on(interface, url, headless=headless, state=await home.known(interface)) as session:
-        done = await drive(session.page, sentence, confirm=confirm)
-        if not done.done and len(done.left) == 1:
-            done = await _by_offer(session, sentence, done, confirm)
-        await _settled(session.page)
+    async with _open_page(interface, url, headless=headless, state=await home.known(interface)) as session:
         page = session.page
+        result = await drive(page, sentence, confirm=confirm)
+        # What forbids something or sets a condition must not be done by another way either.
+        if not result.done and len(result.left) == 1 and not is_restricted(sentence):
+            result = await _drive_by_offers(session, sentence, result, confirm)
+        page = session.page
+        await _settle(page)
         text = await page.locator("body").inner_text(timeout=_QUIET_MS)
         await home.remember(interface, await session.state())
-        return done, {"url": page.url, "title": await page.title(), "text": text}
+        return result, {"url": page.url, "title": await page.title(), "text": text}
 
 
-async def check_interface(
-    interface: NLWebInterface,
-    parameters: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    home: Home | None = None,
-) -> list[Finding]:
-    """How each step of each action stands on the live website, as it looks to who is known there."""
-    await _require_reachable(interface)
-    session = Session(interface, NLWebSandbox.of(interface))
-    await session.open(state=await (home or Home()).known(interface))
-    try:
-        return await check(session, interface, parameters)
-    finally:
-        await session.aclose()
-
-
-async def _by_offer(session: Session, sentence: str, before: Driven, confirm: Confirm) -> Driven:
+async def _drive_by_offers(session: Session, sentence: str, before: Driven, confirm: Confirm) -> Driven:
     """What the sentence means among the actions that the page suggests, if that is clear."""
     try:
         offered = await learn(session.page)
@@ -172,24 +159,31 @@ async def _by_offer(session: Session, sentence: str, before: Driven, confirm: Co
     if found.action is None or found.missing:
         return replace(before, question=found.question if found.action else None)
     values = ", ".join(f"{name}: {value}" for name, value in found.slots.items())
-    said = f"{found.action}{f' ({values})' if values else ''}"
+    what = f"{found.action} ({values})" if values else found.action
     if offered.info[found.action].hints.consequential:
-        confirm(said)
+        confirm(what)
     steps, given = prepare(offered, found.action, found.slots)
     await session.run(found.action, steps, given)
-    return Driven([said])
+    return Driven([what])
 
 
-# Inside
+async def check_interface(
+    interface: NLWebInterface,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    home: Home | None = None,
+) -> list[Finding]:
+    """How each step of each action stands on the live website, with the cookies of ``home``."""
+    await _require_reachable(interface)
+    session = Session(interface, NLWebSandbox.of(interface))
+    await session.open(state=await (home or Home()).known(interface))
+    try:
+        return await check(session, interface, parameters)
+    finally:
+        await session.aclose()
 
 
-def _knows_secrets(interface: NLWebInterface, action: str) -> bool:
-    """Whether a secret is typed in the course of an action, or of the login that comes before it."""
-    login = Login.of(interface)
-    if login is not None and any(value.startswith("env:") for value in login.parameters.values()):
-        return True
-    steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
-    return any(_SECRET.search(step.model_dump_json()) for step in steps)
+# Traces
 
 
 class _Traced(Snapshots):
@@ -204,59 +198,60 @@ class _Traced(Snapshots):
         self._tracing.discard(context)
         try:
             await context.tracing.stop(path=None if private else self._path)
-        except playwright().Error as wrong:
-            raise TargetError(f"The trace could not be written: {wrong.message.splitlines()[0]}") from None
+        except playwright().Error as error:
+            raise TargetError(f"The trace could not be written: {error.message.splitlines()[0]}") from None
         if private:
             self._path.unlink(missing_ok=True)  # that of an earlier run, which this one would have replaced
             raise TargetError("A password was typed, which the trace would hold: no trace was written.")
 
 
-def unknown(url: str) -> NLWebInterface:
-    """The interface of a page of which nothing is known but where it is; SetupError if that is nowhere."""
+# Pages
+
+
+def _site_of_page(url: str) -> NLWebInterface:
+    """The interface of a page of which nothing is known but its address; SetupError if that is not one."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise SetupError(f"{url[:200]!r} is no address of a website. Give it as https://host/path.") from None
+        raise SetupError(f"{url[:200]!r} is not the address of a website. Give it as https://host/path.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        meant = f" Did you mean https://{url[:200]} ?" if _BARE.fullmatch(url) else " Give it as https://host/path."
-        raise SetupError(f"{url[:200]!r} is no address of a website.{meant}")
+        is_bare = _BARE_ADDRESS.fullmatch(url) is not None
+        advice = f"Did you mean https://{url[:200]} ?" if is_bare else "Give it as https://host/path."
+        raise SetupError(f"{url[:200]!r} is not the address of a website. {advice}")
     base = f"{parts.scheme}://{parts.netloc}"
     return NLWebInterface(interface_id=parts.hostname, name=parts.hostname, base_url=base)
 
 
-def _open(url: str) -> NLWebAction:
-    return NLWebAction(action_type=ActionType.NAVIGATE, value=url)
-
-
 @asynccontextmanager
-async def _on(
+async def _open_page(
     interface: NLWebInterface, url: str, *, headless: bool = True, state: Any = None
 ) -> AsyncIterator[Session]:
     session = Session(interface, NLWebSandbox.of(interface))
     await session.open(headless=headless, state=state)
     try:
-        await session.perform(_open(url))
+        await session.perform(NLWebAction(action_type=ActionType.NAVIGATE, value=url))
         yield session
     finally:
         await session.aclose()
 
 
+async def _settle(page: Page) -> None:
+    """Wait until nothing more is loaded; a page that never rests is taken as it is."""
+    with suppress(playwright().TimeoutError):
+        await page.wait_for_load_state("networkidle", timeout=_QUIET_MS)
+
+
 async def _require_reachable(interface: NLWebInterface) -> None:
-    """Before a browser starts: a name that leads nowhere, or where we may not go, is told in words."""
-    overrides = Overrides.read()
-    guard = Guard(NLWebSandbox.of(interface), base_url=interface.base_url, overrides=overrides)
+    """Before a browser starts: an address that leads nowhere, or where we may not go, is said in words."""
+    guard = Guard(NLWebSandbox.of(interface), base_url=interface.base_url, overrides=Overrides.read())
     try:
         addresses = await guard.admit(*place(interface.base_url))
-    except SecurityError as wrong:
+    except SecurityError as error:
         raise SecurityError(
-            f"{wrong.message}, and only public websites and those of this machine are visited. If it is yours, vouch "
+            f"{error.message}, and only public websites and those of this machine are visited. If it is yours, vouch "
             "for it with AGENT3_HOSTS=host=address."
         ) from None
-    await _require_answer(interface.base_url, addresses)
-
-
-async def _require_answer(url: str, addresses: Sequence[tuple[str, int]]) -> None:
     failure = "it does not answer"
     for address, port in addresses:
         try:
@@ -264,27 +259,23 @@ async def _require_answer(url: str, addresses: Sequence[tuple[str, int]]) -> Non
                 _, writer = await asyncio.open_connection(address, port)
         except TimeoutError:
             continue
-        except OSError as wrong:
-            failure = (os.strerror(wrong.errno) if wrong.errno else str(wrong)).lower()  # asyncio's own words are none
+        except OSError as error:  # asyncio's own text is not for people
+            failure = (os.strerror(error.errno) if error.errno else str(error)).lower()
         else:
             writer.close()
             return
-    raise Unavailable(f"{url} cannot be reached: {failure}. See whether the address is right and the site is running.")
+    raise Unavailable(
+        f"{interface.base_url} cannot be reached: {failure}. Check that the address is right and the site is running."
+    )
 
 
 def _require_window(headless: bool) -> None:
-    """SetupError where somebody wants to see the browser and cannot."""
+    """SetupError where a browser is to be shown and cannot be."""
     if headless:
         return
     instead = "Run it at a machine with a screen, or without a window (--headless where there is such an option)."
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise SetupError(f"There is no display here to show a browser on. {instead}")
-    found = browsers.require()
+    found = installation.require()
     if found.kind == "headless-shell":
         raise SetupError(f"{found.path} is a browser without windows. Install Chromium, or name one in AGENT3_BROWSER.")
-
-
-async def _settled(page: Page) -> None:
-    """Until nothing more is loaded; a page that never rests is taken as it is."""
-    with suppress(playwright().TimeoutError):
-        await page.wait_for_load_state("networkidle", timeout=_QUIET_MS)

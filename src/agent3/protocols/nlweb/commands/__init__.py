@@ -1,20 +1,11 @@
-"""Commands in natural language: to an action of an interface (``resolve``), or straight to a page (``drive``)."""
+"""Sentences for an interface: which action they mean, with which parameters, or what to ask (``understand``).
+
+It reads words and knows neither browser nor page. Sentences for a page without an interface go to ``driver``.
+"""
 
 from __future__ import annotations
 
-from agent3.protocols.nlweb.commands.follow_ups import joined, leans
+from agent3.protocols.nlweb.commands.follow_ups import joined, understand
 from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, resolve, resolve_async
-from agent3.protocols.nlweb.commands.understanding import understand
-from agent3.protocols.nlweb.driver.driver import Driven, drive
 
-__all__ = [
-    "Candidate",
-    "Driven",
-    "Resolution",
-    "drive",
-    "joined",
-    "leans",
-    "resolve",
-    "resolve_async",
-    "understand",
-]
+__all__ = ["Candidate", "Resolution", "joined", "resolve", "resolve_async", "understand"]

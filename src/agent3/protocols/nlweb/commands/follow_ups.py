@@ -7,21 +7,23 @@ browser and no protocol.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import agent3.protocols.nlweb.commands.embeddings as embeddings
 from agent3.definitions import NLWebInterface
+from agent3.protocols.nlweb.commands.command import Command
 from agent3.protocols.nlweb.commands.embeddings import Embedder
-from agent3.protocols.nlweb.commands.ranking import Words
-from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, resolve, schema_of, settled
-from agent3.protocols.nlweb.commands.slots import Filled, fill
+from agent3.protocols.nlweb.commands.ranking import WordIndex
+from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, input_schema, resolve, settle
+from agent3.protocols.nlweb.commands.slots import fill_slots
 
-__all__ = ["follow", "joined", "leans"]
+__all__ = ["is_follow_up", "joined", "resolve_follow_up", "understand"]
 
-_MOST = 5
+_MOST_BACK = 5
 """Sentences back that are looked at."""
 _LONGEST = 2_000
 _OPENING = re.compile(
@@ -33,25 +35,36 @@ _OPENING = re.compile(
 _CLOSING = re.compile(r"[\s,]+(?:instead|rather|too|as well|también|tambien|mejor|en su lugar)[\s.!?]*$", re.IGNORECASE)
 
 
-def leans(text: str) -> bool:
+async def understand(text: str, interface: NLWebInterface, previous: Sequence[str] = ()) -> Resolution:
+    """What a sentence means after ``previous`` ones. Meaning counts once ``agent3 semantic install`` was run.
+
+    The model of meanings is asked only where words leave it open, and never in the event loop.
+    """
+    found = resolve_follow_up(text, previous, interface)
+    if found.action is not None or not embeddings.is_installed():
+        return found
+
+    def resolve_by_meaning() -> Resolution:
+        return resolve_follow_up(text, previous, interface, semantic=embeddings.load())
+
+    return await asyncio.to_thread(resolve_by_meaning)
+
+
+def is_follow_up(text: str) -> bool:
     """Whether a sentence says itself that it goes on from another one."""
     return _OPENING.match(text) is not None or _CLOSING.search(text) is not None
 
 
-def _bare(text: str) -> str:
-    return _CLOSING.sub("", _OPENING.sub("", text, count=1)).strip()
-
-
 def joined(text: str, previous: Sequence[str]) -> str:
-    """The sentence for who cannot be given the earlier ones: with the one it leans on, where it does lean on one."""
-    if not previous or not leans(text):
+    """The sentence with the one that it goes on from, for readers that take one sentence only."""
+    if not previous or not is_follow_up(text):
         return text
-    earlier = joined(previous[-1], previous[-1 - _MOST : -1])
-    bare = _bare(text)
+    earlier = joined(previous[-1], previous[-1 - _MOST_BACK : -1])
+    bare = _without_connectives(text)
     return f"{earlier.rstrip(' .!?')}, {bare}" if bare else earlier
 
 
-def follow(
+def resolve_follow_up(
     text: str,
     previous: Sequence[str],
     interface: NLWebInterface,
@@ -62,56 +75,43 @@ def follow(
     """``resolve`` for a sentence after others, the latest of them last."""
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
     found = resolve(text, interface, semantic=semantic, now=now)
-    if not previous or (found.action is not None and not found.missing and not leans(text)):
+    goes_on = is_follow_up(text)
+    if not previous or (found.action is not None and not found.missing and not goes_on):
         return found
-    kept = list(previous)[-_MOST:]
-    before = follow(kept[-1][:_LONGEST], kept[:-1], interface, semantic=semantic, now=now)
+    kept = list(previous)[-_MOST_BACK:]
+    before = resolve_follow_up(kept[-1][:_LONGEST], kept[:-1], interface, semantic=semantic, now=now)
     if before.action is None:
         return found
-    if found.action is not None and found.action != before.action and not _is_only_leaning(found, text):
-        return _lent(text, found, before, interface)
-    return _continued(text, found, before, interface, now)
-
-
-def _is_only_leaning(found: Resolution, text: str) -> bool:
-    """A sentence that leans, and whose action was hardly said, speaks of the one before."""
-    return leans(text) and found.how != "pattern" and bool(found.missing)
-
-
-def _continued(
-    text: str, found: Resolution, before: Resolution, interface: NLWebInterface, now: datetime
-) -> Resolution:
-    """The earlier action, with what the sentence says of it."""
-    assert before.action is not None
-    said = fill(_bare(text), schema_of(interface, before.action), now, Words(interface).vocabulary(before.action))
-    values = _meant(said, sure=not leans(text))
+    # A sentence that goes on, and hardly says which action it means, speaks of the one before.
+    hardly_said = goes_on and found.how != "pattern" and bool(found.missing)
+    if found.action is not None and found.action != before.action and not hardly_said:
+        # Another action, with the earlier values of what it still misses: "book it" after a search.
+        wanted = input_schema(interface, found.action).get("properties", {})
+        had = input_schema(interface, before.action).get("properties", {})
+        lent = {
+            name: before.slots[name]
+            for name in found.missing
+            if name in before.slots and wanted.get(name, {}).get("type") == had.get(name, {}).get("type")
+        }
+        return _settle(text, found.action, {**lent, **found.slots}, {}, found, interface) if lent else found
+    said = fill_slots(
+        Command.read(_without_connectives(text), now),
+        input_schema(interface, before.action),
+        WordIndex(interface).vocabulary(before.action),
+    )
+    # A free text would swallow whatever is said, so it counts only where the sentence plainly goes on.
+    values = {name: value for name, value in said.values.items() if goes_on or name != said.loose}
     doubts = {name: options for name, options in said.doubts.items() if name not in values or name in said.values}
-    if not values and not doubts and not leans(text):
+    if not values and not doubts and not goes_on:
         return found  # it has nothing to do with what was said before
-    return _filled(text, before.action, {**before.slots, **values}, doubts, found, interface)
+    return _settle(text, before.action, {**before.slots, **values}, doubts, found, interface)
 
 
-def _meant(said: Filled, *, sure: bool) -> dict[str, Any]:
-    """The values of a sentence; ``sure`` leaves out the free text that would swallow whatever is said."""
-    return {name: value for name, value in said.values.items() if not (sure and name == said.loose)}
+def _without_connectives(text: str) -> str:
+    return _CLOSING.sub("", _OPENING.sub("", text, count=1)).strip()
 
 
-def _lent(text: str, found: Resolution, before: Resolution, interface: NLWebInterface) -> Resolution:
-    """Another action than before, with the earlier values of what it still misses: "book it" after a search."""
-    assert found.action is not None
-    wanted = schema_of(interface, found.action).get("properties", {})
-    had = schema_of(interface, before.action or "").get("properties", {})
-    lent = {
-        name: before.slots[name]
-        for name in found.missing
-        if name in before.slots and wanted.get(name, {}).get("type") == had.get(name, {}).get("type")
-    }
-    if not lent:
-        return found
-    return _filled(text, found.action, {**lent, **found.slots}, {}, found, interface)
-
-
-def _filled(
+def _settle(
     text: str,
     action: str,
     slots: dict[str, Any],
@@ -119,7 +119,7 @@ def _filled(
     found: Resolution,
     interface: NLWebInterface,
 ) -> Resolution:
-    missing = [name for name in schema_of(interface, action).get("required", ()) if name not in slots]
+    missing = [name for name in input_schema(interface, action).get("required", ()) if name not in slots]
     best = Candidate(action, max(found.score, 0.5), slots, missing, doubts)
-    others = [one for one in found.candidates if one.action != action]
-    return replace(settled(text, interface, [best, *others], best, found.how))
+    others = [candidate for candidate in found.candidates if candidate.action != action]
+    return settle(text, interface, [best, *others], best, found.how)

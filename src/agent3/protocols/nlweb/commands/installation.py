@@ -1,4 +1,4 @@
-"""``agent3 semantic``: getting what is needed to understand commands by their meaning."""
+"""``agent3 semantic``: installs what is needed to understand commands by their meaning."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def install(*, json: bool = False) -> None:
     json
         Print JSON.
     """
-    there = embeddings.installed()
+    was_there = embeddings.is_installed()
     folder = embeddings.install(lambda line: sys.stderr.write(f"{line}\n"))
     if json:
         sys.stdout.write(
-            notation.dumps({"model": embeddings.MINILM, "folder": str(folder), "fetched": not there}) + "\n"
+            notation.dumps({"model": embeddings.MINILM, "folder": str(folder), "fetched": not was_there}) + "\n"
         )
     else:
-        sys.stdout.write(f"{'Already there' if there else 'Installed'}: {folder}\n")
+        sys.stdout.write(f"{'Already there' if was_there else 'Installed'}: {folder}\n")

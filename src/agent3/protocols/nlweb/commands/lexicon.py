@@ -1,7 +1,7 @@
-"""The words of commands, in English and Spanish: what they mean alike, and which of them mean nothing.
+"""The words of commands, in English and Spanish: which of them mean the same, and which mean nothing.
 
-A word is reduced to its concept, so that ``buscar``, ``find`` and ``look up`` meet. It is a short list of what people
-say to websites, not a dictionary: the embeddings know the rest.
+A word is reduced to its concept, so that ``buscar``, ``find`` and ``look up`` are equal. It is a short list of what
+people say to websites, not a dictionary: the rest is left to the embeddings.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Literal
 
 from agent3.directory.search import words
 
-__all__ = ["EMPTY", "Language", "concept", "concepts", "fold", "language_of"]
+__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "to_concept", "to_concepts"]
 
 Language = Literal["en", "es"]
 
 _ACCENT = re.compile("[\u0300-\u036f]")
 
-_ALIKE = """
+_SYNONYMS = """
 search find look lookup show list see browse discover seek locate buscar busca busque encontrar encuentra mostrar
 search muestra ver listar consultar consulta localizar localiza buscame ensename
 buy purchase order acquire comprar compra pedir pide encargar encarga adquirir
@@ -123,35 +123,35 @@ _SPANISH = frozenset(
 )
 
 
+# Each word with the first of its line; of a word with two meanings the first line wins.
+_CONCEPTS: dict[str, str] = {}
+for _line in _SYNONYMS.splitlines():
+    _known = [word for text in _line.split() for word in words(text)]
+    for _word in _known:
+        _CONCEPTS.setdefault(_word, _known[0])
+
+
 def fold(text: str) -> str:
     """Without case and accents."""
     return _ACCENT.sub("", unicodedata.normalize("NFKD", text)).casefold()
 
 
-def _table() -> dict[str, str]:
-    """Each word with the first of its line; of a word with two meanings the first line wins."""
-    found: dict[str, str] = {}
-    for line in _ALIKE.splitlines():
-        known = [word for text in line.split() for word in words(text)]
-        for word in known:
-            found.setdefault(word, known[0])
-    return found
+def fold_letters(text: str) -> str:
+    """Folded letter by letter, so that positions stay those of the text."""
+    return text.lower() if text.isascii() else "".join((fold(letter) or letter)[0] for letter in text)
 
 
-_CONCEPTS = _table()
-
-
-def concept(word: str) -> str:
+def to_concept(word: str) -> str:
     """What a word, reduced as for search, stands for."""
     return _CONCEPTS.get(word, word)
 
 
-def concepts(text: str) -> list[str]:
+def to_concepts(text: str) -> list[str]:
     """What the words of a text stand for, in order, without the empty ones."""
-    return [concept(word) for word in words(text) if word not in EMPTY]
+    return [to_concept(word) for word in words(text) if word not in EMPTY]
 
 
-def language_of(text: str) -> Language:
+def detect_language(text: str) -> Language:
     """English, unless there are more Spanish words in it."""
     said = re.findall(r"\w+", text.casefold())
     spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")

@@ -1,7 +1,7 @@
 """Where a command speaks of a date, a time, money, a number, an address or a quoted text.
 
 Each is a span with its value. The grammar is our own, since general date finders take the verb "may" for a month and
-the number of guests for a day. It knows English and Spanish and no schema: what a span is for, ``slots`` decides.
+the number of guests for a day. It knows English and Spanish, and no schema: ``slots`` decides what a span is for.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, Literal
 
-from agent3.protocols.nlweb.commands.lexicon import Language, fold, language_of
+from agent3.protocols.nlweb.commands.lexicon import Language, detect_language, fold, fold_letters
 
-__all__ = ["Kind", "Span", "number_of", "spans"]
+__all__ = ["Kind", "Span", "find_spans", "parse_number"]
 
 Kind = Literal["date", "time", "money", "number", "email", "url", "quote"]
 
@@ -141,6 +141,7 @@ _NEXT_UNIT = re.compile(r"\b(?:next|la proxima|el proximo)\s+(?P<unit>week|seman
 _WEEKDAY = re.compile(
     rf"\b(?P<next>next\s+|(?:el\s+)?proximo\s+)?(?:(?:on|this|el|este)\s+)?(?P<day>{_D})s?\b(?P<after>\s+que viene)?"
 )
+# 7pm, 19:30, "a las 7 de la tarde", "at 7" (but not "at 7 euros"), noon and midnight.
 _CLOCK = re.compile(
     r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
     r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
@@ -153,150 +154,101 @@ _MONEY = re.compile(rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>{_NUM
 _NUMBER = re.compile(rf"(?<![\w.,])-?(?:{_NUM})(?!\w)|\b(?:{_N})\b")
 
 
-def spans(text: str, now: datetime) -> list[Span]:
+def find_spans(text: str, now: datetime) -> list[Span]:
     """All that is found, in the order of the text; what stands inside a longer one is left out."""
+    plain = fold_letters(text)
+    # The surest first, since of two that overlap the first is kept.
+    spans = [
+        Span(*match.span(), "quote", next(quoted for quoted in match.groups() if quoted is not None))
+        for match in _QUOTE.finditer(text)
+    ]
+    spans += [Span(*match.span(), "url", match[0]) for match in _URL.finditer(text)]
+    spans += [Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text)]
+    spans += _find_dates(plain, now.date(), detect_language(text))
+    for match in _CLOCK.finditer(plain):
+        hour = 12 if match["noon"] else int(match["h"] or match["h2"] or match["h3"] or match["h4"] or 0)
+        minute = int(match["m"] or match["m2"] or match["m3"] or 0)
+        if match["half"]:
+            hour = hour % 12 + (12 if match["half"].startswith("p") else 0)
+        elif match["part"] in ("tarde", "noche"):
+            hour = hour % 12 + 12
+        if hour < 24 and minute < 60:
+            spans.append(Span(*match.span(), "time", time(hour, minute)))
+    for match in _MONEY.finditer(plain):
+        currency = (match["c"] or match["c2"]).strip()
+        unit = _CURRENCIES.get(currency) or _CURRENCIES[re.sub(r"(?<=r)es$|s$", "", currency)]
+        spans.append(Span(*match.span(), "money", parse_number(match["n"] or match["n2"]), unit))
+    numbers = list(_NUMBER.finditer(plain))
+    spans += [Span(*match.span(), "number", parse_number(match[0])) for match in numbers if match[0] not in _ARTICLES]
+    # "un vuelo" and "one" are articles more often than counts, so they come after the sure ones.
+    spans += [Span(*match.span(), "number", 1, "article") for match in numbers if match[0] in _ARTICLES]
     found: list[Span] = []
-    for span in _all(text, now):
+    for span in spans:
         if not any(span.overlaps(other) for other in found):
             found.append(span)
     return sorted(found, key=lambda span: span.start)
 
 
-def _all(text: str, now: datetime) -> Iterator[Span]:
-    """The surest first, since the first keeps its place."""
-    plain = _folded(text)
-    for match in _QUOTE.finditer(text):
-        yield Span(*match.span(), "quote", next(one for one in match.groups() if one is not None))
-    yield from (Span(*match.span(), "url", match[0]) for match in _URL.finditer(text))
-    yield from (Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text))
-    yield from _dates(plain, now, language_of(text))
-    yield from _times(plain)
-    for match in _MONEY.finditer(plain):
-        currency = (match["c"] or match["c2"]).strip()
-        value = number_of(match["n"] or match["n2"])
-        yield Span(*match.span(), "money", value, _CURRENCIES.get(currency) or _CURRENCIES[_singular(currency)])
-    yield from _numbers(plain)
-
-
-def _folded(text: str) -> str:
-    """Folded letter by letter, so that positions stay those of the text."""
-    return "".join((fold(one) or one)[0] for one in text)
-
-
-def _singular(word: str) -> str:
-    return re.sub(r"(?<=r)es$|s$", "", word)
-
-
-def number_of(text: str) -> int | float:
+def parse_number(text: str) -> int | float:
     """A number as written in either language: 1,299.00 and 1.299,00 are the same; or its word."""
     if (word := fold(text)) in _NUMBERS:
         return _NUMBERS[word]
     last = max(text.rfind(","), text.rfind("."))
+    # Three digits after the last mark are thousands, but in 0.125.
     if last >= 0 and (len(text) - last - 1 != 3 or text.lstrip("-").startswith("0")):
         whole, part = re.sub(r"[.,]", "", text[:last]), text[last + 1 :]
         return float(f"{whole}.{part}")
     return int(re.sub(r"[.,]", "", text))
 
 
-def _numbers(plain: str) -> Iterator[Span]:
-    for match in _NUMBER.finditer(plain):
-        # "un vuelo" and "one" are articles more often than counts; as a count they come after the sure ones
-        if match[0] not in _ARTICLES:
-            yield Span(*match.span(), "number", number_of(match[0]))
-    for match in _NUMBER.finditer(plain):
-        if match[0] in _ARTICLES:
-            yield Span(*match.span(), "number", 1, "article")
-
-
-def _dates(plain: str, now: datetime, language: Language) -> Iterator[Span]:
-    today = now.date()
+def _find_dates(plain: str, today: date, language: Language) -> Iterator[Span]:
     for match in _ISO.finditer(plain):
-        yield from _dated(match, int(match[1]), int(match[2]), int(match[3]))
+        if (day := _make_date(int(match[1]), int(match[2]), int(match[3]))) is not None:
+            yield Span(*match.span(), "date", day)
     for match in _SLASHED.finditer(plain):
-        yield from _slashed(match, language)
+        # Day and month in the order of the language; the other order is remembered if it is a date as well.
+        year = int(match[3]) + (2000 if len(match[3]) == 2 else 0)
+        orders = [(int(match[1]), int(match[2])), (int(match[2]), int(match[1]))]
+        if language == "es" or "." in match[0]:
+            orders.reverse()
+        good = [day for month, number in orders if (day := _make_date(year, month, number)) is not None]
+        if good:
+            doubt = good[1] if len(good) == 2 and good[0] != good[1] and language == "en" else None
+            yield Span(*match.span(), "date", good[0], other=doubt)
     for pattern in _NAMED:
         for match in pattern.finditer(plain):
-            month, day = _MONTHS[match["m"]], int(match["d"])
-            year = int(match["y"]) if match["y"] else _coming_year(today, month, day)
-            yield from _dated(match, year, month, day)
+            month, number = _MONTHS[match["m"]], int(match["d"])
+            coming = today.year if (month, number) >= (today.month, today.day) else today.year + 1
+            if (day := _make_date(int(match["y"]) if match["y"] else coming, month, number)) is not None:
+                yield Span(*match.span(), "date", day)
     for match in _RELATIVE.finditer(plain):
         days = {"after": 2, "today": 0, "tomorrow": 1, "yesterday": -1}[match.lastgroup or "today"]
         yield Span(*match.span(), "date", today + timedelta(days=days))
-    yield from _counted(plain, today)
-    for match in _WEEKDAY.finditer(plain):
-        yield Span(*match.span(), "date", _weekday(match, today))
-
-
-def _counted(plain: str, today: date) -> Iterator[Span]:
     for match in _IN.finditer(plain):
-        count = 1 if match["n"] in ("a", "an") else int(number_of(match["n"]))
-        yield Span(*match.span(), "date", _later(today, count, match["unit"]))
+        count = 1 if match["n"] in ("a", "an") else int(parse_number(match["n"]))
+        yield Span(*match.span(), "date", _add_to_date(today, count, match["unit"]))
     for match in _NEXT_UNIT.finditer(plain):
-        yield Span(*match.span(), "date", _later(today, 1, match["unit"]))
+        yield Span(*match.span(), "date", _add_to_date(today, 1, match["unit"]))
+    # A weekday is always the coming one, with "next" or without: people do not agree on what "next Friday" is.
+    for match in _WEEKDAY.finditer(plain):
+        ahead = (_DAYS[match["day"]] - today.weekday()) % 7 or 7
+        yield Span(*match.span(), "date", today + timedelta(days=ahead))
 
 
-def _later(today: date, count: int, unit: str) -> date:
-    if unit.startswith("d"):
-        return today + timedelta(days=count)
-    if unit.startswith(("w", "s")):
-        return today + timedelta(weeks=count)
-    years, month = divmod(today.month - 1 + count, 12)
-    first = date(today.year + years, month + 1, 1)
-    return min(first + timedelta(days=today.day - 1), _later_first(first) - timedelta(days=1))
-
-
-def _later_first(first: date) -> date:
-    return (first + timedelta(days=32)).replace(day=1)
-
-
-def _weekday(match: re.Match[str], today: date) -> date:
-    ahead = (_DAYS[match["day"]] - today.weekday()) % 7 or 7
-    return today + timedelta(days=ahead)
-
-
-def _dated(match: re.Match[str], year: int, month: int, day: int) -> Iterator[Span]:
-    if (value := _date(year, month, day)) is not None:
-        yield Span(*match.span(), "date", value)
-
-
-def _date(year: int, month: int, day: int) -> date | None:
+def _make_date(year: int, month: int, day: int) -> date | None:
     try:
         return date(year, month, day)
     except ValueError:
         return None
 
 
-def _slashed(match: re.Match[str], language: Language) -> Iterator[Span]:
-    """Day and month in the order of the language; the other order is remembered if it is a date as well."""
-    first, second = int(match[1]), int(match[2])
-    year = int(match[3]) + (2000 if len(match[3]) == 2 else 0)
-    readings = [_date(year, first, second), _date(year, second, first)]
-    if language == "es" or "." in match[0]:
-        readings.reverse()
-    good = [one for one in readings if one is not None]
-    if good:
-        doubt = good[1] if len(good) == 2 and good[0] != good[1] and language == "en" else None
-        yield Span(*match.span(), "date", good[0], other=doubt)
-
-
-def _coming_year(today: date, month: int, day: int) -> int:
-    return today.year if (month, day) >= (today.month, today.day) else today.year + 1
-
-
-def _times(plain: str) -> Iterator[Span]:
-    for match in _CLOCK.finditer(plain):
-        hour, minute = _clock(match)
-        if hour < 24 and minute < 60:
-            yield Span(*match.span(), "time", time(hour, minute))
-
-
-def _clock(match: re.Match[str]) -> tuple[int, int]:
-    if match["noon"] or match["midnight"]:
-        return (12 if match["noon"] else 0), 0
-    hour = int(match["h"] or match["h2"] or match["h3"] or match["h4"])
-    minute = int(match["m"] or match["m2"] or match["m3"] or 0)
-    if half := match["half"]:
-        return hour % 12 + (12 if half.startswith("p") else 0), minute
-    if match["part"] in ("tarde", "noche"):
-        return hour % 12 + 12, minute
-    return hour, minute
+def _add_to_date(today: date, count: int, unit: str) -> date:
+    if unit.startswith("d"):
+        return today + timedelta(days=count)
+    if unit.startswith(("w", "s")):
+        return today + timedelta(weeks=count)
+    years, month = divmod(today.month - 1 + count, 12)
+    first = date(today.year + years, month + 1, 1)
+    next_first = (first + timedelta(days=32)).replace(day=1)
+    # A month after January 31 is the last of February.
+    return min(first + timedelta(days=today.day - 1), next_first - timedelta(days=1))

@@ -1,96 +1,85 @@
-"""Dates and times: written where a field takes them, picked in a calendar where it does not."""
+"""Dates and times of a sentence, in the form that a field takes; through its calendar where it takes no text."""
 
 from __future__ import annotations
 
 import re
 from datetime import date, datetime, time
 
-from agent3.protocols.nlweb.commands.spans import spans
-from agent3.protocols.nlweb.driver.hand import Hand
-from agent3.protocols.nlweb.driver.page_view import Element, Sight
-from agent3.protocols.nlweb.driver.story import Story
+from agent3.protocols.nlweb.commands.spans import Span, find_spans
+from agent3.protocols.nlweb.driver.page_operator import PageOperator
+from agent3.protocols.nlweb.driver.page_view import Element, PageView
 
-__all__ = ["enter", "pick"]
+__all__ = ["enter_moment", "parse_moment", "takes_moment"]
 
-_TRIES = 60
+_MOST_MONTHS = 60
 _YEAR = re.compile(r"\b(19|20)\d\d\b")
-_MONTHS = tuple(date(2000, month, 1).strftime("%B").lower() for month in range(1, 13))
-_FORMS = {"mm/dd/yyyy": "%m/%d/%Y", "dd/mm/yyyy": "%d/%m/%Y", "yyyy-mm-dd": "%Y-%m-%d"}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-async def enter(story: Story) -> bool:
-    """A clause that states a date or time: into the field for it."""
-    if story.clause.verb not in ("type", "select") or story.clause.quotes:
-        return False
-    found = [one for one in spans(story.clause.rest, datetime.now()) if one.kind in ("date", "time")]  # noqa: DTZ005
-    if len(found) != 1 or not re.search(r"\b(?:date|time|day|fecha|hora)\b", story.clause.rest, re.IGNORECASE):
-        return False
-    sight = await story.hand.look()
-    fields = [one for one in sight.having(lambda one: one.tag == "input" and not one.off) if one.role == "textbox"]
-    if not fields:
-        return False
-    value, field = found[0].value, fields[0]
-    if isinstance(value, time):
-        text = value.strftime("%H:%M") if field.kind == "time" else value.strftime("%I:%M %p").lstrip("0")
-        await story.hand.write(field, text)
-        return True
-    written = re.search(r"\d{1,2}/\d{1,2}/\d{4}", story.clause.rest)
-    return await pick(story.hand, field, value, written[0] if written else None)
+def takes_moment(field: Element) -> bool:
+    """Whether a field wants a date or a time, rather than any text."""
+    return field.kind in ("date", "time") or field.read_only
 
 
-async def pick(hand: Hand, field: Element, day: date, written: str | None = None) -> bool:
-    """Put a date into a field: as its kind wants it, or through the calendar that opens on it."""
+def parse_moment(text: str) -> date | time | None:
+    """The date or time that a text is; None if it says more, or can be read in two ways, such as 03/04/2027."""
+    found: list[Span] = find_spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
+    if len(found) != 1 or found[0].other is not None or found[0].kind not in ("date", "time"):
+        return None
+    moment: date | time = found[0].value
+    return moment if not re.search(r"\w", text[: found[0].start] + text[found[0].end :]) else None
+
+
+async def enter_moment(operator: PageOperator, field: Element, moment: date | time) -> bool:
+    """Put a date or time into a field that ``takes_moment``."""
+    if isinstance(moment, time):
+        if field.kind == "time":
+            await operator.write(field, moment.strftime("%H:%M"))
+        return field.kind == "time"
     if field.kind == "date":
-        await hand.write(field, day.isoformat())
+        await operator.write(field, moment.isoformat())
         return True
-    if not field.fixed:
-        await hand.write(field, written or day.strftime(_FORMS.get(field.hint.lower(), "%m/%d/%Y")), keys=True)
-        return True
-    await hand.click(field)
-    await hand.settle(120, 900)
-    for _ in range(_TRIES):
-        sight = await hand.look()
-        shown = _month(sight)
+    if field.kind == "time":
+        return False
+    # A field that takes no text: open its calendar, go to the month, and press the day.
+    day = moment
+    await operator.click(field)
+    await operator.settle(120, 900)
+    for _ in range(_MOST_MONTHS):
+        view = await operator.look()
+        shown = _find_month(view)
         if shown is None:
             return False
         if shown == (day.year, day.month):
-            return await _day(hand, sight, day)
-        step = _step(sight, forward=shown < (day.year, day.month))
+            cells = view.where(
+                lambda cell: cell.own == str(day.day) and (cell.pressable or cell.role in ("cell", "gridcell"))
+            )
+            if cells:
+                # A calendar may also show days of the months before and after: of two, the early day comes first.
+                await operator.click(cells[-1] if len(cells) > 1 and day.day > 15 else cells[0])
+            return bool(cells)
+        word, sign = ("next", ">") if shown < (day.year, day.month) else ("prev", "<")
+        step = next(
+            (
+                element
+                for element in view.where(lambda element: element.pressable)
+                if len(said := f"{element.title} {element.text}".lower()) < 30
+                and (word in said or element.own.strip() == sign or word in element.mark_words)
+            ),
+            None,
+        )
         if step is None:
             return False
-        await hand.click(step)
+        await operator.click(step)
     return False
 
 
-def _month(sight: Sight) -> tuple[int, int] | None:
-    """Which month a calendar shows: the smallest text with a month and a year."""
-    texts = [one.text for one in sight.shown if len(one.text) < 40 and _YEAR.search(one.text)]
+def _find_month(view: PageView) -> tuple[int, int] | None:
+    """The year and month that a calendar shows: the shortest text with both."""
+    texts = [element.text for element in view.visible if len(element.text) < 40 and _YEAR.search(element.text)]
     for text in sorted(texts, key=len):
         year = _YEAR.search(text)
-        month = next((number for number, name in enumerate(_MONTHS, 1) if name[:3] in text.lower()), None)
+        month = next((number for number, name in enumerate(_MONTHS, 1) if name in text.lower()), None)
         if month and year:
             return int(year[0]), month
     return None
-
-
-def _step(sight: Sight, *, forward: bool) -> Element | None:
-    wanted = ("next", ">") if forward else ("prev", "<")
-    for one in sight.shown:
-        said = f"{one.title} {one.text}".lower()
-        if (
-            one.pressable
-            and len(said) < 30
-            and (wanted[0] in said or one.own.strip() == wanted[1] or wanted[0] in one.words)
-        ):
-            return one
-    return None
-
-
-async def _day(hand: Hand, sight: Sight, day: date) -> bool:
-    cells = [
-        one for one in sight.shown if one.own == str(day.day) and (one.pressable or one.role in ("cell", "gridcell"))
-    ]
-    if not cells:
-        return False
-    await hand.click(cells[-1] if len(cells) > 1 and day.day > 15 else cells[0])
-    return True

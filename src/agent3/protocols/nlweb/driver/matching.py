@@ -1,139 +1,115 @@
-"""Which element a description means: a score for each, the best one wins, and none below a threshold."""
+"""Which element a description means: a score for each, the best one wins, and none below a threshold.
+
+Every word of the description must be in the element's name, or a word that means the same. What is only similar is
+never taken: "Order 12" is not "Order 13", and "Order now" is not "Order now if it is free".
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
 
-from agent3.protocols.nlweb.commands.lexicon import concepts, fold
-from agent3.protocols.nlweb.driver.page_view import Element, Sight
+from agent3.protocols.nlweb.commands.lexicon import fold, to_concepts
+from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Target
 
-__all__ = ["best", "called", "fits_role", "likeness", "ranked"]
+__all__ = ["find_target", "has_role", "is_called", "name_score", "nth", "similarity"]
 
-_ENOUGH = 0.6
+_THRESHOLD = 0.6
+_SURE = 0.9
 _PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
-_AS_ROLE = {
+_ROLES = {
     "textbox": ("textbox", "textarea", "searchbox", "combobox", "spinner"),
-    "list": ("list", "listbox", "combobox"),
-    "button": ("button",),
-    "link": ("link",),
     "item": ("option", "menuitem", "item", "link", "treeitem", "tab"),
-    "tab": ("tab",),
-    "section": ("tab", "heading", "button"),
-    "node": ("item", "treeitem"),
 }
 _ICONS = {
-    "delete": "trash delete remove bin discard",
-    "trash": "trash delete remove bin discard",
-    "star": "star favorite favourite important flag",
-    "important": "star important flag",
-    "reply": "reply respond answer",
-    "forward": "forward fwd share",
-    "send": "send submit",
-    "close": "close dismiss x cancel",
-    "x": "close dismiss x",
-    "like": "like heart favorite",
-    "retweet": "retweet repost",
-    "share": "share",
-    "search": "search find",
-    "more": "more menu dots options",
-    "next": "next forward right",
-    "previous": "prev previous back left",
-    "bold": "bold strong",
-    "italics": "italic italics em",
-    "italic": "italic italics em",
-    "underline": "underline",
+    "close": frozenset({"close", "dismiss", "cancel"}),
+    "x": frozenset({"close", "dismiss"}),
+    "delete": frozenset({"delete", "trash", "remove", "bin"}),
+    "trash": frozenset({"delete", "trash", "remove", "bin"}),
+    "search": frozenset({"search", "find"}),
+    "more": frozenset({"more", "menu", "dots", "options"}),
+    "next": frozenset({"next", "forward", "right"}),
+    "previous": frozenset({"prev", "previous", "back", "left"}),
 }
+"""What icons without a text are called in their marks."""
 
 
-def likeness(wanted: str, found: str) -> float:
-    """How alike a wanted name and a found one are, between 0 and 1."""
+def similarity(wanted: str, found: str) -> float:
+    """How well a wanted name is met by a found one, between 0 and 1; 0 if a wanted word is not in it."""
     if wanted == found:
         return 1.0
     plain, other = fold(wanted), fold(found)
     if plain == other:
         return 0.97
     bare, bare_other = _PUNCTUATION.sub("", plain), _PUNCTUATION.sub("", other)
-    if bare and bare == bare_other:
-        return 0.93
     if not bare or not bare_other:
         return 0.0
+    if bare == bare_other:
+        return 0.93
     if re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", bare_other):
         return 0.6 + 0.3 * len(bare) / len(bare_other)
-    if len(bare_other) > 2 and re.search(rf"(?<!\w){re.escape(bare_other)}(?!\w)", bare):
-        return 0.5 + 0.3 * len(bare_other) / len(bare)
-    return max(_shared(wanted, found), 0.75 * SequenceMatcher(None, bare, bare_other).ratio() ** 2)
+    meant, said = frozenset(to_concepts(wanted)), frozenset(to_concepts(found))
+    return 0.8 * len(meant) / len(said) if meant and meant <= said else 0.0
 
 
-def _shared(wanted: str, found: str) -> float:
-    """By concepts, for other words that mean the same."""
-    one, other = frozenset(concepts(wanted)), frozenset(concepts(found))
-    return 0.8 * len(one & other) / len(one | other) if one & other else 0.0
-
-
-def called(element: Element, name: str) -> float:
-    """How well an element answers to a name, by all its names and, for an icon, its marks."""
-    score = max((likeness(name, one) for one in element.names), default=0.0)
-    if element.marks and _code(name) in element.marks.split():
-        score = max(score, 0.9)
-    if fold(name) == "x" and score < 0.9:
-        score = max(score, *(likeness("close", one) - 0.01 for one in [*element.names, ""]))
-    icons = frozenset(_ICONS.get(fold(name), fold(name)).split())
-    if score < 0.86 and icons & element.words and (not element.text or element.pressable):
-        score = max(score, 0.86 if element.text else 0.8)
+def name_score(element: Element, name: str) -> float:
+    """How well an element answers to a name: by all its names and, for an icon without a text, by its marks."""
+    score = max((similarity(name, own) for own in element.names), default=0.0)
+    if score < 0.8 and not element.text:
+        plain = fold(name)
+        score = max(score, 0.8 if _ICONS.get(plain, frozenset({plain})) & element.mark_words else 0.0)
     return score
 
 
-def _code(name: str) -> str:
-    """The last word where it is no word but a code, such as ``(2,-1)`` or ``A-17``; else the whole."""
-    last = name.split()[-1] if name.split() else ""
-    return name if last.isalpha() else last
+def is_called(element: Element, name: str) -> bool:
+    """Whether that is beyond doubt its name."""
+    return any(similarity(name, own) > _SURE for own in element.names)
 
 
-def fits_role(element: Element, role: str) -> bool:
+def has_role(element: Element, role: str) -> bool:
     """Whether it is of the kind that a description names."""
     if role in ("button", "link", "icon") and element.role == "":
         return element.pressable and (role != "icon" or not element.text)
-    return element.role in _AS_ROLE.get(role, (role,))
+    return element.role in _ROLES.get(role, (role,))
 
 
-def ranked(sight: Sight, target: Target, among: Iterable[Element] | None = None) -> list[tuple[float, Element]]:
-    """The visible elements that may be meant, the best first; the innermost of equals."""
-    found = []
-    for one in sight.shown if among is None else among:
-        score = called(one, target.name) if target.name else 0.0
-        if not one.visible or one.off or score < _ENOUGH:
+def find_target(view: PageView, target: Target, among: Iterable[Element] | None = None) -> Element | None:
+    """The element that is meant; by its place in the row where the description says which.
+
+    Without a name, the one of its kind at that place, or the only one of its kind.
+    """
+    pool = [element for element in (view.visible if among is None else among) if element.visible]
+    if not target.name:
+        alike = [element for element in pool if target.role and has_role(element, target.role)]
+        return nth(alike, target.ordinal or 1) if target.ordinal or len(alike) == 1 else None
+    scored = []
+    for element in pool:
+        score = name_score(element, target.name)
+        if element.disabled or score < _THRESHOLD:
             continue
-        score += 0.12 * (bool(target.role) and fits_role(one, target.role)) + 0.06 * one.pressable
-        score += 0.03 * (one.role in ("button", "link", "tab", "menuitem", "option")) - 0.02 * (one.role == "label")
-        found.append((score, one))
-    return sorted(found, key=lambda pair: (-round(pair[0], 3), -pair[1].index if _nested(pair[1], found) else 0))
+        score += 0.12 * (bool(target.role) and has_role(element, target.role)) + 0.06 * element.pressable
+        score += 0.03 * (element.role in ("button", "link", "tab", "menuitem", "option"))
+        score -= 0.02 * (element.role == "label")
+        scored.append((score, element))
+    paths = [element.path for _, element in scored]
+
+    def depth(element: Element) -> int:
+        nested = any(path.startswith(f"{element.path} >") or element.path.startswith(f"{path} >") for path in paths)
+        return -element.index if nested else 0
+
+    # Of equals that hold each other, the innermost; of others, the first.
+    ranked = sorted(scored, key=lambda pair: (-round(pair[0], 3), depth(pair[1])))
+    if not ranked:
+        return None
+    if target.ordinal is None:
+        return ranked[0][1]
+    # "The second Details link" counts those that fit as well as the best, in the order of the page.
+    equals = [element for score, element in ranked if score >= ranked[0][0] - 0.1]
+    return nth(sorted(equals, key=lambda element: element.index), target.ordinal)
 
 
-def _nested(element: Element, found: list[tuple[float, Element]]) -> bool:
-    return any(
-        other.path.startswith(f"{element.path} >") or element.path.startswith(f"{other.path} >") for _, other in found
-    )
-
-
-def best(sight: Sight, target: Target, among: Iterable[Element] | None = None) -> Element | None:
-    """The element that is meant; by its place in the row where the description says which."""
-    pool = list(sight.shown if among is None else among)
-    if target.name:
-        found = ranked(sight, target, pool)
-        if not found:
-            return None
-        if target.ordinal is not None:
-            top = [one for score, one in found if score >= found[0][0] - 0.1]
-            return _nth(sorted(top, key=lambda one: one.index), target.ordinal)
-        return found[0][1]
-    if target.role:
-        return _nth([one for one in pool if one.visible and fits_role(one, target.role)], target.ordinal or 1)
-    return None
-
-
-def _nth(found: list[Element], number: int) -> Element | None:
+def nth(elements: list[Element], number: int) -> Element | None:
+    """One of a row, counted from 1, or from the end by a negative number."""
     index = number - 1 if number > 0 else number
-    return found[index] if -len(found) <= index < len(found) else None
+    return elements[index] if -len(elements) <= index < len(elements) else None

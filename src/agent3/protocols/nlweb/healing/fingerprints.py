@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 
-__all__ = ["Print", "digest", "family", "of_page", "words"]
+__all__ = ["Fingerprint", "digest", "digest_words", "parse_fingerprint", "role_family", "split_words"]
 
 _SAME_ROLE = {"searchbox": "textbox"}
 """What ARIA calls a kind of the other."""
@@ -27,7 +27,7 @@ _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Print(Struct, frozen=True, omit_defaults=True):
+class Fingerprint(Struct, frozen=True, omit_defaults=True):
     """What is remembered of one element. ``near`` to ``heading`` and ``query`` hold digests, the rest is plain."""
 
     role: str
@@ -55,56 +55,55 @@ class Print(Struct, frozen=True, omit_defaults=True):
     """How the caller's words stand beside it, where its selector has some: 0 not at all, 1 among others, 2 alone."""
 
     @property
-    def lasting(self) -> Print:
+    def lasting(self) -> Fingerprint:
         """Without its place, which changes with every window."""
         return replace(self, box=(0.0, 0.0, 0.0, 0.0))
 
 
-def of_page(seen: dict[str, Any], given: Sequence[tuple[str, str]] = ()) -> Print:
-    """The fingerprint of what the page's script has read; a page that answers nonsense raises msgspec's error.
+def parse_fingerprint(seen: dict[str, Any], given: Sequence[tuple[str, str]] = ()) -> Fingerprint:
+    """The fingerprint of what the page's script has read; msgspec's error for a page that answers nonsense.
 
     Of ``given``, placeholders and the caller's words for them, the fingerprint holds the placeholders.
     """
     if given:
-        seen = {**seen, **{key: _masked(str(seen.get(key) or ""), given) for key in _TEXTS}}
+        seen = {**seen, **{key: _mask(str(seen.get(key) or ""), given) for key in _TEXTS}}
     seen = well_formed(seen)
-    around = {key: digests(str(seen.get(key) or "")) for key in ("near", "wide", "heading")}
-    box = tuple(round(float(one), 3) for one in seen["box"])
+    around = {key: digest_words(str(seen.get(key) or "")) for key in ("near", "wide", "heading")}
+    box = tuple(round(float(edge), 3) for edge in seen["box"])
     query = str(seen.get("query") or "").lstrip("?")
-    return convert({**seen, **around, "box": box, "query": digest(query) if query else ""}, Print)
+    return convert({**seen, **around, "box": box, "query": digest(query) if query else ""}, Fingerprint)
 
 
-def family(role: str) -> str:
+def role_family(role: str) -> str:
     """Roles that can stand for each other have one family; mostly it is the role itself."""
     return _SAME_ROLE.get(role, role)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text or an identifier, without case and accents: ``searchBtn`` has two."""
     apart = unicodedata.normalize("NFKD", _SPLIT.sub(" ", text))
-    plain = "".join(one for one in apart if not unicodedata.combining(one)).lower()
+    plain = "".join(letter for letter in apart if not unicodedata.combining(letter)).lower()
     return _WORD.findall(plain)
-
-
-def digests(text: str) -> tuple[str, ...]:
-    """The different words of a text, each as a short digest."""
-    found = dict.fromkeys(words(text))
-    return tuple(digest(one) for one in list(found)[:_MOST_WORDS])
-
-
-def _masked(text: str, given: Sequence[tuple[str, str]]) -> str:
-    """A text with placeholders for the caller's words. Where these are written otherwise, none of it is kept."""
-    for name, value in given:
-        own = _WORD.findall(value)
-        if not own:
-            continue
-        apart = r"[\W_]+".join(re.escape(one) for one in own)
-        text = re.sub(rf"(?<![^\W_]){apart}(?![^\W_])", name, text, flags=re.IGNORECASE)
-        if f" {' '.join(words(value))} " in f" {' '.join(words(text.replace(name, ' | ')))} ":
-            return ""
-    return text
 
 
 def digest(text: str) -> str:
     """A short digest, to be compared and not read."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def digest_words(text: str) -> tuple[str, ...]:
+    """The different words of a text, each as a short digest."""
+    return tuple(digest(word) for word in list(dict.fromkeys(split_words(text)))[:_MOST_WORDS])
+
+
+def _mask(text: str, given: Sequence[tuple[str, str]]) -> str:
+    """A text with placeholders for the caller's words. Where these are written otherwise, none of it is kept."""
+    for name, value in given:
+        own = _WORD.findall(value)
+        if not own:
+            continue
+        apart = r"[\W_]+".join(re.escape(word) for word in own)
+        text = re.sub(rf"(?<![^\W_]){apart}(?![^\W_])", name, text, flags=re.IGNORECASE)
+        if f" {' '.join(split_words(value))} " in f" {' '.join(split_words(text.replace(name, ' | ')))} ":
+            return ""
+    return text

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import agent3.protocols.nlweb.healing.page_script as script
-import agent3.protocols.nlweb.healing.records as heals
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.healing.fingerprints import Print, digest, family, of_page
-from agent3.protocols.nlweb.healing.lookahead import Ahead
-from agent3.protocols.nlweb.healing.records import Heal, Known, Policy, Use, Where
-from agent3.protocols.nlweb.healing.scoring import Scored, Verdict, contradicts, judge, objection
+from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, digest, parse_fingerprint, role_family
+from agent3.protocols.nlweb.healing.lookahead import Lookahead
+from agent3.protocols.nlweb.healing.records import ElementKey, ElementRecord, Heal, HealUse, Policy
+from agent3.protocols.nlweb.healing.scoring import Scored, Verdict, find_objection, is_contradiction, judge
 from agent3.protocols.nlweb.healing.stores import Book, MemoryBook
-from agent3.protocols.nlweb.healing.templates import Spoken, Templates
+from agent3.protocols.nlweb.healing.templates import FilledSelector, Templates
 from agent3.protocols.nlweb.steps.locator import Awaited, Trust
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ __all__ = ["Healer"]
 
 logger = logs.get("nlweb")
 
-_MOST = 400
+_MOST_CANDIDATES = 400
 """Candidates that are looked at; on a page with more, nothing is sure."""
-_ROUND = 400.0
-_LAST = 0.25
+_ROUND_MS = 400.0
+_LAST_PART = 0.25
 """The part of a wait that is left when something else is looked at: what is late is not yet gone."""
 _ROLES = {"textbox": ["textbox", "searchbox"]}
 _NOT_ARIA = frozenset(
@@ -57,16 +58,16 @@ _PAGE_SECONDS = 3600.0
 _SAME_PAGE, _OTHER_PAGE = 0.6, 0.3
 """The share of a page's marks from which on it is the same, and below which it is another."""
 _OFFER_SECONDS = 1.0
-_OFFERED = 0.4
+_OFFERED_SCORE = 0.4
 """The score from which on an element that was not taken is shown to a person as one that could be meant."""
 
 
 @dataclass
-class _Found:
+class _Sighting:
     """What was found for a step in the running action."""
 
-    print: Print | None
-    known: Known
+    print: Fingerprint | None
+    record: ElementRecord
     heal: Heal | None = None
     worked: bool = False
 
@@ -78,7 +79,7 @@ class _Search:
     verdict: Verdict
     heal: Heal | None = None
     locator: Locator | None = None
-    seen: list[Print] = field(default_factory=list)
+    seen: list[Fingerprint] = field(default_factory=list)
     offers: dict[int, Heal] = field(default_factory=dict)
     """What a person may accept of the elements that were not sure enough, by their number in the list."""
 
@@ -86,7 +87,7 @@ class _Search:
 class _AnotherNow(Exception):
     """The selector fits an element that is not the one it meant."""
 
-    def __init__(self, reason: str, seen: Print):
+    def __init__(self, reason: str, seen: Fingerprint):
         super().__init__(reason)
         self.reason = reason
         self.seen = seen
@@ -109,32 +110,27 @@ class Healer:
     ):
         self.book: Book = MemoryBook() if book is None else book
         self.policy = policy or Policy()
-        self.uses: list[Use] = []
+        self.uses: list[HealUse] = []
         self._interface = interface
         self._metrics = metrics
         self._env = env
         self._action: str | None = None
-        self._found: dict[Where, _Found] = {}
-        self._ahead = Ahead()
-        self._conditions: dict[Where, Known] = {}
+        self._sightings: dict[ElementKey, _Sighting] = {}
+        self._lookahead = Lookahead()
+        self._conditions: dict[ElementKey, ElementRecord] = {}
         self._templates = Templates()
-        self._spoken: dict[Where, Spoken] = {}
-        self._often: frozenset[str] = frozenset()
-
-    @property
-    def used(self) -> list[Heal]:
-        """The heals alone."""
-        return [one.heal for one in self.uses]
+        self._filled: dict[ElementKey, FilledSelector] = {}
+        self._used_often: frozenset[str] = frozenset()
 
     async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
         """An action begins: what the last one left unfinished is forgotten."""
         self._action = action
-        self._ahead.begin(steps)
-        self._found = {}
+        self._lookahead.begin(steps)
+        self._sightings = {}
         self._conditions = {}
         self._templates = Templates(steps)
-        self._spoken = {}
-        self._often = _used_often(steps)
+        self._filled = {}
+        self._used_often = frozenset(text for text, times in Counter(_selectors(steps)).items() if times > 1)
         self.uses = []
 
     async def find(self, page: Page | Frame, action: NLWebAction, ms: float) -> Locator:
@@ -144,197 +140,204 @@ class Healer:
         its data, if it was looked for and nothing was sure enough, or if the selector means something else now.
         """
         end = time.monotonic() + ms / 1000
-        where = self._where(action.selector, action.frame)
-        known = await self._known(where)
+        record = await self._get_record(self._key(action.selector, action.frame))
+        selector = self._as_filled(record)
         own = page.locator(action.selector or "").first
-        if known.print is None or action.optional:
-            return await self._taken(page, own, known, ms)
-        if await self._foreseen(page, action, known) or self._lately_seen(page, known):
+        if record.print is None or action.optional:
+            self._note(record, await _read_print(page, selector, own, ms))
             return own
+        seen = await self._lookahead.look(page, action)
+        if seen is not None and not self._find_objection(record, seen):
+            self._note(record, seen)
+            return own
+        seen = self._lookahead.find_checked(page, selector.selector)
+        if seen is not None and not self._is_consequential(record.where):  # those are checked each time
+            self._note(record, seen)
+            return own
+        # A selector that failed before is not waited for as long again.
+        failed_before = any(heal.state == "proposed" and heal.wins for heal in record.heals)
+        grace = self.policy.grace / 4 if failed_before or record.promoted is not None else self.policy.grace
         try:
-            return await self._by_selector(page, own, known, min(self._grace(known), ms * 0.4))
+            # The larger part of the time is left for looking, should the selector not fit.
+            return await self._find_by_selector(page, own, record, min(grace, ms * 0.4))
         except (playwright().TimeoutError, _AnotherNow):
-            return await self._by_print(page, action, own, known, end)
+            return await self._find_by_print(page, action, own, record, end)
 
-    async def worked(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
-        """The step succeeded. Outside of an action this is all there is to wait for, so it is written down at once."""
-        self._ahead.worked(action)
-        await self._succeeded(self._where(action.selector, action.frame))
+    async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
+        """The step succeeded."""
+        self._lookahead.note_step(action)
+        await self._note_worked(self._key(action.selector, action.frame))
 
     async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
         """Wait for an element. What it used to be is looked for in a new shape only when the time is nearly over.
 
         Playwright's TimeoutError if it did not come and nothing was known of it, else ElementMissing, as ``find``.
         """
-        known = await self._known(self._where(awaited.selector, awaited.frame))
-        heals_it = known.print is not None and awaited.sure
-        stand_in = self._stand_in(known)
+        record = await self._get_record(self._key(awaited.selector, awaited.frame))
+        may_heal = record.print is not None and awaited.sure
+        stand_in = self._find_stand_in(record)
         own = page.locator(awaited.selector)
         target = own if stand_in is None else own.or_(page.locator(stand_in.selector))
         try:
-            await target.first.wait_for(state=awaited.state, timeout=ms * (1 - _LAST) if heals_it else ms)
-            await self._came(page, known, stand_in)
+            await target.first.wait_for(state=awaited.state, timeout=ms * (1 - _LAST_PART) if may_heal else ms)
+            if stand_in is None or await own.first.count():
+                self._note(record, await _read_print(page, self._as_filled(record), own.first, _ROUND_MS))
+            else:
+                seen = await self._read_stand_in(page, record, stand_in)
+                if seen is None:
+                    raise playwright().TimeoutError("the heal does not fit any more")
+                self._metrics.nlweb_heals.inc(("used",))
+                self._note(record, seen, stand_in)
         except playwright().TimeoutError:
-            if not heals_it:
+            if not may_heal:
                 raise
-            await self._instead(page, awaited, known)
-        await self._succeeded(known.where)
+            search = await self._search(page, record)
+            if search.heal is None or search.locator is None or not self._may_use(record.where, search.heal):
+                raise await self._give_up(page, record, search, "wait") from None
+            if awaited.state == "visible" and not search.heal.print.shown:
+                raise playwright().TimeoutError("what it looks like now is not visible") from None
+            await self._use(record, search)
+        await self._note_worked(record.where)
 
-    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+    async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
         """The selector's matches; if there are none, that of a heal which was promoted to stand in for it, and fits."""
-        where = self._where(awaited.selector, awaited.frame)
+        where = self._key(awaited.selector, awaited.frame)
         if where not in self._conditions:
-            self._conditions[where] = await self._known(where)
-        known = self._conditions[where]
-        own, stand_in = page.locator(awaited.selector), self._stand_in(known)
-        if stand_in is None or await own.count() or await self._fitting(page, known, stand_in) is None:
+            self._conditions[where] = await self._get_record(where)
+        record = self._conditions[where]
+        own, stand_in = page.locator(awaited.selector), self._find_stand_in(record)
+        if stand_in is None or await own.count() or await self._read_stand_in(page, record, stand_in) is None:
             return own
         return page.locator(stand_in.selector)
 
-    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
+    async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:
         """Remember the page on which an extraction found something; of one with nothing, whether it is that page still.
 
         No rows on a page that is as ever are an answer. Where little of the page is left that it was, or some of it had
         to be healed to come here, the selector is more likely to be out of date than the list to be empty.
         """
-        known = await self._known(self._where(action.selector or _fields(action), action.frame))
-        before, now = known.page, self._env.now()
-        fresh = before is not None and now - before.at < _PAGE_SECONDS
-        if (some and fresh) or (not some and before is None):
+        # The names of its fields stand for the selector of an extraction that has none.
+        fields = f"extract {', '.join(sorted(action.extract_schema or {}))}"
+        record = await self._get_record(self._key(action.selector or fields, action.frame))
+        before, now = record.page, self._env.now()
+        is_fresh = before is not None and now - before.at < _PAGE_SECONDS
+        if (found and is_fresh) or (not found and before is None):
             return "same"
-        marks = await _marks(page, action.selector)
-        if some and marks is not None:
-            await self._written(known.where, heals.read_on(marks, now))
-        if some or marks is None or before is None:
+        try:
+            rows = page.locator(action.selector or "no-rows")
+            marks = tuple(digest(str(mark)) for mark in await rows.evaluate_all(script.MARKED, _MOST_MARKS))
+        except (playwright().Error, TypeError):
             return "same"
-        left = len(set(before.marks) & set(marks)) / len(before.marks) if before.marks else 0.5
-        if left >= _SAME_PAGE:
+        if found:
+            try:
+                await self.book.change(record.where, records.remember_page(marks, now))
+            except StorageError as error:
+                logger.warning("%s: what was learnt of its pages is not kept: %s", self._interface.name, error)
+        if found or before is None:
             return "same"
-        return "changed" if left < _OTHER_PAGE or self.uses else "unsure"
+        share = len(set(before.marks) & set(marks)) / len(before.marks) if before.marks else 0.5
+        if share >= _SAME_PAGE:
+            return "same"
+        return "changed" if share < _OTHER_PAGE or self.uses else "unsure"
 
     async def end(self, *, ok: bool) -> None:
         """The action ended: fingerprints of what worked are kept, and heals are credited or debited."""
-        found, self._found, self._action = self._found, {}, None
-        self._ahead.begin(())
+        sightings, self._sightings, self._action = self._sightings, {}, None
+        self._lookahead.begin(())
         try:
-            for where, one in found.items():
-                await self._kept(where, one, ok)
-        except StorageError as wrong:  # what was done is done, remembered or not
-            logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, wrong)
+            for where, sighting in sightings.items():
+                heal = sighting.heal
+                if heal is None:
+                    known, seen = sighting.record.print, sighting.print
+                    if sighting.worked and seen is not None and (known is None or known.lasting != seen.lasting):
+                        await self.book.change(where, records.remember(seen))
+                    continue
+                if sighting.worked and not ok and (heal.wins or heal.state == "promoted"):
+                    continue  # it has led to the end before, and its own step was done: the fault is another step's
+                if ok and heal.state != "proposed" and not heal.losses:
+                    continue
+                judgement = records.credit if ok and sighting.worked else records.debit
+                changed = await self.book.change(where, judgement(heal.id, self._env.now(), self.policy))
+                now = changed.find_heal(heal.id)
+                if now is not None and now.state != heal.state and now.state != "proposed":
+                    self._metrics.nlweb_heals.inc((now.state,))
+                    logger.warning("%s: heal %s of %r is %s", self._interface.name, heal.id, where.selector, now.state)
+        except StorageError as error:  # what was done is done, remembered or not
+            logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, error)
 
     def told(self) -> list[dict[str, Any]]:
-        """The heals of the running action, or the last one, each once, as a caller is told of them."""
-        return [one.told() for one in {use.heal.id: use for use in self.uses}.values()]
-
-    # Waiting
-
-    async def _came(self, page: Page | Frame, known: Known, stand_in: Heal | None) -> None:
-        """Remember what was waited for; or that it was what stands in for it, if that fits still."""
-        spoken = self._as_spoken(known)
-        own = page.locator(spoken.selector).first
-        if stand_in is None or await own.count():
-            self._note(known, await _read(page, spoken, own, _ROUND))
-            return
-        seen = await self._fitting(page, known, stand_in)
-        if seen is None:
-            raise playwright().TimeoutError("the heal does not fit any more")
-        self._metrics.nlweb_heals.inc(("used",))
-        self._note(known, seen, stand_in)
-
-    async def _instead(self, page: Page | Frame, awaited: Awaited, known: Known) -> None:
-        search = await self._search(page, known)
-        if search.heal is None or search.locator is None or not self._may_use(known.where, search.heal):
-            raise await self._given_up(page, known, search, "wait")
-        if awaited.state == "visible" and not search.heal.print.shown:
-            raise playwright().TimeoutError("what it looks like now is not to be seen")
-        await self._use(known, search)
+        """The heals of the running action, or the last one, each once, as they are reported to the caller."""
+        return [use.describe() for use in {use.heal.id: use for use in self.uses}.values()]
 
     # By the selector
 
-    async def _foreseen(self, page: Page | Frame, action: NLWebAction, known: Known) -> bool:
-        """Whether the selector's own element is seen to be there and the one it meant, by a look at several steps."""
-        seen = await self._ahead.look(page, action)
-        if seen is None or self._objection(known, seen):
-            return False
-        self._note(known, seen)
-        return True
-
-    async def _by_selector(self, page: Page | Frame, own: Locator, known: Known, ms: float) -> Locator:
+    async def _find_by_selector(self, page: Page | Frame, own: Locator, record: ElementRecord, ms: float) -> Locator:
         """The selector's own element, or that of the heal which stands in for it.
 
         A heal's selector is believed by itself only where a person chose it and it names its element. Otherwise the
         element is looked for among all others, as when it was healed: the page may have another like it by now.
         """
-        stand_in = self._stand_in(known)
+        stand_in = self._find_stand_in(record)
         if stand_in is None:
-            return await self._checked(page, own, known, ms)
+            return await self._check_own(page, own, record, ms)
         await own.or_(page.locator(stand_in.selector)).first.wait_for(state="attached", timeout=ms)
         if await own.count():
-            return await self._checked(page, own, known, ms)
-        chosen = stand_in.by_a_person and " > " not in stand_in.selector
-        seen = await self._fitting(page, known, stand_in) if chosen else None
+            return await self._check_own(page, own, record, ms)
+        is_chosen = stand_in.by_a_person and " > " not in stand_in.selector
+        seen = await self._read_stand_in(page, record, stand_in) if is_chosen else None
         if seen is None:
             raise playwright().TimeoutError("it has to be looked for")
         self._metrics.nlweb_heals.inc(("used",))
-        self._note(known, seen, stand_in)
+        self._note(record, seen, stand_in)
         return page.locator(stand_in.selector).first
 
-    def _stand_in(self, known: Known) -> Heal | None:
-        """The promoted heal, where it may be used; one of a selector with gaps names no element by itself."""
-        heal = known.promoted
-        if heal is None or self._as_spoken(known).given or not self._may_use(known.where, heal):
+    async def _check_own(self, page: Page | Frame, own: Locator, record: ElementRecord, ms: float) -> Locator:
+        """The selector's own element; _AnotherNow if that is plainly not the one it meant."""
+        selector = self._as_filled(record)
+        seen = await _read_print(page, selector, own, ms)
+        if seen is not None and (reason := self._find_objection(record, seen)):
+            raise _AnotherNow(reason, seen)
+        self._note(record, seen)
+        if seen is not None:
+            self._lookahead.note_checked(page, selector.selector, seen)
+        return own
+
+    def _find_stand_in(self, record: ElementRecord) -> Heal | None:
+        """The promoted heal, where it may be used; one of a selector with placeholders names no element by itself."""
+        heal = record.promoted
+        if heal is None or self._as_filled(record).given or not self._may_use(record.where, heal):
             return None
         return heal
 
-    async def _fitting(self, page: Page | Frame, known: Known, heal: Heal) -> Print | None:
+    async def _read_stand_in(self, page: Page | Frame, record: ElementRecord, heal: Heal) -> Fingerprint | None:
         """What a heal's selector means now, if that is one element, still like what is remembered."""
+        found = page.locator(heal.selector)
         try:
-            if await page.locator(heal.selector).count() != 1:
+            if await found.count() != 1:
                 return None
-            seen = await _read(page, Spoken(heal.selector, heal.selector), page.locator(heal.selector).first, _ROUND)
+            seen = await _read_print(page, FilledSelector(heal.selector, heal.selector), found.first, _ROUND_MS)
         except playwright().TimeoutError:
             return None
-        fits = seen is not None and known.print is not None and judge(known.print, [seen]).chosen is not None
+        fits = seen is not None and record.print is not None and judge(record.print, [seen]).chosen is not None
         return seen if fits else None
 
-    async def _checked(self, page: Page | Frame, own: Locator, known: Known, ms: float) -> Locator:
-        """The selector's own element; _AnotherNow if that is plainly not the one it meant."""
-        seen = await _read(page, self._as_spoken(known), own, ms)
-        if seen is not None and (reason := self._objection(known, seen)):
-            raise _AnotherNow(reason, seen)
-        self._note(known, seen)
-        if seen is not None:
-            self._ahead.checked(page, self._as_spoken(known).selector, seen)
-        return own
-
-    def _lately_seen(self, page: Page | Frame, known: Known) -> bool:
-        """Whether the selector's own element was checked a moment ago; what has consequences is checked each time."""
-        seen = self._ahead.lately(page, self._as_spoken(known).selector)
-        if seen is None or self._consequential(known.where):
-            return False
-        self._note(known, seen)
-        return True
-
-    def _objection(self, known: Known, seen: Print) -> str:
+    def _find_objection(self, record: ElementRecord, seen: Fingerprint) -> str:
         """What speaks against the element that the selector fits now.
 
         A selector that an action uses several times may mean several elements, and one that a person has accepted as it
-        stands may mean what it likes to be called.
+        stands may mean an element of any name.
         """
-        if known.print is None:
+        if record.print is None:
             return ""
-        accepted = any(one.by_a_person and one.selector == known.where.selector for one in known.heals)
-        named = known.where.selector not in self._often and not accepted
-        return objection(known.print, seen, named=named, strict=self._consequential(known.where))
-
-    async def _taken(self, page: Page | Frame, own: Locator, known: Known, ms: float) -> Locator:
-        self._note(known, await _read(page, self._as_spoken(known), own, ms))
-        return own
+        selector = record.where.selector
+        is_accepted = any(heal.by_a_person and heal.selector == selector for heal in record.heals)
+        is_named = selector not in self._used_often and not is_accepted
+        return find_objection(record.print, seen, named=is_named, strict=self._is_consequential(record.where))
 
     # By what is remembered
 
-    async def _by_print(
-        self, page: Page | Frame, action: NLWebAction, own: Locator, known: Known, end: float
+    async def _find_by_print(
+        self, page: Page | Frame, action: NLWebAction, own: Locator, record: ElementRecord, end: float
     ) -> Locator:
         """Look for it, and look again until the time is over: a page may still be coming.
 
@@ -342,217 +345,256 @@ class Healer:
         """
         another: _AnotherNow | None = None
         for round_ in count():
-            search = await self._search(page, known)
-            if search.heal is not None and self._may_use(known.where, search.heal):
-                return await self._use(known, search)
-            left = (end - time.monotonic()) * 1000
-            if left <= 1.0 or (round_ and (search.heal or another)):
-                raise await self._given_up(page, known, search, action.action_type.value, another)
+            search = await self._search(page, record)
+            if search.heal is not None and self._may_use(record.where, search.heal):
+                return await self._use(record, search)
+            ms_left = (end - time.monotonic()) * 1000
+            if ms_left <= 1.0 or (round_ and (search.heal or another)):
+                raise await self._give_up(page, record, search, action.action_type.value, another)
             try:
-                return await self._checked(page, own, known, min(_ROUND, left))
+                return await self._check_own(page, own, record, min(_ROUND_MS, ms_left))
             except _AnotherNow as now:
                 another = now
-                await asyncio.sleep(min(_ROUND, left) / 1000)
+                await asyncio.sleep(min(_ROUND_MS, ms_left) / 1000)
             except playwright().TimeoutError:
                 another = None
         raise AssertionError("unreachable: the time ends")
 
-    async def _search(self, page: Page | Frame, known: Known, *, offering: bool = False) -> _Search:
-        assert known.print is not None
-        role = family(known.print.role)
+    async def _search(self, page: Page | Frame, record: ElementRecord, *, offering: bool = False) -> _Search:
+        """Compare all elements of its role with what is remembered; ``offering`` also names those that come near."""
+        assert record.print is not None
+        role = role_family(record.print.role)
+        asked = [_ROLES.get(role, [role]), record.print.shown, _MOST_CANDIDATES]
         try:
-            listed = await page.evaluate_handle(script.LIST, [_ROLES.get(role, [role]), known.print.shown, _MOST])
+            listed = await page.evaluate_handle(script.LIST, asked)
         except playwright().Error:  # the page is on its way to another one
             return _Search(Verdict(None, "the page is still loading", ()))
         try:
-            return await self._judged(page, known, listed, offering)
+            return await self._judge_candidates(page, record, listed, offering)
         except (playwright().Error, msgspec.ValidationError):
             return _Search(Verdict(None, "the page changed meanwhile", ()))
         finally:
-            await _dispose(listed)
+            with suppress(playwright().Error):
+                await listed.dispose()
 
-    async def _judged(self, page: Page | Frame, known: Known, listed: JSHandle, offering: bool) -> _Search:
-        assert known.print is not None
-        spoken = self._as_spoken(known)
-        answer = await page.evaluate(script.PRINTS, [listed, _MOST, spoken.values])
-        seen = [of_page(one, spoken.given) for one in answer["prints"]]
+    async def _judge_candidates(
+        self, page: Page | Frame, record: ElementRecord, listed: JSHandle, offering: bool
+    ) -> _Search:
+        assert record.print is not None
+        selector = self._as_filled(record)
+        answer = await page.evaluate(script.PRINTS, [listed, _MOST_CANDIDATES, selector.values])
+        seen = [parse_fingerprint(candidate, selector.given) for candidate in answer["prints"]]
         if not answer["whole"]:
             return _Search(Verdict(None, "the page is still loading, or has too many elements", ()), seen=seen)
-        if spoken.given and not known.print.given:
+        if selector.given and not record.print.given:
             return _Search(Verdict(None, "what was asked for did not stand beside it", ()), seen=seen)
-        verdict = judge(known.print, seen, threshold=self.policy.threshold, margin=self.policy.margin)
-        taken = [verdict.chosen] if verdict.chosen else [one for one in verdict.best if offering and _offered(one)]
-        made = {one.index: await self._made(page, known, listed, one, seen, verdict.margin) for one in taken}
-        if verdict.chosen is None:
-            offers = {index: one[0] for index, one in made.items() if one and one[0].state != "reverted"}
-            return _Search(verdict, seen=seen, offers=offers)
-        chosen = made[verdict.chosen.index]
-        if chosen is None:
-            return _Search(Verdict(None, "it cannot be named by a selector", verdict.best), seen=seen)
-        if chosen[0].state == "reverted":
-            return _Search(Verdict(None, "the only one that is like it was reverted before", verdict.best), seen=seen)
-        return _Search(verdict, *chosen, seen)
+        verdict = judge(record.print, seen, threshold=self.policy.threshold, margin=self.policy.margin)
+        if verdict.chosen is not None:
+            made = await self._make_heal(page, record, listed, verdict.chosen, seen, verdict.margin)
+            if made is None:
+                return _Search(Verdict(None, "it cannot be named by a selector", verdict.best), seen=seen)
+            if made[0].state == "reverted":
+                reason = "the only one that is like it was reverted before"
+                return _Search(Verdict(None, reason, verdict.best), seen=seen)
+            return _Search(verdict, *made, seen)
+        offers = {}
+        for scored in verdict.best if offering else ():
+            if scored.score >= _OFFERED_SCORE and not is_contradiction(scored.doubt):
+                made = await self._make_heal(page, record, listed, scored, seen, verdict.margin)
+                if made is not None and made[0].state != "reverted":
+                    offers[scored.index] = made[0]
+        return _Search(verdict, seen=seen, offers=offers)
 
-    async def _made(
-        self, page: Page | Frame, known: Known, listed: JSHandle, one: Scored, seen: list[Print], margin: float
+    async def _make_heal(
+        self,
+        page: Page | Frame,
+        record: ElementRecord,
+        listed: JSHandle,
+        scored: Scored,
+        seen: list[Fingerprint],
+        margin: float,
     ) -> tuple[Heal, Locator] | None:
-        """The heal that takes this element, and the element; None if no selector names it."""
-        assert known.print is not None
-        spoken, print_ = self._as_spoken(known), seen[one.index]
-        found = await _named(page, listed, one.index, None if spoken.given else print_)
-        if found is None:
-            return None
-        selector = _beside(print_, spoken) if spoken.given else found[0]
-        name = heals.name_of(known.where, selector)
-        new = Heal(
-            id=name,
-            selector=selector,
-            print=print_,
-            before=known.print,
-            score=round(one.score, 3),
-            margin=round(margin, 3),
-        )
-        return known.heal(name) or new, found[1]
+        """The heal that takes this element, and the element; None if no selector names it.
 
-    async def _use(self, known: Known, search: _Search) -> Locator:
+        It gets the most lasting selector that means this element and no other; also by what it says, unless that is in
+        the caller's words.
+        """
+        assert record.print is not None
+        print_, given = seen[scored.index], self._as_filled(record).given
+        ways = await page.evaluate(script.SELECTORS, [listed, scored.index])
+        # As a person would say it: the button "Search". Only where it can be quoted without doubt.
+        can_quote = 0 < len(print_.name) < 60 and not _UNQUOTABLE & set(print_.name)
+        by_role = []
+        if not given and can_quote and print_.role.isalpha() and print_.role not in _NOT_ARIA:
+            by_role = [f'role={print_.role}[name="{print_.name}"s]']
+        for selector in [*ways["stable"], *by_role, ways["path"]]:
+            locator = page.locator(selector)
+            if await locator.count() == 1 and await locator.evaluate(script.SAME, [listed, scored.index]):
+                break
+        else:
+            return None
+        if given:
+            # Found by the caller's words, it is named by what it says and what it stands beside.
+            apart = [name for name, _ in given if name not in print_.name]
+            beside = f" beside {', '.join(apart)}" if apart else ""
+            selector = f'role={print_.role}[name="{print_.name}"]{beside}'
+        name = records.heal_id(record.where, selector)
+        known = record.find_heal(name)
+        if known is not None:
+            return known, locator.first
+        score, margin = round(scored.score, 3), round(margin, 3)
+        heal = Heal(id=name, selector=selector, print=print_, before=record.print, score=score, margin=margin)
+        return heal, locator.first
+
+    async def _use(self, record: ElementRecord, search: _Search) -> Locator:
         assert search.heal is not None
         assert search.locator is not None
-        await self._propose(known, search.heal)
+        await self._propose(record, search.heal)
         logger.log(
             logging.WARNING if search.heal.state == "proposed" else logging.INFO,
             "%s: %r of %r is not there; the step goes on with %r (heal %s, score %.2f)",
             self._interface.name,
-            known.where.selector,
-            known.where.action,
+            record.where.selector,
+            record.where.action,
             search.heal.selector,
             search.heal.id,
             search.heal.score,
         )
         self._metrics.nlweb_heals.inc(("used",))
-        self._note(known, search.heal.print, search.heal)
+        self._note(record, search.heal.print, search.heal)
         return search.locator
 
-    async def _propose(self, known: Known, heal: Heal) -> None:
-        if known.heal(heal.id) is None:
-            await self.book.change(known.where, heals.proposed(heal, self._env.now()))
+    async def _propose(self, record: ElementRecord, heal: Heal) -> None:
+        if record.find_heal(heal.id) is None:
+            await self.book.change(record.where, records.propose(heal, self._env.now()))
             self._metrics.nlweb_heals.inc(("proposed",))
 
-    async def _given_up(
-        self, page: Page | Frame, known: Known, search: _Search, kind: str, another: _AnotherNow | None = None
+    # Giving up
+
+    async def _give_up(
+        self,
+        page: Page | Frame,
+        record: ElementRecord,
+        search: _Search,
+        kind: str,
+        another: _AnotherNow | None = None,
     ) -> ElementMissing:
         """The error that says what was looked for, what came near, and what a person can do."""
         self._metrics.nlweb_heals.inc(("abstained",))
-        search = search if search.heal is not None else await self._with_offers(page, known, search)
-        selector = self._as_spoken(known).selector
-        text = f"{selector!r} means another element now: {another.reason}" if another else (
-            f"{selector!r} fits nothing on the page"
-        )  # fmt: skip
+        if search.heal is None:
+            with suppress(TimeoutError):  # the page may be too slow to say what a person could accept
+                async with asyncio.timeout(_OFFER_SECONDS):
+                    again = await self._search(page, record, offering=True)
+                    search = again if again.heal is None else search
+        selector = self._as_filled(record).selector
+        text = f"{selector!r} fits nothing on the page"
+        if another is not None:
+            text = f"{selector!r} means another element now: {another.reason}"
+        candidates = []
+        for scored in search.verdict.best:
+            if scored.index < len(search.seen):
+                print_, offer = search.seen[scored.index], search.offers.get(scored.index)
+                candidate = {"name": print_.name, "role": print_.role, "score": round(scored.score, 2)}
+                candidates.append(candidate | ({"id": offer.id} if offer else {}))
         data: dict[str, Any] = {
             "selector": selector,
             "action_type": kind,
             "reason": search.verdict.reason,
-            "candidates": [_candidate(one, search) for one in search.verdict.best if one.index < len(search.seen)],
+            "candidates": candidates,
         }
         if search.heal is not None:
-            await self._propose(known, search.heal)
-            waiting = [search.heal, *await self._others(page, known.where)]
-            data["heals"] = [{"id": one.id, "selector": one.selector} for one in waiting]
+            await self._propose(record, search.heal)
+            waiting = [search.heal, *await self._heal_others(page, record.where)]
+            data["heals"] = [{"id": heal.id, "selector": heal.selector} for heal in waiting]
             return ElementMissing(
-                f"{text}. {known.where.action!r} has consequences, so another element is only taken after a person has "
-                f"accepted it: agent3 web heals accept {' '.join(one.id for one in waiting)}",
+                f"{text}. {record.where.action!r} has consequences, so another element is only taken after a person "
+                f"has accepted it: agent3 web heals accept {' '.join(heal.id for heal in waiting)}",
                 data=data,
             )
-        offers = [*([_as_it_is(known, another.seen)] if another else []), *search.offers.values()]
-        for one in offers:
-            await self._propose(known, one)
-        data["offers"] = [_offer(one) for one in offers]
+        offers = list(search.offers.values())
+        if another is not None:  # the selector as it stands, for a person to say that what it means now is right
+            own = record.where.selector
+            offers.insert(
+                0,
+                Heal(
+                    id=records.heal_id(record.where, own),
+                    selector=own,
+                    print=another.seen,
+                    before=record.print or another.seen,
+                    score=1.0,
+                    margin=0.0,
+                ),
+            )
+        for heal in offers:
+            await self._propose(record, heal)
+        data["offers"] = [
+            {"id": heal.id, "selector": heal.selector, "role": heal.print.role, "name": heal.print.name}
+            for heal in offers
+        ]
+        advice = "correct the selector in the interface's file and add it again with agent3 add FILE."
+        if offers:
+            listed = "; ".join(f"{heal.id} ({heal.print.role} {heal.print.name[:40]!r})" for heal in offers)
+            advice = (
+                f"If one of these is meant, accept it with agent3 web heals accept ID: {listed}. If none is, {advice}"
+            )
+        else:
+            advice = f"Check what the page has now, {advice}"
         return ElementMissing(
-            f"{text}, and no other element was taken for it: {search.verdict.reason}. {_what_to_do(offers)}", data=data
+            f"{text}, and no other element was taken for it: {search.verdict.reason}. {advice}", data=data
         )
 
-    async def _with_offers(self, page: Page | Frame, known: Known, search: _Search) -> _Search:
-        """The same end of a search with what a person may accept, if the page gives it soon enough."""
-        try:
-            async with asyncio.timeout(_OFFER_SECONDS):
-                again = await self._search(page, known, offering=True)
-        except TimeoutError:
-            return search
-        return again if again.heal is None else search
-
-    async def _others(self, page: Page | Frame, where: Where) -> list[Heal]:
+    async def _heal_others(self, page: Page | Frame, where: ElementKey) -> list[Heal]:
         """Heals for the action's other elements that ought to be on this page, so that a person is asked once."""
         found = []
-        for known in await self.book.all(where.interface):
-            if known.where.action != where.action or known.where.frame != where.frame or known.print is None:
+        for record in await self.book.all(where.interface):
+            other = record.where
+            if other == where or other.action != where.action or other.frame != where.frame or record.print is None:
                 continue
-            if self._templates.has_gaps(known.where.selector):
+            if self._templates.has_placeholders(other.selector):
                 continue  # what it will be filled with is not known before its turn
-            if known.where != where and not await page.locator(known.where.selector).count():
-                search = await self._search(page, known)
+            if not await page.locator(other.selector).count():
+                search = await self._search(page, record)
                 if search.heal is not None and not search.heal.by_a_person:
-                    await self._propose(known, search.heal)
+                    await self._propose(record, search.heal)
                     found.append(search.heal)
         return found
 
-    async def _written(self, where: Where, change: heals.Change) -> None:
-        try:
-            await self.book.change(where, change)
-        except StorageError as wrong:
-            logger.warning("%s: what was learnt of its pages is not kept: %s", self._interface.name, wrong)
+    # What is known
 
-    async def _known(self, where: Where) -> Known:
+    async def _get_record(self, where: ElementKey) -> ElementRecord:
         try:
             return await self.book.get(where)
-        except StorageError as wrong:
-            logger.warning("%s: what is known of its elements cannot be read: %s", self._interface.name, wrong)
-            return Known(where)
+        except StorageError as error:
+            logger.warning("%s: what is known of its elements cannot be read: %s", self._interface.name, error)
+            return ElementRecord(where)
 
-    async def _kept(self, where: Where, one: _Found, ok: bool) -> None:
-        if one.heal is not None:
-            if one.worked and not ok and (one.heal.wins or one.heal.state == "promoted"):
-                return  # it has led to the end before, and its own step was done: the fault is another step's
-            if not ok or one.heal.state == "proposed" or one.heal.losses:
-                await self._settle(where, one.heal, ok and one.worked)
-        elif one.worked and one.print is not None and not _alike(one.known.print, one.print):
-            await self.book.change(where, heals.learnt(one.print))
+    def _note(self, record: ElementRecord, seen: Fingerprint | None, heal: Heal | None = None) -> None:
+        self._sightings[record.where] = _Sighting(seen, record, heal)
+        if heal is not None:
+            self.uses.append(HealUse(record.where, heal))
 
-    async def _settle(self, where: Where, heal: Heal, ok: bool) -> None:
-        judgement = heals.won if ok else heals.lost
-        changed = await self.book.change(where, judgement(heal.id, self._env.now(), self.policy))
-        now = changed.heal(heal.id)
-        if now is not None and now.state != heal.state and now.state != "proposed":
-            self._metrics.nlweb_heals.inc((now.state,))
-            logger.warning("%s: heal %s of %r is %s", self._interface.name, heal.id, where.selector, now.state)
-
-    # Of the step
-
-    async def _succeeded(self, where: Where) -> None:
+    async def _note_worked(self, where: ElementKey) -> None:
         """Outside of an action nothing more is to come, so it is written down at once."""
-        found = self._found.get(where)
-        if found is not None:
-            found.worked = True
+        sighting = self._sightings.get(where)
+        if sighting is not None:
+            sighting.worked = True
             if self._action is None:
                 await self.end(ok=True)
 
-    def _where(self, selector: str | None, frame: str | None) -> Where:
-        spoken, within = self._templates.read(selector or ""), self._templates.read(frame or "")
-        where = Where(self._interface.interface_id, self._action or "", spoken.template, within.template)
-        self._spoken[where] = spoken
+    def _key(self, selector: str | None, frame: str | None) -> ElementKey:
+        filled, within = self._templates.recognize(selector or ""), self._templates.recognize(frame or "")
+        where = ElementKey(self._interface.interface_id, self._action or "", filled.template, within.template)
+        self._filled[where] = filled  # the record is the same for every caller, the selector is not
         return where
 
-    def _as_spoken(self, known: Known) -> Spoken:
+    def _as_filled(self, record: ElementRecord) -> FilledSelector:
         """The selector of an element as this action fills it."""
-        return self._spoken.get(known.where) or Spoken(known.where.selector, known.where.selector)
+        return self._filled.get(record.where) or FilledSelector(record.where.selector, record.where.selector)
 
-    def _grace(self, known: Known) -> float:
-        """A selector that failed before is not waited for as long again."""
-        tried = any(one.state == "proposed" and one.wins for one in known.heals)
-        return self.policy.grace / 4 if tried or known.promoted is not None else self.policy.grace
+    def _may_use(self, where: ElementKey, heal: Heal) -> bool:
+        return heal.by_a_person or not self._is_consequential(where)
 
-    def _may_use(self, where: Where, heal: Heal) -> bool:
-        return heal.by_a_person or not self._consequential(where)
-
-    def _consequential(self, where: Where) -> bool:
+    def _is_consequential(self, where: ElementKey) -> bool:
         """Of the action, or of any that has the selector where a step is run on its own."""
         info = self._interface.info
         if where.action:
@@ -560,113 +602,23 @@ class Healer:
         owners = [name for name, steps in self._interface.actions.items() if where.selector in _selectors(steps)]
         return any(name in info and info[name].hints.consequential for name in owners)
 
-    def _note(self, known: Known, seen: Print | None, heal: Heal | None = None) -> None:
-        self._found[known.where] = _Found(seen, known, heal)
-        if heal is not None:
-            self.uses.append(Use(known.where, heal))
 
-
-async def _read(page: Page | Frame, spoken: Spoken, locator: Locator, ms: float) -> Print | None:
+async def _read_print(page: Page | Frame, selector: FilledSelector, locator: Locator, ms: float) -> Fingerprint | None:
     """The fingerprint, waited for; None where the page goes away under it, or answers nonsense."""
     try:
-        quick = await page.evaluate(script.QUICK, [spoken.selector, spoken.values])
-        return of_page(quick or await locator.evaluate(script.READ, spoken.values, timeout=ms), spoken.given)
+        # One message where the page itself understands the selector and the element is there; else Playwright waits.
+        quick = await page.evaluate(script.QUICK, [selector.selector, selector.values])
+        seen = quick or await locator.evaluate(script.READ, selector.values, timeout=ms)
+        return parse_fingerprint(seen, selector.given)
     except playwright().TimeoutError:
         raise
     except (playwright().Error, msgspec.ValidationError, KeyError, TypeError, ValueError):
         return None
 
 
-async def _named(page: Page | Frame, listed: JSHandle, index: int, chosen: Print | None) -> tuple[str, Locator] | None:
-    """The most lasting selector that means this element and no other; also by what it says, if that is given."""
-    found = await page.evaluate(script.SELECTORS, [listed, index])
-    ways = [*found["stable"], *(_by_role(chosen) if chosen else []), found["path"]]
-    for way in ways:
-        locator = page.locator(way)
-        if await locator.count() == 1 and await locator.evaluate(script.SAME, [listed, index]):
-            return way, locator.first
-    return None
-
-
-def _by_role(print_: Print) -> list[str]:
-    """As a person would say it: the button "Search". Only where it can be quoted without doubt."""
-    if print_.role in _NOT_ARIA or not 0 < len(print_.name) < 60 or _UNQUOTABLE & set(print_.name):
-        return []
-    return [f'role={print_.role}[name="{print_.name}"s]'] if print_.role.isalpha() else []
-
-
-def _fields(action: NLWebAction) -> str:
-    """What stands for the selector of an extraction that has none: the names of its fields."""
-    return f"extract {', '.join(sorted(action.extract_schema or {}))}"
-
-
-async def _marks(page: Page | Frame, selector: str | None) -> tuple[str, ...] | None:
-    """What marks the page besides the matches of the selector; None where it cannot be read."""
-    try:
-        found = await page.locator(selector or "no-rows").evaluate_all(script.MARKED, _MOST_MARKS)
-        return tuple(digest(str(one)) for one in found)
-    except (playwright().Error, TypeError):
-        return None
-
-
-def _beside(print_: Print, spoken: Spoken) -> str:
-    """How an element is named that is found by the caller's words: what it says, and what it stands beside."""
-    element = f'role={print_.role}[name="{print_.name}"]'
-    apart = [name for name, _ in spoken.given if name not in print_.name]
-    return f"{element} beside {', '.join(apart)}" if apart else element
-
-
-def _offered(one: Scored) -> bool:
-    return one.score >= _OFFERED and not contradicts(one.doubt)
-
-
-def _as_it_is(known: Known, seen: Print) -> Heal:
-    """The selector itself, for a person to say that what it means now is right."""
-    selector = known.where.selector
-    before = known.print or seen
-    return Heal(
-        id=heals.name_of(known.where, selector), selector=selector, print=seen, before=before, score=1.0, margin=0.0
-    )
-
-
-def _candidate(one: Scored, search: _Search) -> dict[str, Any]:
-    print_, offer = search.seen[one.index], search.offers.get(one.index)
-    told: dict[str, Any] = {"name": print_.name, "role": print_.role, "score": round(one.score, 2)}
-    return told | ({"id": offer.id} if offer else {})
-
-
-def _offer(heal: Heal) -> dict[str, Any]:
-    return {"id": heal.id, "selector": heal.selector, "role": heal.print.role, "name": heal.print.name}
-
-
-def _what_to_do(offers: Sequence[Heal]) -> str:
-    mend = "mend the selector in the interface's file and add it again with agent3 add FILE."
-    if not offers:
-        return f"See what the page has now, {mend}"
-    said = "; ".join(f"{one.id} ({one.print.role} {one.print.name[:40]!r})" for one in offers)
-    return f"If one of these is meant, accept it with agent3 web heals accept ID: {said}. If none is, {mend}"
-
-
 def _selectors(steps: Iterable[NLWebAction]) -> list[str]:
-    """The selectors of the elements that steps act on, as often as they do."""
-    inside = [found for one in steps for found in _selectors([*one.steps, *one.otherwise]) * _rounds(one)]
-    return [one.selector for one in steps if one.selector and one.action_type is not ActionType.WAIT] + inside
-
-
-def _rounds(step: NLWebAction) -> int:
-    return 2 if step.action_type is ActionType.REPEAT else 1
-
-
-def _used_often(steps: Sequence[NLWebAction]) -> frozenset[str]:
-    return frozenset(one for one, times in Counter(_selectors(steps)).items() if times > 1)
-
-
-def _alike(known: Print | None, seen: Print) -> bool:
-    return known is not None and known.lasting == seen.lasting
-
-
-async def _dispose(handle: JSHandle) -> None:
-    try:
-        await handle.dispose()
-    except playwright().Error:
-        return
+    """The selectors of the elements that steps act on, as often as they do; in a loop, twice."""
+    found = [step.selector for step in steps if step.selector and step.action_type is not ActionType.WAIT]
+    for step in steps:
+        found += _selectors([*step.steps, *step.otherwise]) * (2 if step.action_type is ActionType.REPEAT else 1)
+    return found

@@ -13,6 +13,7 @@ _LIBRARY: Final = r"""
 const cut = (text, most = 120) => (text ?? '').replace(/\s+/g, ' ').trim().slice(0, most);
 const BUTTONS = ['button', 'submit', 'reset', 'image'];
 const DATES = ['date', 'datetime-local', 'month', 'week', 'time'];
+// Roles as ARIA has them, and our own for what must never be taken for one another: password, date, file, color.
 const INPUTS = {checkbox: 'checkbox', radio: 'radio', range: 'slider', number: 'spinbutton', search: 'searchbox',
   password: 'password', file: 'file', color: 'color', hidden: 'hidden'};
 const TAGS = {BUTTON: 'button', SUMMARY: 'summary', TEXTAREA: 'textbox', OPTION: 'option', IMG: 'img', FORM: 'form',
@@ -32,6 +33,8 @@ const control = one => ['INPUT', 'SELECT', 'TEXTAREA'].includes(one.tagName);
 const pressed = one => one.tagName === 'INPUT' && BUTTONS.includes(one.type);
 const MUTE = ['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'OPTION'];
 const unseen = one => one.getAttribute('aria-label') ?? one.getAttribute('placeholder') ?? '';
+// The text that can be seen below a node, without what scripts and options say; with labels, also what only a screen
+// reader or an empty field shows.
 const gather = (root, most, except = [], labels = false) => {
   let text = '';
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT | (labels ? NodeFilter.SHOW_ELEMENT : 0));
@@ -67,6 +70,7 @@ const TESTS = ['data-testid', 'data-test-id', 'data-test', 'data-qa', 'data-cy']
 const above = one => one.parentElement ?? one.getRootNode().host ?? null;
 const PARTS = 'main, section, article, aside, nav, header, footer, dialog, form, fieldset, table, [role=dialog]';
 const HEADS = 'h1, h2, h3, h4, h5, h6, legend, caption, summary';
+// The words around an element: of the nearest ancestor that has at least four, but not beyond its part of the page.
 const near = one => {
   const own = [one, ...(one.labels ?? [])];
   let text = '';
@@ -77,12 +81,14 @@ const near = one => {
   }
   return text;
 };
+// The words of the whole part of the page that an element, or its form, stands in.
 const wide = one => {
   const inner = above(one)?.closest('form, fieldset') ?? one;
   let part = above(inner)?.closest(PARTS) ?? null;
   for (let node = part ? null : inner; node && node !== document.body; node = above(node)) part = node;
   return part ? gather(part, 900, [one, ...(one.labels ?? [])], true) : '';
 };
+// The nearest heading before an element, on its own level or on one above it.
 const heading = one => {
   for (let node = one, level = 0; node && node !== document.body && level < 10; node = above(node), level++)
     for (let before = node.previousElementSibling; before; before = before.previousElementSibling) {
@@ -131,6 +137,9 @@ const otherwise = (node, one) => {
   return plain(gather(node, 900, [one, ...node.querySelectorAll(passed)])).split(' ')
     .some(word => word && !/^\p{N}+$/u.test(word) && !MONEY.includes(word));
 };
+// How a caller's words stand beside an element: 2 if something says just them, 1 if they are among others, 0 if not.
+// The way up ends where another element of the same role and name comes in, for it could be meant as well, and where
+// the row, the part of the page or a cell with other words ends.
 const stands = (one, wanted) => {
   const value = plain(wanted);
   let best = value ? Math.max(...[name(one), ...marks(one)].map(text => says(text, value))) : 0;
@@ -193,6 +202,7 @@ PRINTS: Final = f"""([list, most, given]) => {{ {_LIBRARY}
 
 SELECTORS: Final = f"""([list, index]) => {{ {_LIBRARY}
   const one = list.found[index], root = one.getRootNode(), tag = one.tagName.toLowerCase();
+  // Ids with long numbers or hexadecimal digits are generated, and another time they are others.
   const made = text => /\\d{{3,}}|[0-9a-f]{{8,}}|^:|^[a-z]{{0,3}}\\d+$/i.test(text);
   const by = (name, lead = '') => {{
     const value = one.getAttribute(name);

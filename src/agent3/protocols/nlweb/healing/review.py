@@ -1,4 +1,4 @@
-"""Heals as people see them, accept them and take them back; and what is told of them about a website."""
+"""Heals as people see them, accept them and take them back; and what is shown of them about a website."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from agent3.env import REAL, Env
 from agent3.errors import NotFound
 from agent3.model import Agent
-from agent3.protocols.nlweb.healing.records import Change, Heal, Known, State, accepted, reverted
+from agent3.protocols.nlweb.healing import records
+from agent3.protocols.nlweb.healing.records import Change, ElementRecord, Heal, State
 from agent3.protocols.nlweb.healing.stores import Book
 
 __all__ = ["Heals", "of_agent"]
 
-_MOST_TOLD = 20
-_TOLD = ("id", "action", "selector", "healed", "element", "state", "score", "wins", "changed")
+_MOST_SHOWN = 20
+_SHOWN = ("id", "action", "selector", "healed", "element", "state", "score", "wins", "changed")
 
 
 class Heals:
@@ -25,9 +26,9 @@ class Heals:
         self._env = env
 
     async def find(self, interface: str | None = None, state: State | None = None) -> list[dict[str, Any]]:
-        """All heals, of one interface or in one state if so wished, the latest change first."""
+        """All heals, of one interface or in one state if given, the latest change first."""
         rows = [
-            _row(known, heal)
+            _describe(known, heal)
             for known in await self._book.all(interface)
             for heal in known.heals
             if state in (None, heal.state)
@@ -36,22 +37,22 @@ class Heals:
 
     async def accept(self, names: Sequence[str], by: str) -> list[dict[str, Any]]:
         """These are right: they serve from now on, also actions with consequences. NotFound changes none of them."""
-        return await self._each(names, lambda name: accepted(name, self._env.now(), by))
+        return await self._change_each(names, lambda name: records.accept(name, self._env.now(), by))
 
     async def revert(self, names: Sequence[str], by: str) -> list[dict[str, Any]]:
         """These are wrong: they are never made again. NotFound changes none of them."""
-        return await self._each(names, lambda name: reverted(name, self._env.now(), by))
+        return await self._change_each(names, lambda name: records.revert(name, self._env.now(), by))
 
-    async def _each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
-        known = {heal.id: one.where for one in await self._book.all() for heal in one.heals}
+    async def _change_each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
+        known = {heal.id: record.where for record in await self._book.all() for heal in record.heals}
         if strange := [name for name in names if name not in known]:
             raise NotFound(f"There is no heal {strange[0]!r}. agent3 web heals list shows them.")
         rows = []
         for name in names:
             changed = await self._book.change(known[name], change(name))
-            heal = changed.heal(name)
+            heal = changed.find_heal(name)
             assert heal is not None
-            rows.append(_row(changed, heal))
+            rows.append(_describe(changed, heal))
         return rows
 
 
@@ -61,10 +62,10 @@ async def of_agent(book: Book, agent: Agent) -> list[dict[str, Any]]:
     if agent.card.get("protocol") != "nlweb" or not isinstance(body, dict):
         return []
     rows = await Heals(book).find(str(body.get("interface_id")))
-    return [{key: row[key] for key in _TOLD} for row in rows[:_MOST_TOLD]]
+    return [{key: row[key] for key in _SHOWN} for row in rows[:_MOST_SHOWN]]
 
 
-def _row(known: Known, heal: Heal) -> dict[str, Any]:
+def _describe(known: ElementRecord, heal: Heal) -> dict[str, Any]:
     last = heal.notes[-1]
     return {
         "id": heal.id,
@@ -80,5 +81,5 @@ def _row(known: Known, heal: Heal) -> dict[str, Any]:
         "losses": heal.losses,
         "changed": last.at,
         "by": last.by,
-        "history": [{"at": one.at, "what": one.what, "by": one.by} for one in heal.notes],
+        "history": [{"at": note.at, "what": note.what, "by": note.by} for note in heal.notes],
     }

@@ -12,9 +12,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from agent3.protocols.nlweb.healing.fingerprints import Print, family, words
+from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, role_family, split_words
 
-__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "contradicts", "judge", "name_likeness", "objection", "score"]
+__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "find_objection", "is_contradiction", "judge", "name_similarity",
+           "score"]  # fmt: skip
 
 THRESHOLD = 0.62
 MARGIN = 0.12
@@ -96,13 +97,14 @@ class Verdict(Struct, frozen=True):
 
 
 def judge(
-    known: Print, candidates: Sequence[Print], *, threshold: float = THRESHOLD, margin: float = MARGIN
+    known: Fingerprint, candidates: Sequence[Fingerprint], *, threshold: float = THRESHOLD, margin: float = MARGIN
 ) -> Verdict:
     """Which candidate is the remembered element, if that is beyond doubt."""
     ranked = sorted(
-        (Scored(index, score(known, one), doubt(known, one)) for index, one in enumerate(candidates)
-         if family(one.role) == family(known.role) and one.given >= known.given),
-        key=lambda one: -one.score,
+        (Scored(index, score(known, candidate), _find_doubt(known, candidate))
+         for index, candidate in enumerate(candidates)
+         if role_family(candidate.role) == role_family(known.role) and candidate.given >= known.given),
+        key=lambda scored: -scored.score,
     )  # fmt: skip
     best = tuple(ranked[:3])
     if not best and known.given:
@@ -118,85 +120,89 @@ def judge(
     return Verdict(None if first.doubt else first, first.doubt, best, ahead)
 
 
-# How much two are alike
+# How similar two elements are
 
 
-def score(known: Print, other: Print) -> float:
+def score(known: Fingerprint, other: Fingerprint) -> float:
     """From 0 to 1: the share of what speaks for it in all that speaks."""
     speaks_for = against = 0.0
-    for likeness, weight, worth in _evidence(known, other):
-        speaks_for += weight * likeness
-        against += weight * worth * (1.0 - likeness)
-    total = speaks_for + against
-    return speaks_for / total if total else 0.0
 
+    def compare(mine: Collection[str], similarity: float, weight: float, worth: float) -> None:
+        """``worth`` is what a difference counts: a redesign changes ids and classes, but hardly ever names."""
+        nonlocal speaks_for, against
+        if mine:
+            speaks_for += weight * similarity
+            against += weight * worth * (1.0 - similarity)
 
-def _evidence(known: Print, other: Print) -> list[tuple[float, float, float]]:
-    """(likeness, weight, what a difference is worth) of everything that is remembered."""
-    rows: list[tuple[float, float, float]] = []
-
-    def compare(one: Collection[str], likeness: float, weight: float, worth: float) -> None:
-        if one:
-            rows.append((likeness, weight, worth))
-
-    compare(known.test, _ids(known.test, other.test), 5.0, 0.3)
-    compare(known.name, name_likeness(known.name, other.name), 4.0, 1.2 if other.name else 0.4)
-    compare(known.field, _ids(known.field, other.field), 3.0, 0.4)
-    compare(known.href, _leads_there(known, other), 3.0 if len(known.href) > 1 else 1.0, 0.4)
-    compare(known.id, _ids(known.id, other.id), 2.5, 0.2)
-    compare(known.near, _nearby(known, other), 2.5, 0.6)
-    compare(known.placeholder, name_likeness(known.placeholder, other.placeholder), 1.5, 0.4)
+    compare(known.test, _id_similarity(known.test, other.test), 5.0, 0.3)
+    compare(known.name, name_similarity(known.name, other.name), 4.0, 1.2 if other.name else 0.4)
+    compare(known.field, _id_similarity(known.field, other.field), 3.0, 0.4)
+    compare(known.href, _link_similarity(known, other), 3.0 if len(known.href) > 1 else 1.0, 0.4)
+    compare(known.id, _id_similarity(known.id, other.id), 2.5, 0.2)
+    compare(known.near, _near_similarity(known, other), 2.5, 0.6)
+    compare(known.placeholder, name_similarity(known.placeholder, other.placeholder), 1.5, 0.4)
     compare(known.complete, float(known.complete == other.complete), 1.5, 0.5)
     compare(known.heading, _overlap(known.heading, other.heading), 1.5, 0.6)
     compare(known.fields, _overlap(known.fields, other.fields), 1.5, 0.4)
-    compare(known.title, name_likeness(known.title, other.title), 1.0, 0.3)
-    compare(known.classes, _overlap(_all_words(known.classes), _all_words(other.classes)), 1.0, 0.2)
+    compare(known.title, name_similarity(known.title, other.title), 1.0, 0.3)
+    mine, theirs = ({word for name in print_.classes for word in split_words(name)} for print_ in (known, other))
+    compare(known.classes, _overlap(mine, theirs), 1.0, 0.2)
     compare(known.path, _overlap(known.path, other.path), 0.7, 0.3)
     compare(known.tag, float(known.tag == other.tag), 0.5, 0.5)
     compare(known.kind, float(known.kind == other.kind), 0.5, 1.0)
     compare(known.landmark, float(known.landmark == other.landmark), 0.5, 0.5)
-    rows.append((_nearness(known.box, other.box), 0.5, 0.5))
-    return rows
+    distance = sum(abs(before - after) for before, after in zip(known.box, other.box, strict=True))
+    compare("box", max(0.0, 1.0 - distance), 0.5, 0.5)
+    total = speaks_for + against
+    return speaks_for / total if total else 0.0
 
 
-def name_likeness(one: str, other: str) -> float:
+def name_similarity(name: str, other: str) -> float:
     """How much two names say the same. Names with different numbers, or with a word exchanged, do not."""
-    first, second = _meant(one), _meant(other)
+    first, second = _meanings(name), _meanings(other)
     if not first or not second:
         return 0.0
     if first == second:
-        return 1.0 if _stutters(one) == _stutters(other) else 0.85
+        repeats = [len(set(words)) < len(words) for words in (split_words(name), split_words(other))]
+        return 1.0 if repeats[0] == repeats[1] else 0.85
     if {word for word in first if word.isdigit()} != {word for word in second if word.isdigit()}:
         return 0.0
-    common = len(first & second)
-    dice = 2.0 * common / (len(first) + len(second))
+    dice = _overlap(first, second)
     if first <= second or second <= first:
         return min(0.55 + 0.45 * dice, 0.85)
     return min(dice, 0.6)
 
 
-def _stutters(text: str) -> bool:
-    found = words(text)
-    return len(set(found)) < len(found)
-
-
-def _meant(text: str) -> set[str]:
-    """The words of a name, those that say the same made one."""
-    found = words(text)
+def _meanings(text: str) -> set[str]:
+    """The words of a name; those that say the same are one."""
+    words = split_words(text)
     joined: list[str] = []
-    while found:
-        pair = _PAIRS.get((found[0], found[1])) if len(found) > 1 else None
-        joined.append(pair or found[0])
-        found = found[2 if pair else 1 :]
+    while words:
+        pair = _PAIRS.get((words[0], words[1])) if len(words) > 1 else None
+        joined.append(pair or words[0])
+        words = words[2 if pair else 1 :]
     said = [word for word in joined if word not in _FILLERS] or joined
     return {next((min(group) for group in _MEANINGS if word in group), word) for word in said}
 
 
-def _ids(one: str, other: str) -> float:
+def _id_similarity(name: str, other: str) -> float:
     """Identifiers are alike by their words; equal ones are worth more than all others."""
-    if not one or not other:
+    if not name or not other:
         return 0.0
-    return 1.0 if one == other else 0.7 * _overlap(set(words(one)), set(words(other)))
+    return 1.0 if name == other else 0.7 * _overlap(split_words(name), split_words(other))
+
+
+def _link_similarity(known: Fingerprint, other: Fingerprint) -> float:
+    """A link to the same path with another query leads somewhere else, but not far from there."""
+    if known.href != other.href:
+        return 0.0
+    return 1.0 if known.query == other.query else 0.5
+
+
+def _near_similarity(known: Fingerprint, other: Fingerprint) -> float:
+    """Whether the words beside the one are beside the other, or at least in the same part of the page."""
+    inside = len(set(known.near) & set(other.wide)) / len(set(known.near)) if known.near else 0.0
+    return max(_overlap(known.near, other.near), inside)
 
 
 def _overlap(one: Collection[str], other: Collection[str]) -> float:
@@ -204,125 +210,89 @@ def _overlap(one: Collection[str], other: Collection[str]) -> float:
     return 2.0 * len(first & second) / (len(first) + len(second)) if first and second else 0.0
 
 
-def _nearby(known: Print, other: Print) -> float:
-    """Whether the words beside the one are beside the other, or at least in the same part of the page."""
-    inside = len(set(known.near) & set(other.wide)) / len(set(known.near)) if known.near else 0.0
-    return max(_overlap(known.near, other.near), inside)
-
-
-def _all_words(texts: Collection[str]) -> set[str]:
-    return {word for text in texts for word in words(text)}
-
-
-def _nearness(one: Sequence[float], other: Sequence[float]) -> float:
-    return max(0.0, 1.0 - sum(abs(first - second) for first, second in zip(one, other, strict=True)))
-
-
 # What speaks plainly against it
 
 
-def doubt(known: Print, other: Print) -> str:
+def _find_doubt(known: Fingerprint, other: Fingerprint) -> str:
     """Why a candidate is not to be taken for the remembered one; empty if nothing forbids it."""
-    if fault := _says_otherwise(known.name, other.name):
-        return fault
-    if family(known.role) in ("textbox", "spinbutton", "date") and known.kind != other.kind and "password" in (
+    if contradiction := _find_contradiction(known.name, other.name):
+        return contradiction
+    if role_family(known.role) in ("textbox", "spinbutton", "date") and known.kind != other.kind and "password" in (
         known.kind,
         other.kind,
     ):  # fmt: skip
         return "one of them is for a password"
-    likeness = name_likeness(known.name, other.name)
-    own, same = _same_marks(known, other)
-    around = _context(known, other)
-    if known.name and other.name and likeness < _CONTRADICTED:
+    similarity = name_similarity(known.name, other.name)
+    # How many marks are the same: those that a site gives to one element only, and those and others together. A class
+    # or a place is no mark, and what neighbours often share, a placeholder or where a link leads, is a weak one.
+    own = sum(
+        bool(getattr(known, mark) == getattr(other, mark)) for mark in ("test", "id", "field") if getattr(known, mark)
+    )
+    same = own + (bool(known.placeholder) and known.placeholder == other.placeholder)
+    same += len(known.href) > 1 and _link_similarity(known, other) == 1.0
+    # How much of what stands around the one stands around the other, where anything is known of it. To stand beside the
+    # very words that were asked for says more than prices and remarks around it.
+    parts = [
+        (bool(known.near), _near_similarity(known, other), 3.0),
+        (bool(known.heading), _overlap(known.heading, other.heading), 1.0),
+        (bool(known.fields), _overlap(known.fields, other.fields), 1.0),
+        (bool(known.given), float(other.given >= known.given), 3.0),
+    ]
+    weights = sum(weight for is_known, _, weight in parts if is_known)
+    total = sum(part * weight for is_known, part, weight in parts if is_known)
+    around = total / weights if weights else 0.5
+    if known.name and other.name and similarity < _CONTRADICTED:
         return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it is called something else"
     if same:
-        return "" if same >= 2 or around >= _CONTEXT / 2 or likeness >= _NAMED else "only one of its marks is the same"
-    if likeness < _NAMED:
+        return (
+            "" if same >= 2 or around >= _CONTEXT / 2 or similarity >= _NAMED else "only one of its marks is the same"
+        )
+    if similarity < _NAMED:
         return "neither its name nor a mark of it is the same"
     return "" if around >= _CONTEXT else "it stands among other things"
 
 
-def contradicts(doubt_: str) -> bool:
-    """Whether a doubt is of the kind that nobody should be asked to overcome."""
-    return doubt_.startswith(_PLAINLY)
+def is_contradiction(doubt: str) -> bool:
+    """Whether a doubt is of the kind that no person should be asked to overrule."""
+    return doubt.startswith(("it says", "it has another number", "one of them is for a password"))
 
 
-def objection(known: Print, now: Print, *, named: bool, strict: bool) -> str:
+def find_objection(known: Fingerprint, now: Fingerprint, *, named: bool, strict: bool) -> str:
     """Why the element that a selector fits now is not the one that it meant; empty if it may be.
 
     The author's selector fits, so only what is plain counts: another role, or a grave word. What it is called is looked
     at where ``named``, and beyond such words only where much is at stake (``strict``). Numbers never count: a price or
     an amount in a name is another one in every call.
     """
-    before, after = _without_numbers(known.name), _without_numbers(now.name)
-    if family(known.role) != family(now.role):
-        alike = name_likeness(before, after) >= _NAMED or (not before and not after)
-        if not (alike and {known.role, now.role} <= _PRESSED):
+    before, after = (
+        " ".join(word for word in split_words(name) if not word.isdigit()) for name in (known.name, now.name)
+    )
+    if role_family(known.role) != role_family(now.role):
+        is_alike = name_similarity(before, after) >= _NAMED or (not before and not after)
+        if not (is_alike and {known.role, now.role} <= _PRESSED):
             return f"it was a {known.role} and is a {now.role}{f' {now.name[:60]!r}' if now.name else ''}"
-    if not named or family(known.role) not in _CALLED or not before or not after:
+    if not named or role_family(known.role) not in _CALLED or not before or not after:
         return ""
-    if _raw(after) & _GRAVE - _raw(before):
-        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
-    marked = any(getattr(known, each) and getattr(known, each) == getattr(now, each) for each in ("test", "field"))
-    other = name_likeness(before, after) < _CONTRADICTED and not marked
-    if strict and (_says_otherwise(before, after) or other):
+    is_grave = bool(_word_set(after) & _GRAVE - _word_set(before))
+    is_marked = any(getattr(known, mark) and getattr(known, mark) == getattr(now, mark) for mark in ("test", "field"))
+    is_other = name_similarity(before, after) < _CONTRADICTED and not is_marked
+    if is_grave or (strict and (_find_contradiction(before, after) or is_other)):
         return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
     return ""
 
 
-def _without_numbers(name: str) -> str:
-    return " ".join(word for word in words(name) if not word.isdigit())
-
-
-_PLAINLY = ("it says", "it has another number", "one of them is for a password")
-
-
-def _says_otherwise(one: str, other: str) -> str:
-    first, second = _raw(one), _raw(other)
+def _find_contradiction(name: str, other: str) -> str:
+    first, second = _word_set(name), _word_set(other)
     if second & _DANGER - first:
         return f"it says {min(second & _DANGER - first)!r}"
     for left, right in _OPPOSITES:
         for here, there in ((left, right), (right, left)):
             if first & here and second & there and not first & there and not second & here:
                 return "it says the opposite"
-    numbers = [{word for word in each if word.isdigit()} for each in (first, second)]
+    numbers = [{word for word in words if word.isdigit()} for words in (first, second)]
     return "it has another number" if numbers[0] != numbers[1] and all(numbers) else ""
 
 
-def _raw(text: str) -> set[str]:
-    found = words(text)
-    return {*found, *(joined for pair, joined in _PAIRS.items() if pair in pairwise(found))}
-
-
-def _same_marks(known: Print, other: Print) -> tuple[int, int]:
-    """How many marks are the same: those that a site gives to one element only, and those and others together.
-
-    A class or a place is no mark, and what neighbours often share, a placeholder or where a link leads, is a weak one.
-    """
-    own = sum(
-        bool(getattr(known, each) == getattr(other, each)) for each in ("test", "id", "field") if getattr(known, each)
-    )
-    shared = bool(known.placeholder) and known.placeholder == other.placeholder
-    return own, own + shared + int(len(known.href) > 1 and _leads_there(known, other) == 1.0)
-
-
-def _leads_there(known: Print, other: Print) -> float:
-    """A link to the same path with another query leads somewhere else, but not far from there."""
-    if known.href != other.href:
-        return 0.0
-    return 1.0 if known.query == other.query else 0.5
-
-
-def _context(known: Print, other: Print) -> float:
-    """How much of what stands around the one stands around the other, where anything is known of it."""
-    parts = [
-        (known.near, _nearby(known, other), 3.0),
-        (known.heading, _overlap(known.heading, other.heading), 1.0),
-        (known.fields, _overlap(known.fields, other.fields), 1.0),
-    ]
-    known_parts = [(likeness, weight) for mine, likeness, weight in parts if mine]
-    if known.given:  # to stand beside the very words that were asked for says more than prices and remarks around it
-        known_parts.append((float(other.given >= known.given), 3.0))
-    if not known_parts:
-        return 0.5
-    return sum(likeness * weight for likeness, weight in known_parts) / sum(weight for _, weight in known_parts)
+def _word_set(text: str) -> set[str]:
+    words = split_words(text)
+    return {*words, *(joined for pair, joined in _PAIRS.items() if pair in pairwise(words))}

@@ -1,7 +1,7 @@
-"""What each step of an action does on a page: one short function per kind, in a table.
+"""What each step of an action does on a page: one short function for each kind, in a table.
 
 It knows the scene, whose page is Playwright's, and nothing of browsers, sandboxes or parameters: a step that comes here
-is filled and allowed. ``if`` and ``repeat`` are not here; they are the business of ``workflow``.
+is filled and allowed. ``if`` and ``repeat`` are not here; ``workflow`` runs them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps import consent_banners as banners
-from agent3.protocols.nlweb.steps import forms, webmcp
-from agent3.protocols.nlweb.steps import page_reading as reading
-from agent3.protocols.nlweb.steps import waits as waiting
+from agent3.protocols.nlweb.steps import forms, page_reading, waits, webmcp
+from agent3.protocols.nlweb.steps.consent_banners import past_banner
 from agent3.protocols.nlweb.steps.parameters import refuse_clipboard
 from agent3.protocols.nlweb.steps.scene import Scene
-from agent3.protocols.nlweb.steps.waits import left, number
+from agent3.protocols.nlweb.steps.waits import ms_left, parse_number
 from agent3.protocols.nlweb.visit.retry_after import retry_after
 from agent3.protocols.nlweb.visit.snapshots import covers
 
@@ -33,22 +31,18 @@ __all__ = ["STEPS", "YIELDING", "Scene", "Step", "go", "inside"]
 
 Step = Callable[[Scene, NLWebAction, float], Awaitable[Any]]
 """(scene, step, milliseconds it may take) → what it gives."""
-Deed = Callable[["Locator", float], Awaitable[Any]]
 
 YIELDING = frozenset({ActionType.EXTRACT, ActionType.SCREENSHOT})
 """The kinds whose result is part of the action's result."""
 
-
-_IS_PRIVATE = """([one]) => one ? one.type === 'password'
-  || /password|one-time-code|cc-(number|csc|exp)/.test(one.getAttribute('autocomplete') ?? '') : null"""
-_SAID_SECONDS = 1.0
+_IS_PRIVATE = """([field]) => field ? field.type === 'password'
+  || /password|one-time-code|cc-(number|csc|exp)/.test(field.getAttribute('autocomplete') ?? '') : null"""
+_PRIVACY_SECONDS = 1.0
 _TRIES = 3
-_SETTLE = 500.0
+_SETTLE_MS = 500.0
 _SCREEN = 800.0
-_ROUNDS = 20
-_GROWTH = 1500.0
-_BOTTOM = "window.scrollTo(0, document.documentElement.scrollHeight)"
-_TOP = "window.scrollTo(0, 0)"
+_MOST_SCROLLS = 20
+_GROWTH_MS = 1500.0
 _TO_END = """element => {
   const box = element ?? document.scrollingElement ?? document.documentElement;
   box.scrollTop = box.scrollHeight;
@@ -63,7 +57,7 @@ _GROWN = """([element, [height, count]]) => {
 def inside(folder: Path | None, name: str) -> Path:
     """A file of the folder that uploads may come from; SecurityError for any other.
 
-    The name often comes from a caller far away, and a website is a good place to send a private key to.
+    The name often comes from a remote caller, and a website is a good place to send a private key to.
     """
     if folder is None:
         raise SecurityError("Uploads are off. Name the folder that files may come from: NLWebExecutor(…, uploads=…).")
@@ -85,208 +79,188 @@ async def go(page: Page, url: str, ms: float) -> Response | None:
         except playwright().Error as error:
             if "interrupted by another navigation" not in error.message:
                 raise
-        await _settle(page, url)
+        # Let the interrupted navigation arrive after all, or it would interrupt the next one in its turn.
+        with suppress(playwright().TimeoutError):
+            await page.wait_for_url(
+                lambda now: now.rstrip("/") == url.rstrip("/"), timeout=_SETTLE_MS, wait_until="commit"
+            )
     return await page.goto(url, timeout=ms, wait_until="domcontentloaded")
 
 
-async def _settle(page: Page, url: str) -> None:
-    """Let an interrupted navigation arrive after all, or it would interrupt the next one in its turn."""
-    with suppress(playwright().TimeoutError):
-        await page.wait_for_url(lambda now: now.rstrip("/") == url.rstrip("/"), timeout=_SETTLE, wait_until="commit")
-
-
-async def _act(scene: Scene, action: NLWebAction, ms: float, deed: Deed) -> Any:
+async def _act(scene: Scene, action: NLWebAction, ms: float, deed: Callable[[Locator, float], Awaitable[Any]]) -> Any:
     """Find the element of a step and do something with it, past a banner that stands in the way."""
     end = time.monotonic() + ms / 1000
     place = await scene.place(action, ms)
-    found = await scene.finder.find(place, action, left(end))
+    found = await scene.finder.find(place, action, ms_left(end))
     if action.popup:
-        async with scene.page.expect_popup(timeout=left(end)) as opened:
-            result = await banners.past(scene, found, deed, end)
+        async with scene.page.expect_popup(timeout=ms_left(end)) as opened:
+            result = await past_banner(scene, found, deed, end)
         page = await opened.value
-        await page.wait_for_load_state("domcontentloaded", timeout=left(end))
+        await page.wait_for_load_state("domcontentloaded", timeout=ms_left(end))
         scene.follow(page)
     else:
-        result = await banners.past(scene, found, deed, end)
-    await scene.finder.worked(place, action, found)
+        result = await past_banner(scene, found, deed, end)
+    await scene.finder.note_success(place, action, found)
     return result
 
 
-async def _navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
+def _on_element(deed: Callable[[Locator, NLWebAction, float], Awaitable[Any]]) -> Step:
+    """A step that does one thing with its element."""
+
+    async def step(scene: Scene, action: NLWebAction, ms: float) -> None:
+        await _act(scene, action, ms, lambda found, ms_: deed(found, action, ms_))
+
+    return step
+
+
+async def navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Open an address; a status that is an error is raised as one."""
     answer = await go(scene.page, action.value or "", ms)
     if answer is None or answer.status < 400:
         return
     text = f"{answer.url} answered with status {answer.status}"
     if answer.status in (401, 403):
-        raise TargetRefused(f"{text}: the site wants a login, or does not let automatons in.")
+        raise TargetRefused(f"{text}: the site requires a login, or refuses automated visits.")
     if answer.status == 429 or answer.status >= 500:
         pause = retry_after(answer.headers.get("retry-after"))
         raise Unavailable(f"{text}: try again later.", retry_after=pause, data={"status": answer.status})
-    raise TargetError(f"{text}: see whether the address in the interface is still right.")
+    raise TargetError(f"{text}: check whether the address in the interface is still right.")
 
 
-async def _type(scene: Scene, action: NLWebAction, ms: float) -> None:
-    value, known = action.value or "", (action.value or "") in scene.passwords
+async def type_text(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Fill a field. What goes into one for passwords is kept out of every record."""
+    value = action.value or ""
+    was_private = value in scene.passwords
 
-    async def fill(found: Locator, time_: float) -> None:
+    async def fill(found: Locator, fill_ms: float) -> None:
         # Private until the page has said that it is not. It is asked before the fill, and the answer not waited for.
         scene.passwords.add(value)
         asked = asyncio.ensure_future(found.evaluate_all(_IS_PRIVATE))
         try:
-            await found.fill(value, timeout=time_)
+            await found.fill(value, timeout=fill_ms)
         finally:
-            if not await _is_private(found, asked) and not known:
+            private = True  # also where the page cannot be asked
+            with suppress(TimeoutError, playwright().Error):
+                async with asyncio.timeout(_PRIVACY_SECONDS):
+                    answer = await asked
+                    if answer is None:  # the field came late
+                        answer = await found.evaluate_all(_IS_PRIVATE)
+                    private = answer not in (False, None)
+            if not private and not was_private:
                 scene.passwords.discard(value)
 
     await _act(scene, action, ms, fill)
 
 
-async def _is_private(found: Locator, asked: asyncio.Future[Any]) -> bool:
-    """What the page said of a field, asked again if the field came late; what cannot be asked is private."""
-    try:
-        async with asyncio.timeout(_SAID_SECONDS):
-            said = await asked
-            said = await found.evaluate_all(_IS_PRIVATE) if said is None else said
-    except (TimeoutError, playwright().Error):
-        return True
-    return said is not False and said is not None
-
-
-async def _click(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.click(timeout=time_))
-
-
-async def _select(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.select_option(action.value or "", timeout=time_))
-
-
-async def _hover(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.hover(timeout=time_))
-
-
-async def _check(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.check(timeout=time_))
-
-
-async def _uncheck(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.uncheck(timeout=time_))
-
-
-async def _upload(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(scene, action, ms, lambda found, time_: found.set_input_files(action.value or "", timeout=time_))
-
-
-async def _press(scene: Scene, action: NLWebAction, ms: float) -> None:
-    """A key, on an element or where the focus is; Enter unless it says another."""
+async def press(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Press a key, on an element or where the focus is; Enter unless it says another."""
     key = action.value or "Enter"
     refuse_clipboard(key)
     if action.selector:
-        await _act(scene, action, ms, lambda found, time_: found.press(key, timeout=time_))
+        await _act(scene, action, ms, lambda found, ms_: found.press(key, timeout=ms_))
     else:
         await scene.page.keyboard.press(key)
 
 
-async def _fill(scene: Scene, action: NLWebAction, ms: float) -> None:
-    await _act(
-        scene, action, ms, lambda found, time_: forms.fill(found, action.fields or {}, time_, scene.passwords.add)
-    )
+async def fill(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Fill the fields of a form by the names that people see."""
+    fields = action.fields or {}
+    await _act(scene, action, ms, lambda found, ms_: forms.fill(found, fields, ms_, scene.passwords.add))
 
 
-async def _submit(scene: Scene, action: NLWebAction, ms: float) -> dict[str, Any]:
+async def submit(scene: Scene, action: NLWebAction, ms: float) -> dict[str, Any]:
     """Send a form once, and read what the site says to it: where it led, and its messages."""
     end = time.monotonic() + ms / 1000
     place = await scene.place(action, ms)
-    found = await scene.finder.find(place, action, left(end))
+    found = await scene.finder.find(place, action, ms_left(end))
     result = await forms.submit(scene, place, found, end)
-    await scene.finder.worked(place, action, found)
+    await scene.finder.note_success(place, action, found)
     return result
 
 
-async def _wait(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def wait(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Wait for an element, a text, an address, the network, or some seconds."""
     end = time.monotonic() + ms / 1000
     place = await scene.place(action, ms)
-    await waiting.wait(scene, place, action, left(end))
+    await waits.wait(scene, place, action, ms_left(end))
 
 
-async def _scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
+async def scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
     """To an element, to the top, bottom or end, or by a number of pixels; one screen if it says nothing.
 
-    ``end`` scrolls on while more comes, and gives how often more came.
+    ``end`` scrolls on while the page grows, at most ``times``, and gives how often it grew.
     """
-    place = await scene.place(action, ms)
+    place: Any = await scene.place(action, ms)
     if action.value == "end":
-        return await _scroll_to_the_end(place, action, time.monotonic() + ms / 1000)
+        end = time.monotonic() + ms / 1000
+        box = None
+        if action.selector:
+            box = await place.locator(action.selector).first.element_handle(timeout=ms_left(end))
+        rounds = action.times or _MOST_SCROLLS
+        for done in range(rounds):
+            size = await place.evaluate(_TO_END, box)
+            try:
+                ms_growth = min(_GROWTH_MS, ms_left(end))
+                await place.wait_for_function(_GROWN, arg=[box, size], timeout=ms_growth, polling=50)
+            except playwright().TimeoutError:
+                if ms_left(end) <= 1.0:
+                    raise
+                return done  # once more without growth is the end
+        return rounds
     if action.selector:
-        await _act(scene, action, ms, lambda found, time_: found.scroll_into_view_if_needed(timeout=time_))
+        await _act(scene, action, ms, lambda found, ms_: found.scroll_into_view_if_needed(timeout=ms_))
     elif action.value in ("bottom", "top"):
-        await place.evaluate(_BOTTOM if action.value == "bottom" else _TOP)
+        height = "document.documentElement.scrollHeight" if action.value == "bottom" else "0"
+        await place.evaluate(f"window.scrollTo(0, {height})")
     else:
-        await scene.page.mouse.wheel(0, number(action.value, "scroll") if action.value else _SCREEN)
+        await scene.page.mouse.wheel(0, parse_number(action.value, "scroll") if action.value else _SCREEN)
     return None
 
 
-async def _scroll_to_the_end(place: Any, action: NLWebAction, end: float) -> int:
-    """Down, and down again while the page grows, at most ``times``. One time more without growth is the end."""
-    box = None
-    if action.selector:
-        box = await place.locator(action.selector).first.element_handle(timeout=left(end))
-    rounds = action.times or _ROUNDS
-    for done in range(rounds):
-        size = await place.evaluate(_TO_END, box)
-        try:
-            await place.wait_for_function(_GROWN, arg=[box, size], timeout=min(_GROWTH, left(end)), polling=50)
-        except playwright().TimeoutError:
-            if left(end) <= 1.0:
-                raise
-            return done
-    return rounds
-
-
-async def _screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
+async def screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
     """PNG of an element, or of what is seen of the page. What was typed in confidence is covered in it."""
+    # A password field shows dots, but the page may have copied what was typed elsewhere.
     covered = covers(scene.page, scene.used_secrets | scene.passwords)
     if action.selector:
-        shot: bytes = await _act(scene, action, ms, lambda found, time_: found.screenshot(timeout=time_, mask=covered))
+        shot: bytes = await _act(scene, action, ms, lambda found, ms_: found.screenshot(timeout=ms_, mask=covered))
         return shot
     return await scene.page.screenshot(timeout=ms, mask=covered)
 
 
-async def _extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
-    return await reading.extract(scene, action, ms)
-
-
-async def _dialog(scene: Scene, action: NLWebAction, ms: float) -> None:
-    """How the dialogs to come are answered; without a word of this, they are dismissed."""
+async def dialog(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """How the dialogs to come are answered; without this step, they are dismissed."""
     scene.answer = action.value if action.value is not None else "accept"
 
 
-async def _back(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def back(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """To the page before this one."""
     if await scene.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and scene.page.url == "about:blank":
         raise TargetError("There is no page to go back to.")
 
 
-async def _close(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def close(scene: Scene, action: NLWebAction, ms: float) -> None:
+    """Close the popup in front."""
     await scene.close_front()
 
 
 STEPS: dict[ActionType, Step] = {
-    ActionType.NAVIGATE: _navigate,
-    ActionType.TYPE: _type,
-    ActionType.CLICK: _click,
-    ActionType.EXTRACT: _extract,
-    ActionType.WAIT: _wait,
-    ActionType.SELECT: _select,
-    ActionType.SCROLL: _scroll,
-    ActionType.PRESS: _press,
-    ActionType.UPLOAD: _upload,
-    ActionType.SCREENSHOT: _screenshot,
-    ActionType.HOVER: _hover,
-    ActionType.CHECK: _check,
-    ActionType.UNCHECK: _uncheck,
-    ActionType.FILL: _fill,
-    ActionType.SUBMIT: _submit,
-    ActionType.DIALOG: _dialog,
-    ActionType.BACK: _back,
-    ActionType.CLOSE: _close,
+    ActionType.NAVIGATE: navigate,
+    ActionType.TYPE: type_text,
+    ActionType.CLICK: _on_element(lambda found, action, ms: found.click(timeout=ms)),
+    ActionType.EXTRACT: page_reading.extract,
+    ActionType.WAIT: wait,
+    ActionType.SELECT: _on_element(lambda found, action, ms: found.select_option(action.value or "", timeout=ms)),
+    ActionType.SCROLL: scroll,
+    ActionType.PRESS: press,
+    ActionType.UPLOAD: _on_element(lambda found, action, ms: found.set_input_files(action.value or "", timeout=ms)),
+    ActionType.SCREENSHOT: screenshot,
+    ActionType.HOVER: _on_element(lambda found, action, ms: found.hover(timeout=ms)),
+    ActionType.CHECK: _on_element(lambda found, action, ms: found.check(timeout=ms)),
+    ActionType.UNCHECK: _on_element(lambda found, action, ms: found.uncheck(timeout=ms)),
+    ActionType.FILL: fill,
+    ActionType.SUBMIT: submit,
+    ActionType.DIALOG: dialog,
+    ActionType.BACK: back,
+    ActionType.CLOSE: close,
     ActionType.TOOL: webmcp.call,
 }

@@ -1,9 +1,9 @@
 """Getting past a banner that asks for cookies, while a step waits for what is behind it.
 
-Only what is plainly such a banner is touched: the box of a known maker of them, or one that says that the site uses
-cookies or speaks of them and of privacy, tracking or partners, with no price and no field in it; and only by a button
-whose whole label stands in the lists below. A word alone is no sign: bakeries sell cookies, and clinics ask for
-consent. Every press is logged, counted and told to the caller. Nothing is learnt, and no language model is asked.
+Only what is plainly such a banner is touched: the box of a known vendor, or one that says that the site uses cookies,
+or speaks of them and of privacy, tracking or partners, with no price and no field in it; and only by a button whose
+whole label stands in the lists below. A word alone is no sign: bakeries sell cookies, and clinics ask for consent.
+Every press is logged, counted and reported to the caller. Nothing is learnt, and no language model is asked.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from agent3.observe import logs
 from agent3.observe.metrics import METRICS
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.scene import Scene
-from agent3.protocols.nlweb.steps.waits import left
+from agent3.protocols.nlweb.steps.waits import ms_left
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Locator
 
-__all__ = ["clear", "past"]
+__all__ = ["clear_banner", "past_banner"]
 
 Deed = Callable[["Locator", float], Awaitable[Any]]
 
 logger = logs.get("nlweb")
 
-_PATIENCE = 0.3
+_PAUSE = 0.3
 _MOST_FRAMES = 8
 DECLINE = (
     "reject all", "reject", "reject all cookies", "decline", "decline all", "deny", "deny all", "refuse", "refuse all",
@@ -64,7 +64,7 @@ NOTED = (
 """For a banner that only informs: one that offers nothing else, and takes nothing in."""
 
 _CLEAR = r"""([labels, noted, acted, grave]) => {
-  const maker = new RegExp('onetrust|cookiebot|didomi|usercentrics|qc-cmp|truste|iubenda|osano|klaro|termly|cmplz'
+  const vendor = new RegExp('onetrust|cookiebot|didomi|usercentrics|qc-cmp|truste|iubenda|osano|klaro|termly|cmplz'
     + '|borlabs|axeptio|tarteaucitron|fc-consent|sp_message|cky-|cookieyes|cc-window|cookieconsent'
     + '|(cookie|consent|gdpr|rgpd|dsgvo)[-_ ]?(banner|bar|notice|box|popup|modal|consent|law|wall|message|overlay'
     + '|manager|dialog)', 'i');
@@ -78,7 +78,7 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
   const amount = new RegExp(`${money}\\s*\\d|\\d\\s*${money}`, 'i');
   const seen = element => element.checkVisibility?.({visibilityProperty: true, opacityProperty: true}) ?? true;
   const stuck = element => ['fixed', 'sticky', 'absolute'].includes(getComputedStyle(element).position);
-  const named = element => maker.test(element.id + ' ' + element.getAttribute('class'));
+  const named = element => vendor.test(element.id + ' ' + element.getAttribute('class'));
   const deep = root => [...root.querySelectorAll('*')]
     .flatMap(one => one.shadowRoot ? [one, ...deep(one.shadowRoot)] : [one]);
   const all = deep(document);
@@ -93,6 +93,8 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
     ? used.test(said) && purpose.test(said) : used.test(said) || purpose.test(said));
   const about = (one, said) => said.length < 4000 && !amount.test(said) && !inside(one, asks).length
     && (named(one) ? topic.test(said) || purpose.test(said) : !grave && plainly(one, said));
+  // A vendor's own box is known by its name. Any other must plainly be about cookies, and is left alone in an action
+  // with consequences.
   const boxes = all.filter(one => stands(one) && seen(one) && about(one, text(one)));
   const label = one => (one.innerText || one.value || one.getAttribute('aria-label') || '').trim().toLowerCase();
   const press = (buttons, wanted) => {
@@ -109,63 +111,53 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
 }"""
 
 
-async def past(scene: Scene, found: Locator, deed: Deed, end: float) -> Any:
+async def past_banner(scene: Scene, found: Locator, deed: Deed, end: float) -> Any:
     """Do something with an element; while that waits, clear a banner away.
 
     The deed is done once, with all the time there is: it waits by itself until nothing is in its way. To break it off
     and begin again could click twice.
     """
     if scene.interface.consent == "leave":
-        return await deed(found, left(end))
-    watch = asyncio.ensure_future(_watch(scene, end))
+        return await deed(found, ms_left(end))
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            await asyncio.sleep(_PAUSE)
+            if await clear_banner(scene):
+                return
+
+    watching = asyncio.ensure_future(watch())
     try:
-        done = await deed(found, left(end))
-        _note_deed(scene.page)
+        done = await deed(found, ms_left(end))
+        page = scene.page
+        if page not in _watched:
+            _watched.add(page)
+            page.on("domcontentloaded", _acted_on.discard)
+        _acted_on.add(page)
         return done
     finally:
-        watch.cancel()
+        watching.cancel()
         with suppress(asyncio.CancelledError, playwright().Error):
-            await watch
+            await watching
 
 
-async def clear(scene: Scene) -> str | None:
+async def clear_banner(scene: Scene) -> str | None:
     """Put a banner away if one is there; the label that was pressed, or None."""
+    labels = DECLINE if scene.interface.consent == "decline" else ACCEPT
+    asked = [list(labels), list(NOTED), scene.page in _acted_on, scene.confirmed]
     for frame in scene.page.frames[:_MOST_FRAMES]:
         with suppress(playwright().Error):
-            pressed: str | None = await frame.evaluate(_CLEAR, _asked(scene))
+            pressed: str | None = await frame.evaluate(_CLEAR, asked)
             if pressed:
-                _tell(scene, pressed)
+                where = f"a banner about cookies on {scene.page.url.split('?')[0]}"
+                logger.info("%s: pressed %r in %s, at step %s", scene.interface.name, pressed, where, scene.label)
+                METRICS.nlweb_banners.inc((scene.interface.consent,))
+                scene.notices.append(f"Pressed {pressed!r} in {where} (step {scene.label}).")
                 return pressed
     return None
 
 
-def _tell(scene: Scene, pressed: str) -> None:
-    where = f"a banner about cookies on {scene.page.url.split('?')[0]}"
-    logger.info("%s: pressed %r in %s, at step %s", scene.interface.name, pressed, where, scene.label)
-    METRICS.nlweb_banners.inc((scene.interface.consent,))
-    scene.notices.append(f"Pressed {pressed!r} in {where} (step {scene.label}).")
-
-
-async def _watch(scene: Scene, end: float) -> None:
-    while time.monotonic() < end:
-        await asyncio.sleep(_PATIENCE)
-        if await clear(scene):
-            return
-
-
-def _asked(scene: Scene) -> list[Any]:
-    """What may be pressed, whether something was done on this document, and whether the action has consequences."""
-    chosen = DECLINE if scene.interface.consent == "decline" else ACCEPT
-    return [list(chosen), list(NOTED), scene.page in _acted, scene.confirmed]
-
-
-_acted: WeakSet[Any] = WeakSet()
+_acted_on: WeakSet[Any] = WeakSet()
 """The pages on whose document a step has done something."""
 _watched: WeakSet[Any] = WeakSet()
-
-
-def _note_deed(page: Page) -> None:
-    if page not in _watched:
-        _watched.add(page)
-        page.on("domcontentloaded", _acted.discard)
-    _acted.add(page)
+"""The pages that say when they have another document."""

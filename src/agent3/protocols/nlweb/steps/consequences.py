@@ -1,6 +1,6 @@
-"""Which words speak of consequences: what such a button does cannot be taken back, so a person is asked before.
+"""Which words speak of consequences: what such a button does cannot be taken back, so a person is asked first.
 
-Words only, of English and Spanish. Who knows more of a website says so in its interface.
+It knows words only, in English and Spanish. An interface says more of its own website by its hints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALSO_PLACES = frozenset(
     "order subscribe register signup reserve publish post apply vote "
     "pedir pide reservar reserva suscribir suscribirse registrarse publicar votar".split()
 )
-"""Of a button they say what it does; a link of that name may lead to a place."""
+"""On a button they say what it does; a link of that name may lead to a place."""
 _ALSO_SEARCHES = frozenset("send submit book enviar envia".split())
 """Buttons of forms that only ask something bear these names too."""
 

@@ -1,7 +1,7 @@
-"""Reading data from a page: one evaluation in the page brings all raw texts, Python makes them typed values.
+"""Reading data from a page: one evaluation in the page brings all raw texts, Python makes typed values of them.
 
 One evaluation is some fifty times faster than a locator per field. The script below is constant; selectors go in as
-data. What comes out is text of strangers, bounded in number and length, and never more than data.
+data. What comes out is untrusted text, bounded in number and length, and never more than data.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +20,8 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["Schema", "amount", "extract_page", "extract_rows", "field_of", "price", "raw_rows", "readable", "typed",
-           "typed_rows"]  # fmt: skip
+__all__ = ["Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
+           "parse_price", "raw_rows", "typed_row", "typed_rows"]  # fmt: skip
 
 Schema = dict[str, str | ExtractField]
 T = TypeVar("T")
@@ -28,14 +29,14 @@ T = TypeVar("T")
 MOST_ROWS = 10_000
 LONGEST_TEXT = 100_000
 MOST_TEXT = 8_000_000
-"""Characters of one extraction, so that a page cannot fill the memory of whoever reads it."""
+"""Characters of one extraction, so that a page cannot fill the memory of its reader."""
 
 _SCRIPT = """
 (roots, {plan, most, longest, budget}) => {
   const cut = text => {
     if (text == null) return null;
     const kept = String(text).slice(0, longest);
-    budget -= kept.length + 1;
+    budget -= kept.length + 1;  // empty texts count too
     if (budget < 0) throw new Error('agent3: too much text');
     return kept;
   };
@@ -49,6 +50,7 @@ _SCRIPT = """
     if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
     return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
   };
+  // Walking into shadow roots costs much on a large page, so it is done only where there are any.
   const inShadow = root => [root, ...root.querySelectorAll('*')].flatMap(one => one.shadowRoot ?? []);
   const shadows = roots.some(root => root.getRootNode() instanceof ShadowRoot)
     || inShadow(document.documentElement).length > 0;
@@ -71,6 +73,7 @@ _OF_ALL_MATCHES = f"""(roots, task) => ({{
   rows: ({_SCRIPT.strip()})(roots, task), loading: document.readyState === 'loading'}})"""
 _OF_THE_PAGE = f"task => ({_SCRIPT.strip()})([document.documentElement], task)[0]"
 
+# Digits in groups of three, by any of the marks that people use for it, then a part after a comma or a point.
 _AMOUNT = re.compile(r"[-\u2212]?\d+(?:[.,'\u2019\s]\d{3}(?!\d))*(?:[.,]\d+)?")
 _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR", "₩": "KRW", "₺": "TRY", "₽": "RUB"}
 _CODE = re.compile(r"\b[A-Z]{3}\b")
@@ -106,24 +109,24 @@ async def extract_rows(found: Locator, schema: Schema | None) -> list[Any]:
 
 async def raw_rows(found: Locator, schema: Schema | None) -> tuple[list[Any], bool]:
     """The texts of all matching elements, and whether the document is still coming in, so that more may follow."""
-    said = _believed(await _bounded(found.evaluate_all(_OF_ALL_MATCHES, _task(schema))), dict)
-    return _believed(said.get("rows"), list)[:MOST_ROWS], said.get("loading") is True
+    answer = _require(await _read_bounded(found.evaluate_all(_OF_ALL_MATCHES, _task(schema))), dict)
+    return _require(answer.get("rows"), list)[:MOST_ROWS], answer.get("loading") is True
 
 
 def typed_rows(rows: list[Any], schema: Schema | None) -> list[Any]:
     """The texts of rows as values of their types."""
     if not schema:
-        return [_text(row) for row in rows]
-    return [typed(_believed(row, dict), schema) for row in rows]
+        return [_to_text(row) for row in rows]
+    return [typed_row(_require(row, dict), schema) for row in rows]
 
 
 async def extract_page(page: Page | Frame, schema: Schema | None) -> Any:
     """One dict for the whole page, or its text without a schema."""
-    found = await _bounded(page.evaluate(_OF_THE_PAGE, _task(schema)))
-    return typed(_believed(found, dict), schema) if schema else _text(found)
+    found = await _read_bounded(page.evaluate(_OF_THE_PAGE, _task(schema)))
+    return typed_row(_require(found, dict), schema) if schema else _to_text(found)
 
 
-async def _bounded(reading: Awaitable[Any]) -> Any:
+async def _read_bounded(reading: Awaitable[Any]) -> Any:
     try:
         return await reading
     except playwright().Error as error:
@@ -135,51 +138,17 @@ async def _bounded(reading: Awaitable[Any]) -> Any:
         ) from None
 
 
-def _believed(value: Any, kind: type[T]) -> T:
+def _require(value: Any, kind: type[T]) -> T:
     """What the page gave, if it is what the script gives: a page may replace the functions that the script uses."""
     if not isinstance(value, kind):
-        raise MalformedResponse(f"The page gave {type(value).__name__} where data was read. It cannot be read so.")
+        raise MalformedResponse(
+            f"The page gave {type(value).__name__} where {kind.__name__} was expected: a script of its own interferes."
+        )
     return value
 
 
-def _text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     return value[:LONGEST_TEXT] if isinstance(value, str) else None
-
-
-def typed(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """The raw texts of one row as values of their types.
-
-    What cannot be read as its type is None; MalformedResponse if the field is required.
-    """
-    return {name: _value(name, row.get(name), field_of(field)) for name, field in schema.items()}
-
-
-def readable(text: str, field: ExtractField) -> bool:
-    """Whether a text is a value of the field's type."""
-    return field.type == "boolean" or _READERS[field.type](text) is not None
-
-
-def amount(text: str, *, grouped: bool = False) -> float | None:
-    """The first number in a text, in either notation: 1,299.50 and 1.299,50 are the same.
-
-    ``grouped`` decides the one unclear case, 1.299: a price of that form means thousands, another number does not.
-    """
-    found = _AMOUNT.search(text)
-    if found is None:
-        return None
-    digits = re.sub(r"[\s'\u2019]", "", found[0]).replace("\u2212", "-").rstrip(".,")
-    value = float(_with_decimal_point(digits, grouped))
-    return value if math.isfinite(value) else None
-
-
-def price(text: str) -> dict[str, Any] | None:
-    """``{"amount", "currency"}``; the currency is None where the text does not say it."""
-    value = amount(text, grouped=True)
-    if value is None:
-        return None
-    code = _CODE.search(text)
-    symbol = next((code for sign, code in _CURRENCIES.items() if sign in text), None)
-    return {"amount": value, "currency": code[0] if code else symbol}
 
 
 def _task(schema: Schema | None) -> dict[str, Any]:
@@ -187,7 +156,7 @@ def _task(schema: Schema | None) -> dict[str, Any]:
 
 
 def _plan(schema: Schema) -> dict[str, Any]:
-    fields = {name: field_of(field) for name, field in schema.items()}
+    fields = {name: as_field(field) for name, field in schema.items()}
     return {
         name: {
             **field.model_dump(include={"selector", "attribute", "type", "many"}),
@@ -197,46 +166,83 @@ def _plan(schema: Schema) -> dict[str, Any]:
     }
 
 
-def field_of(field: str | ExtractField) -> ExtractField:
+def as_field(field: str | ExtractField) -> ExtractField:
     """A field in its long form."""
     return ExtractField(selector=field) if isinstance(field, str) else field
 
 
-def _value(name: str, raw: Any, field: ExtractField) -> Any:
-    if field.many:
-        return [_one(item, field) for item in (raw if isinstance(raw, list) else [])[:MOST_ROWS]]
-    value = _one(raw, field)
-    if value is None and field.required:
-        raise MalformedResponse(
-            f"The page has no {field.type} for the required field {name!r} at {field.selector!r}. "
-            "Check the selector against the page, or make the field optional."
-        )
-    return value
+# Texts into values
 
 
-def _one(raw: Any, field: ExtractField) -> Any:
+def typed_row(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """The raw texts of one row as values of their types.
+
+    What cannot be read as its type is None; MalformedResponse if the field is required.
+    """
+    values: dict[str, Any] = {}
+    for name, short in schema.items():
+        raw, field = row.get(name), as_field(short)
+        if field.many:
+            values[name] = [_to_value(item, field) for item in (raw if isinstance(raw, list) else [])[:MOST_ROWS]]
+            continue
+        values[name] = _to_value(raw, field)
+        if values[name] is None and field.required:
+            raise MalformedResponse(
+                f"The page has no {field.type} for the required field {name!r} at {field.selector!r}. "
+                "Check the selector against the page, or make the field optional."
+            )
+    return values
+
+
+def _to_value(raw: Any, field: ExtractField) -> Any:
     if field.fields:
-        return typed(raw, field.fields) if isinstance(raw, dict) else None
-    text = _text(raw)
+        return typed_row(raw, field.fields) if isinstance(raw, dict) else None
+    text = _to_text(raw)
     if field.type == "boolean":
-        return _boolean(text, field)
-    return None if text is None else _READERS[field.type](text)
+        # An attribute is true by being there (``disabled``), a text by saying so.
+        word = "" if text is None else text.strip().lower()
+        by_being_there = text is not None and field.attribute is not None
+        return word in _TRUE or (by_being_there and word not in {"false", "no", "off", "0"})
+    return None if text is None else _PARSERS[field.type](text)
 
 
-def _boolean(raw: str | None, field: ExtractField) -> bool:
-    """An attribute is true by being there (``disabled``), a text by saying so."""
-    if raw is None:
-        return False
-    word = raw.strip().lower()
-    return word in _TRUE or (field.attribute is not None and word not in {"false", "no", "off", "0"})
+def is_readable(text: str, field: ExtractField) -> bool:
+    """Whether a text is a value of the field's type."""
+    return field.type == "boolean" or _PARSERS[field.type](text) is not None
 
 
-def _integer(text: str) -> int | None:
-    value = amount(text, grouped=True)
-    return None if value is None else int(value)
+def parse_amount(text: str, *, grouped: bool = False) -> float | None:
+    """The first number in a text, in either notation: 1,299.50 and 1.299,50 are the same.
+
+    ``grouped`` decides the one unclear case, 1.299: a price of that form means thousands, another number does not.
+    """
+    found = _AMOUNT.search(text)
+    if found is None:
+        return None
+    digits = re.sub(r"[\s'\u2019]", "", found[0]).replace("\u2212", "-").rstrip(".,")
+    last = max(digits.rfind("."), digits.rfind(","))
+    if last >= 0:
+        mark, tail = digits[last], digits[last + 1 :]
+        is_alone = digits.count(mark) == 1
+        is_mixed = "." in digits and "," in digits
+        is_decimal = is_alone and (is_mixed or len(tail) != 3 or (mark == "." and not grouped))
+        whole = re.sub(r"[.,]", "", digits[:last])
+        digits = f"{whole}.{tail}" if is_decimal else whole + tail
+    value = float(digits)
+    return value if math.isfinite(value) else None
 
 
-def _date(text: str) -> str | None:
+def parse_price(text: str) -> dict[str, Any] | None:
+    """``{"amount", "currency"}``; the currency is None where the text does not say it."""
+    value = parse_amount(text, grouped=True)
+    if value is None:
+        return None
+    code = _CODE.search(text)
+    symbol = next((code for sign, code in _CURRENCIES.items() if sign in text), None)
+    return {"amount": value, "currency": code[0] if code else symbol}
+
+
+def parse_date(text: str) -> str | None:
     """A day, with the time if it has one, as ISO 8601.
 
     Read are ISO 8601, months by their names in English and Spanish, 31.12.2027, and 31/12/2027 where only one of the
@@ -247,64 +253,34 @@ def _date(text: str) -> str | None:
             return read(text.strip()).isoformat()
         except ValueError:
             continue
-    day = _named_day(text) or _numbered_day(text)
-    if day is None:
-        return None
+    readings: list[tuple[int, int, int]] = []
+    if found := _DAY_FIRST.search(text) or _MONTH_FIRST.search(text):
+        readings.append((int(found["year"]), _MONTHS[found["month"].lower()], int(found["day"])))
+    if found := _NUMBERS.search(text):
+        first, second, year = int(found[1]), int(found[3]), int(found[4])
+        if found[2] == "." or first > 12:
+            readings.append((year, second, first))
+        elif second > 12 or first == second:
+            readings.append((year, first, second))
+    day = None
+    for reading in readings:
+        with suppress(ValueError):
+            day = date(*reading).isoformat()
+            break
     clock = _CLOCK.search(text)
-    return f"{day.isoformat()}T{_hour(clock):02}:{clock[2]}:00" if clock else day.isoformat()
-
-
-def _hour(clock: re.Match[str]) -> int:
+    if day is None or clock is None:
+        return day
     half = (clock[3] or "").lower()
-    return int(clock[1]) % 12 + (12 if half == "p" else 0) if half else int(clock[1])
+    hour = int(clock[1]) % 12 + (12 if half == "p" else 0) if half else int(clock[1])
+    return f"{day}T{hour:02}:{clock[2]}:00"
 
 
-def _named_day(text: str) -> date | None:
-    found = _DAY_FIRST.search(text) or _MONTH_FIRST.search(text)
-    if found is None:
-        return None
-    return _day(int(found["year"]), _MONTHS[found["month"].lower()], int(found["day"]))
-
-
-def _numbered_day(text: str) -> date | None:
-    found = _NUMBERS.search(text)
-    if found is None:
-        return None
-    one, other, year = int(found[1]), int(found[3]), int(found[4])
-    if found[2] == "." or one > 12:
-        return _day(year, other, one)
-    return _day(year, one, other) if other > 12 or one == other else None
-
-
-def _day(year: int, month: int, day: int) -> date | None:
-    try:
-        return date(year, month, day)
-    except ValueError:
-        return None
-
-
-def _link(text: str) -> str | None:
-    return None if text.lower().startswith("javascript:") else text
-
-
-def _with_decimal_point(digits: str, grouped: bool) -> str:
-    last = max(digits.rfind("."), digits.rfind(","))
-    if last < 0:
-        return digits
-    mark, tail = digits[last], digits[last + 1 :]
-    alone = digits.count(mark) == 1
-    mixed = "." in digits and "," in digits
-    decimal = alone and (mixed or len(tail) != 3 or (mark == "." and not grouped))
-    whole = re.sub(r"[.,]", "", digits[:last])
-    return f"{whole}.{tail}" if decimal else whole + tail
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "text": str,
     "html": str,
-    "link": _link,
-    "number": amount,
-    "integer": _integer,
-    "price": price,
-    "date": _date,
+    "link": lambda text: None if text.lower().startswith("javascript:") else text,
+    "number": parse_amount,
+    "integer": lambda text: None if (value := parse_amount(text, grouped=True)) is None else int(value),
+    "price": parse_price,
+    "date": parse_date,
 }

@@ -17,20 +17,20 @@ from msgspec import Struct, convert
 
 from agent3.errors import CallTimeout, Conflict, TargetError, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.parameters import nearest
+from agent3.protocols.nlweb.steps.parameters import suggest
 from agent3.protocols.nlweb.steps.scene import Place, Scene
-from agent3.protocols.nlweb.steps.waits import left
+from agent3.protocols.nlweb.steps.waits import ms_left
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page, Request
 
-__all__ = ["FormField", "fill", "read", "submit"]
+__all__ = ["FormField", "fill", "submit"]
 
 _CONTROLS = "input, select, textarea"
 _PAUSE = 0.03
 _QUIET = 0.3
 _PATIENCE = 1.5
-"""Seconds for which a page that has spoken may still be asking for something."""
+"""Seconds for which a page that has said something may still be loading more."""
 _ANSWERS = frozenset({"document", "xhr", "fetch"})
 _TRUE = frozenset({"true", "yes", "on", "1", "sí", "si"})
 
@@ -72,6 +72,7 @@ _MESSAGES = """names => {
   }
   const marks = '[role=alert], .error, .errors, .error-message, .field-error, .form-error, .invalid-feedback,'
     + ' .alert-danger';
+  // An alert may also be good news; only one whose class says so is an error wherever it stands.
   const strong = /error|danger|invalid/i;
   const alerts = [...document.querySelectorAll(marks)]
     .filter(one => seen(one) && text(one) && !one.querySelector(marks));
@@ -79,6 +80,7 @@ _MESSAGES = """names => {
   const others = alerts.filter(one => !known.includes(text(one)))
     .map(one => ({text: text(one), strong: strong.test(one.getAttribute('class') ?? '')}));
   const status = [...document.querySelectorAll('[role=status], output')].filter(seen).map(text).filter(Boolean);
+  // The form is still shown if all of its fields are: then also a plain message next to it is about it.
   const there = names.length > 0 && names.every(name => [...document.getElementsByName(name)].some(seen));
   return {fields: [...said.entries()], others, status, there, born: performance.timeOrigin, url: location.href};
 }"""
@@ -107,7 +109,7 @@ class FormField(Struct, frozen=True):
     def answers_to(self, wanted: str) -> bool:
         """Whether it is meant by this name, id, label or placeholder."""
         names = (self.name, self.id, self.label, self.placeholder)
-        return _plain(wanted) in {_plain(one) for one in names if one}
+        return _fold(wanted) in {_fold(name) for name in names if name}
 
 
 class _Answer(Struct, frozen=True):
@@ -123,54 +125,45 @@ class _Answer(Struct, frozen=True):
     @property
     def alerts(self) -> list[tuple[str, str]]:
         """Messages of no field. One that is not marked as an error counts while the form is still there."""
-        return [("", one["text"]) for one in self.others if one["strong"] or self.there]
-
-
-async def read(form: Locator, ms: float) -> list[FormField]:
-    """The fields of a form, or of any part of a page, in one evaluation."""
-    return convert(await form.evaluate(_READ, timeout=ms), list[FormField])
+        return [("", alert["text"]) for alert in self.others if alert["strong"] or self.there]
 
 
 async def fill(
-    form: Locator, values: Mapping[str, str], ms: float, private: Callable[[str], None] = lambda _: None
+    form: Locator, values: Mapping[str, str], ms: float, on_password: Callable[[str], None] = lambda _: None
 ) -> None:
     """Fill fields by their names, labels, ids or placeholders; TargetError names one that is not there.
 
     A box is ticked by ``true`` or ``yes``, of a group of buttons the one with that label or value is chosen.
-    ``private`` hears of what goes into a field for passwords, before it does.
+    ``on_password`` is told of what goes into a field for passwords, before it does.
     """
     end = time.monotonic() + ms / 1000
-    fields = await read(form, ms)
-    chosen = [(_chosen(fields, name, value), value) for name, value in values.items()]
+    fields = convert(await form.evaluate(_READ, timeout=ms), list[FormField])
+    chosen = []
+    for name, value in values.items():
+        found = [field for field in fields if field.answers_to(name) and not field.disabled]
+        buttons = [field for field in fields if field.type == "radio"]
+        if group := [field for field in buttons if field in found or _fold(field.name) == _fold(name)]:
+            found = [field for field in group if _fold(value) in (_fold(field.label), _fold(field.value))]
+        if not found:
+            known = {field.name if field.type == "radio" else field.known_as for field in fields}
+            raise TargetError(f"The form has no field {name!r} that takes this value. {suggest(name, known)}")
+        chosen.append((found[0], value))
     for field, value in chosen:
         if field.type == "password":
-            private(value)
-        await _put(form.locator(_CONTROLS).nth(field.index), field, value, left(end))
-
-
-def _chosen(fields: list[FormField], name: str, value: str) -> FormField:
-    found = [one for one in fields if one.answers_to(name) and not one.disabled]
-    if group := [one for one in fields if one.type == "radio" and (one in found or _plain(one.name) == _plain(name))]:
-        found = [one for one in group if _plain(value) in (_plain(one.label), _plain(one.value))]
-    if not found:
-        known = {one.name if one.type == "radio" else one.known_as for one in fields}
-        raise TargetError(f"The form has no field {name!r} that takes this value. {nearest(name, known)}")
-    return found[0]
-
-
-async def _put(control: Locator, field: FormField, value: str, ms: float) -> None:
-    if field.type == "select":
-        known = {_plain(text): key for key, text in field.options} | {_plain(key): key for key, _ in field.options}
-        if _plain(value) not in known:
-            texts = [text for _, text in field.options]
-            raise TargetError(f"{field.known_as!r} has no choice {value!r}. {nearest(value, texts)}")
-        await control.select_option(known[_plain(value)], timeout=ms)
-    elif field.type == "radio":
-        await control.check(timeout=ms)
-    elif field.type == "checkbox":
-        await control.set_checked(value.strip().lower() in _TRUE, timeout=ms)
-    else:
-        await control.fill(value, timeout=ms)
+            on_password(value)
+        control = form.locator(_CONTROLS).nth(field.index)
+        if field.type == "select":
+            keys = {_fold(text): key for key, text in field.options} | {_fold(key): key for key, _ in field.options}
+            if _fold(value) not in keys:
+                texts = [text for _, text in field.options]
+                raise TargetError(f"{field.known_as!r} has no choice {value!r}. {suggest(value, texts)}")
+            await control.select_option(keys[_fold(value)], timeout=ms_left(end))
+        elif field.type == "radio":
+            await control.check(timeout=ms_left(end))
+        elif field.type == "checkbox":
+            await control.set_checked(value.strip().lower() in _TRUE, timeout=ms_left(end))
+        else:
+            await control.fill(value, timeout=ms_left(end))
 
 
 async def submit(scene: Scene, place: Place, found: Locator, end: float) -> dict[str, Any]:
@@ -179,62 +172,79 @@ async def submit(scene: Scene, place: Place, found: Locator, end: float) -> dict
     ValidationError lists what the browser or the site found wrong, by field; what the browser refuses is not sent.
     Conflict for the same form with the same content a second time, unless the site had refused it.
     """
-    state = await found.evaluate(_STATE, timeout=left(end))
+    state = await found.evaluate(_STATE, timeout=ms_left(end))
     if state is None:
         raise TargetError("There is no form to submit there. Name the form, its button, or what stands around it.")
-    form = (await found.evaluate_handle(_FORM, timeout=left(end))).as_element()
+    form = (await found.evaluate_handle(_FORM, timeout=ms_left(end))).as_element()
     fields = convert(await form.evaluate(_READ), list[FormField]) if form else []
-    if state["strict"]:
-        _refuse_incomplete(fields)
-    mark = _mark(state)
+    if state["strict"] and (wrong := [field for field in fields if field.message and not field.disabled]):
+        text = "; ".join(f"{field.known_as}: {field.message}" for field in wrong[:10])
+        raise ValidationError(
+            f"The form was not sent, because it is not complete. {text}",
+            errors=[
+                {
+                    "path": f"/{field.name or field.id}",
+                    "label": field.known_as,
+                    "message": field.message,
+                    "required": field.required,
+                }
+                for field in wrong
+            ],
+        )
+    # The form and its content, without keeping the content.
+    mark = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     if mark in scene.submitted:
-        raise Conflict("This form was sent already with the same content. Look at what came of it before another try.")
+        raise Conflict("This form was sent already with the same content. Check what came of it before another try.")
     scene.submitted.add(mark)
-    names = sorted({one.name for one in fields if one.name})
-    before = await _said(place, names)
+    names = sorted({field.name for field in fields if field.name})
+    before = await _read_answer(place, names)
     after = await _send(scene.page, place, found, before, names, end)
     moved = after.born != before.born
-    if refusals := [*after.fields, *(one for one in after.alerts if moved or one not in before.alerts)]:
+    if refusals := [*after.fields, *(alert for alert in after.alerts if moved or alert not in before.alerts)]:
         scene.submitted.discard(mark)
-        raise _refused(refusals, fields)
+        labels = {field.name or field.id: field.known_as for field in fields}
+        said = [f"{labels.get(name, name)}: {text}" if name else text for name, text in refusals]
+        raise ValidationError(
+            f"The website did not accept the form. {'; '.join(said[:10])}",
+            errors=[{"path": f"/{name}", "label": labels.get(name, name), "message": text} for name, text in refusals],
+        )
     outcome = "moved" if moved or after.url != before.url else "sent"
-    return {"url": after.url, "outcome": outcome, "messages": [*after.status, *(one["text"] for one in after.others)]}
+    messages = [*after.status, *(alert["text"] for alert in after.others)]
+    return {"url": after.url, "outcome": outcome, "messages": messages}
 
 
 async def _send(page: Page, place: Place, found: Locator, before: _Answer, names: list[str], end: float) -> _Answer:
     """Press the button, then wait until the page has moved, says something, or all that was asked is answered."""
     traffic = _Traffic(page)
-    button = (await found.evaluate_handle(_BUTTON, timeout=left(end))).as_element()
+    button = (await found.evaluate_handle(_BUTTON, timeout=ms_left(end))).as_element()
     try:
         if button is not None:
             # It is the answer that is waited for, below: a click that waits for the next page could not say that it is
             # done, and whether the form has been sent is what matters most.
-            await button.click(timeout=left(end), no_wait_after=True)
+            await button.click(timeout=ms_left(end), no_wait_after=True)
         else:
-            await found.evaluate(f"element => ({_FORM})(element).requestSubmit()", timeout=left(end))
-        async with asyncio.timeout(left(end) / 1000):
-            after = await _said(place, names)
-            while not _is_answered(after, before, traffic):
+            await found.evaluate(f"element => ({_FORM})(element).requestSubmit()", timeout=ms_left(end))
+        async with asyncio.timeout(ms_left(end) / 1000):
+            while True:
+                after = await _read_answer(place, names)
+                spoke = (after.fields, after.others, after.status) != (before.fields, before.others, before.status)
+                if after.born != before.born or spoke:
+                    # A message or another page is an answer, unless more is about to come.
+                    answered = not traffic.busy or traffic.age > _PATIENCE
+                else:
+                    answered = traffic.quiet_for > _QUIET
+                if answered:
+                    return after
                 await asyncio.sleep(_PAUSE)
-                after = await _said(place, names)
     except TimeoutError:
         raise CallTimeout(
-            "The form was sent, but the website has not answered in time. Look at what came of it before another try."
+            "The form was sent, but the website has not answered in time. Check what came of it before another try."
         ) from None
     finally:
         traffic.end()
-    return after
 
 
-def _is_answered(after: _Answer, before: _Answer, traffic: _Traffic) -> bool:
-    """A word or another page is an answer, unless more is about to come; so is it when everything has been quiet."""
-    spoke = (after.fields, after.others, after.status) != (before.fields, before.others, before.status)
-    if after.born != before.born or spoke:
-        return not traffic.busy or traffic.age > _PATIENCE
-    return traffic.quiet_for > _QUIET
-
-
-async def _said(place: Place, names: list[str]) -> _Answer:
+async def _read_answer(place: Place, names: list[str]) -> _Answer:
     """What the page says now; while it moves to the next one, that one is waited for."""
     for _ in range(5):
         try:
@@ -243,7 +253,7 @@ async def _said(place: Place, names: list[str]) -> _Answer:
             if "destroyed" not in error.message and "navigat" not in error.message:
                 raise
             await place.wait_for_load_state("domcontentloaded")
-    raise TargetError("The page went from one to the next after the form was sent, and did not come to rest.")
+    raise TargetError("After the form was sent, the page kept moving to another one and did not come to rest.")
 
 
 class _Traffic:
@@ -253,9 +263,9 @@ class _Traffic:
         self._page = page
         self._open: set[Request] = set()
         self._start = self._since = time.monotonic()
-        page.on("request", self._begun)
-        page.on("requestfinished", self._done)
-        page.on("requestfailed", self._done)
+        page.on("request", self._note_request)
+        page.on("requestfinished", self._note_end)
+        page.on("requestfailed", self._note_end)
 
     @property
     def busy(self) -> bool:
@@ -265,52 +275,24 @@ class _Traffic:
     def quiet_for(self) -> float:
         return 0.0 if self._open else time.monotonic() - self._since
 
-    def end(self) -> None:
-        self._page.remove_listener("request", self._begun)
-        self._page.remove_listener("requestfinished", self._done)
-        self._page.remove_listener("requestfailed", self._done)
-
     @property
     def age(self) -> float:
         return time.monotonic() - self._start
 
-    def _begun(self, request: Request) -> None:
+    def end(self) -> None:
+        self._page.remove_listener("request", self._note_request)
+        self._page.remove_listener("requestfinished", self._note_end)
+        self._page.remove_listener("requestfailed", self._note_end)
+
+    def _note_request(self, request: Request) -> None:
         if request.resource_type in _ANSWERS:
             self._open.add(request)
 
-    def _done(self, request: Request) -> None:
+    def _note_end(self, request: Request) -> None:
         if request in self._open:
             self._open.discard(request)
             self._since = time.monotonic()
 
 
-def _refuse_incomplete(fields: list[FormField]) -> None:
-    wrong = [one for one in fields if one.message and not one.disabled]
-    if not wrong:
-        return
-    text = "; ".join(f"{one.known_as}: {one.message}" for one in wrong[:10])
-    raise ValidationError(
-        f"The form was not sent, because it is not complete. {text}",
-        errors=[
-            {"path": f"/{one.name or one.id}", "label": one.known_as, "message": one.message, "required": one.required}
-            for one in wrong
-        ],
-    )
-
-
-def _refused(refusals: list[tuple[str, str]], fields: list[FormField]) -> ValidationError:
-    labels = {one.name or one.id: one.known_as for one in fields}
-    said = [f"{labels.get(name, name)}: {text}" if name else text for name, text in refusals]
-    return ValidationError(
-        f"The website did not accept the form. {'; '.join(said[:10])}",
-        errors=[{"path": f"/{name}", "label": labels.get(name, name), "message": text} for name, text in refusals],
-    )
-
-
-def _mark(state: dict[str, Any]) -> str:
-    """The form and its content, without keeping the content."""
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _plain(text: str) -> str:
+def _fold(text: str) -> str:
     return " ".join(text.lower().replace("*", " ").strip().rstrip(":").split())

@@ -31,31 +31,31 @@ class Finder(Protocol):
     """Finds the element of a step, on a page or in one of its frames."""
 
     async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
-        """Told that an action begins, with the steps it has, their placeholders not filled yet."""
+        """An action begins, with these steps; their placeholders are not filled yet."""
         ...
 
     async def find(self, page: Page | Frame, action: NLWebAction, ms: float) -> Locator:
         """The element, waited for up to that time; Playwright's TimeoutError when nothing fits."""
         ...
 
-    async def worked(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
-        """Told after a step succeeded. The page may be another one by then."""
+    async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
+        """A step succeeded. The page may be another one by then."""
         ...
 
     async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
         """Wait up to that time until an element is there; Playwright's TimeoutError, or CallTimeout, if it is not."""
         ...
 
-    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+    async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
         """What a condition's selector means, now. It neither waits nor looks for another: absence is an answer."""
         ...
 
-    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
-        """Told whether the selectors of an extraction found something; how far to believe it where they did not."""
+    async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:
+        """Whether the selectors of an extraction found something; how far to believe it where they did not."""
         ...
 
     async def end(self, *, ok: bool) -> None:
-        """Told that the action ended, well or not."""
+        """The action ended, well or not."""
         ...
 
     def told(self) -> list[dict[str, Any]]:
@@ -64,32 +64,32 @@ class Finder(Protocol):
 
 
 class Plain:
-    """The first match of the selector. It does not wait: what is done with the element waits for it."""
+    """The first match of the selector; it remembers nothing. What is done with the element waits for it."""
 
     async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
-        """Nothing is remembered."""
+        """Nothing to do."""
 
     async def find(self, page: Page | Frame, action: NLWebAction, ms: float) -> Locator:
         """The first match, whether it is there yet or not."""
         return page.locator(action.selector or "").first
 
-    async def worked(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
-        """Nothing is remembered."""
+    async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
+        """Nothing to do."""
 
     async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
-        """Until the first match is there."""
+        """Wait until the first match is there."""
         await page.locator(awaited.selector).first.wait_for(state=awaited.state, timeout=ms)
 
-    async def meant(self, page: Page | Frame, awaited: Awaited) -> Locator:
+    async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
         """The matches of the selector."""
         return page.locator(awaited.selector)
 
-    async def gathered(self, page: Page | Frame, action: NLWebAction, *, some: bool) -> Trust:
+    async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:
         """Nothing is remembered, so nothing found is an answer."""
         return "same"
 
     async def end(self, *, ok: bool) -> None:
-        """Nothing is remembered."""
+        """Nothing to do."""
 
     def told(self) -> list[dict[str, Any]]:
         """Nothing is taken in a selector's place."""

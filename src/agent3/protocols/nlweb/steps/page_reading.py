@@ -1,7 +1,7 @@
 """What an extraction gives: by its selectors, page after page, and in other ways where those find nothing.
 
 The ways are tried in this order: the selectors, the page's own structured data (JSON-LD, microdata), structure that
-repeats itself, and a language model if there is one. The scene is told which it was. A way is believed only if it fills
+repeats itself, and a language model if there is one. The scene notes which it was. A way is believed only if it fills
 most of the fields by evidence: an empty list is a better answer than a menu mistaken for a list of flights.
 """
 
@@ -10,36 +10,33 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent3.definitions import NLWebAction
 from agent3.errors import Agent3Error, ElementMissing, MalformedResponse
 from agent3.observe import logs
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps import page_data as asides
 from agent3.protocols.nlweb.steps.extraction import (
     MOST_ROWS,
     Schema,
     extract_page,
     extract_rows,
     raw_rows,
-    typed,
+    typed_row,
     typed_rows,
 )
+from agent3.protocols.nlweb.steps.page_data import ask_model, find_rows, read_page_data
 from agent3.protocols.nlweb.steps.scene import Place, Scene, Source
-from agent3.protocols.nlweb.steps.waits import left
-
-if TYPE_CHECKING:
-    from playwright.async_api import Locator
+from agent3.protocols.nlweb.steps.waits import ms_left
 
 __all__ = ["extract"]
 
 logger = logs.get("nlweb")
 
-_PAGES = 10
+_MOST_PAGES = 10
 _PAUSE = 0.05
-_FIRST_ROW = 5000.0
-_CHANGE = 5000.0
+_FIRST_ROW_MS = 5000.0
+_CHANGE_MS = 5000.0
 _MOVED = ("context was destroyed", "because of a navigation", "detached")
 _CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !way.disabled
   && way.getAttribute('aria-disabled') !== 'true'
@@ -51,90 +48,74 @@ async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
 
     It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer, as long
     as the page is the one where something was found before; ElementMissing if it plainly is another one by now.
-    MalformedResponse if a required field is on no way to be had.
+    MalformedResponse if a required field is found in no way.
     """
     end = time.monotonic() + ms / 1000
     place = await scene.place(action, ms)
+    found, failure = None, None
     try:
-        found = await _by_selectors(scene, place, action, end)
-        failure = None
+        if action.selector:
+            found = await _read_first_rows(place, action, end)
+            if action.next and found:
+                await _add_next_pages(scene, action, found, end)
+        else:
+            found = await extract_page(place, action.extract_schema)
     except MalformedResponse as error:
         found, failure = None, error
     how = "selectors"
     if action.extract_schema and action.fallbacks and _is_empty(found):
-        how, other = await _otherwise(scene, place, action)
+        how, other = await _extract_otherwise(scene, place, action)
         found = other if other is not None else found
     if found is None and failure is not None:
         raise failure
-    await _believe(scene, place, action, how, found)
+    if how == "selectors" or _is_empty(found):
+        # Hold nothing found against what is known of the page: a redesigned site has rows, and other selectors.
+        trust = await scene.finder.note_extraction(place, action, found=not _is_empty(found))
+        if trust != "same":
+            what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
+            where = f"on {scene.page.url.split('?')[0]}, where it used to find something"
+            advice = "Check whether the selectors in the interface's file still fit (agent3 web check FILE)."
+            text = f"Step {scene.label}: {what} {where}, and the page"
+            if trust == "changed":
+                raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": scene.label})
+            scene.notices.append(f"{text} has changed much. {advice}")
+            logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
     scene.sources.append(Source(scene.label, how, len(found) if isinstance(found, list) else 1))
     return found
 
 
-async def _believe(scene: Scene, place: Place, action: NLWebAction, how: str, found: Any) -> None:
-    """Hold nothing found against what is known of the page: a site that was made anew has rows, and other selectors."""
-    nothing = _is_empty(found)
-    if how != "selectors" and not nothing:
-        return
-    trust = await scene.finder.gathered(place, action, some=not nothing)
-    if trust == "same":
-        return
-    what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
-    text = (
-        f"Step {scene.label}: {what} on {scene.page.url.split('?')[0]}, where it used to find something, and the page"
-    )
-    mend = "See whether the selectors in the interface's file still fit (agent3 web check FILE)."
-    if trust == "changed":
-        raise ElementMissing(f"{text} is another one by now. {mend}", data={"step": scene.label})
-    scene.notices.append(f"{text} has changed much. {mend}")
-    logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
-
-
-async def _by_selectors(scene: Scene, place: Place, action: NLWebAction, end: float) -> Any:
-    if not action.selector:
-        return await extract_page(place, action.extract_schema)
-    found = await _first_rows(place, action, end)
-    if action.next and found:
-        await _turn_pages(scene, action, found, end)
-    return found
-
-
-async def _first_rows(place: Place, action: NLWebAction, end: float) -> list[Any]:
+async def _read_first_rows(place: Place, action: NLWebAction, end: float) -> list[Any]:
     """The rows of the page as it is: those that are there need no waiting for, unless more of them are coming in."""
     rows, schema = place.locator(action.selector), action.extract_schema
     found, loading = await raw_rows(rows, schema)
     if not found:
-        await _appears(rows, min(left(end), _FIRST_ROW) if action.next else left(end))
+        with suppress(playwright().TimeoutError):  # running out of time only means that there is none
+            ms = min(ms_left(end), _FIRST_ROW_MS) if action.next else ms_left(end)
+            await rows.first.wait_for(state="attached", timeout=ms)
         found, loading = await raw_rows(rows, schema)
     if found and loading:
         with suppress(playwright().TimeoutError):
-            await place.wait_for_load_state("domcontentloaded", timeout=left(end))
+            await place.wait_for_load_state("domcontentloaded", timeout=ms_left(end))
         found, _ = await raw_rows(rows, schema)
     return typed_rows(found, schema)
-
-
-async def _appears(rows: Locator, ms: float) -> None:
-    """Wait for a first match; running out of time only means that there is none."""
-    with suppress(playwright().TimeoutError):
-        await rows.first.wait_for(state="attached", timeout=ms)
 
 
 # One page after another
 
 
-async def _turn_pages(scene: Scene, action: NLWebAction, found: list[Any], end: float) -> None:
+async def _add_next_pages(scene: Scene, action: NLWebAction, found: list[Any], end: float) -> None:
     """Add the rows of the pages that follow, until there is no way on or a page brings nothing new."""
     shown = list(found)
-    for _ in range((action.times or _PAGES) - 1):
-        place = await scene.place(action, left(end))
+    for _ in range((action.times or _MOST_PAGES) - 1):
+        place: Place = await scene.place(action, ms_left(end))
         way = place.locator(action.next or "")
         if not await way.evaluate_all(_CAN_GO):
             return
         try:
-            await way.first.click(timeout=min(left(end), _CHANGE))
+            await way.first.click(timeout=min(ms_left(end), _CHANGE_MS))
         except playwright().TimeoutError:
             return  # gone, or out of order, in the meantime
-        before, shown = shown, await _changed(scene, action, shown, end)
+        before, shown = shown, await _wait_for_other_rows(scene, action, shown, end)
         # "Load more" keeps the old rows at the head: then only those that came are new.
         found += shown[len(before) :] if shown[: len(before)] == before else shown
         if not shown or len(found) >= MOST_ROWS:
@@ -142,13 +123,13 @@ async def _turn_pages(scene: Scene, action: NLWebAction, found: list[Any], end: 
             return
 
 
-async def _changed(scene: Scene, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
+async def _wait_for_other_rows(scene: Scene, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
     """The rows once they are others than before and have come to rest; none if they stay the same."""
-    stop = min(end, time.monotonic() + _CHANGE / 1000)
+    stop = min(end, time.monotonic() + _CHANGE_MS / 1000)
     latest: list[Any] = []
     while time.monotonic() < stop:
         try:
-            place = await scene.place(action, left(stop))
+            place: Place = await scene.place(action, ms_left(stop))
             rows = await extract_rows(place.locator(action.selector or ""), action.extract_schema)
         except playwright().Error as error:
             if not any(words in error.message for words in _MOVED):
@@ -164,29 +145,29 @@ async def _changed(scene: Scene, action: NLWebAction, before: list[Any], end: fl
 # Other ways
 
 
-async def _otherwise(scene: Scene, place: Place, action: NLWebAction) -> tuple[str, Any]:
+async def _extract_otherwise(scene: Scene, place: Place, action: NLWebAction) -> tuple[str, Any]:
     """How something was found after all, and what; ``nothing`` and None if it was not."""
     schema = action.extract_schema or {}
     many = action.selector is not None
-    seen = await asides.look(place)
-    for how, rows in asides.ways(seen, schema):
-        if (found := _typed(rows, schema, many)) is not None:
+    data = await read_page_data(place)
+    for how, rows in find_rows(data, schema):
+        if (found := _to_result(rows, schema, many)) is not None:
             return how, found
     if scene.llm is not None:
         try:
-            rows = await asides.ask(scene.llm, seen.text, schema, many)
+            rows = await ask_model(scene.llm, data.text, schema, many)
         except Agent3Error as error:
             logger.warning("The model could not read the page: %s", error.message)
             rows = []
-        if (found := _typed(rows, schema, many)) is not None:
+        if (found := _to_result(rows, schema, many)) is not None:
             return "model", found
     return "nothing", None
 
 
-def _typed(rows: list[dict[str, Any]], schema: Schema, many: bool) -> Any:
+def _to_result(rows: list[dict[str, Any]], schema: Schema, many: bool) -> Any:
     """The rows as values of their types; None if there are none, or one lacks what is required."""
     try:
-        found = [typed(row, schema) for row in rows]
+        found = [typed_row(row, schema) for row in rows]
     except MalformedResponse:
         return None
     found = [row for row in found if not _is_empty(row)]
@@ -198,11 +179,9 @@ def _typed(rows: list[dict[str, Any]], schema: Schema, many: bool) -> Any:
 def _is_empty(found: Any) -> bool:
     """Nothing at all, or rows whose every field is empty."""
     if isinstance(found, dict):
-        return all(value in (None, [], "", False) or _is_empty_row(value) for value in found.values())
+        return all(
+            value in (None, [], "", False) or (isinstance(value, dict) and _is_empty(value)) for value in found.values()
+        )
     if isinstance(found, list):
         return all(_is_empty(row) for row in found)
     return found is None or found == ""
-
-
-def _is_empty_row(value: Any) -> bool:
-    return isinstance(value, dict) and _is_empty(value)

@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote
 from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 
-__all__ = ["check", "describe", "given_in", "inject", "inject_condition", "label", "look_up", "nearest", "prove",
-           "refuse_clipboard", "saved", "templates", "used"]  # fmt: skip
+__all__ = ["check", "describe", "escape_braces", "inject", "inject_condition", "look_up", "match_template",
+           "parameter_names", "prove", "refuse_clipboard", "saved_names", "selector_templates", "step_label",
+           "suggest"]  # fmt: skip
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
@@ -35,6 +36,8 @@ _CLIPBOARD = frozenset({"c", "x", "v", "insert", "numpad0"})
 _SHIFTED = frozenset({"insert", "delete", "numpad0", "numpaddecimal"})
 _OWN = frozenset({"item", "index", "dialog"})
 """Values that the run itself gives: of a loop, and the text of the last dialog."""
+_SELECTORS = ("visible", "hidden", "present", "absent", "count")
+_COMPARED = ("text", "url", "equals", "contains")
 
 
 def inject(
@@ -48,14 +51,14 @@ def inject(
     """The step with every placeholder filled; the given one is left as it was, and so are the steps within it.
 
     ValidationError names the step and the parameter that is missing or cannot stand where it is wanted. The
-    description is for people and logs, so values stay out of it. What is in ``later`` is not known yet and left empty.
+    description is for people and logs, so values stay out of it. What is in ``later`` is not known yet, and left empty.
     """
     fill = _Filler(parameters, step or describe(action), secrets, later)
     changes = {
         "selector": action.selector and fill.selector(action.selector),
         "wait_for": action.wait_for and fill.selector(action.wait_for),
         "frame": action.frame and fill.selector(action.frame),
-        "next": action.next and fill.selector(action.next),
+        "next": action.next and fill.selector(action.next),  # the way to the next page
         "value": action.value and fill.value(action),
         "fields": action.fields and {name: fill.text(value) for name, value in action.fields.items()},
         "when": action.when and fill.condition(action.when),
@@ -71,55 +74,71 @@ def inject_condition(condition: Condition, parameters: Mapping[str, Any], step: 
 
 
 def prove(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
-    """Judge every step before the first one runs, those within others too; ValidationError as ``inject``.
+    """Check every step before the first one runs, those within others too; ValidationError as ``inject``.
 
     A step that runs only ``when`` a parameter is given is not asked for it.
     """
     steps = list(actions)
-    _prove(steps, parameters, frozenset(saved(steps)) | _OWN, name)
+    _prove(steps, parameters, frozenset(saved_names(steps)) | _OWN, name)
+
+
+def check(actions: Iterable[NLWebAction], name: str) -> None:
+    """Check how the steps write their placeholders, whatever the parameters will be; ValidationError names the step."""
+    steps = list(actions)
+    _prove(steps, {}, frozenset(parameter_names(steps) | saved_names(steps)) | _OWN, name)
 
 
 def _prove(
     steps: list[NLWebAction], parameters: Mapping[str, Any], later: frozenset[str], name: str, before: str = ""
 ) -> None:
     for number, step in enumerate(steps, 1):
-        skipped = _waits_for_a_parameter(step, parameters, later)
+        wanted = step.when.given if step.when else None
+        skipped = wanted is not None and wanted.split(".")[0] not in later and look_up(parameters, wanted) in (None, "")
         if not skipped:
-            inject(step, parameters, label(step, name, f"{before}{number}"), secrets=_no_secret, later=later)
+            label = step_label(step, name, f"{before}{number}")
+            inject(step, parameters, label, secrets=lambda _: "", later=later)
             _prove(step.steps, parameters, later, name, f"{before}{number}.")
         _prove(step.otherwise, parameters, later, name, f"{before}{number}.")
 
 
-def check(actions: Iterable[NLWebAction], name: str) -> None:
-    """Judge how the steps write their placeholders, whatever the parameters will be; ValidationError names the step."""
-    steps = list(actions)
-    _prove(steps, {}, frozenset(used(steps) | saved(steps)) | _OWN, name)
-
-
-def used(actions: Iterable[NLWebAction]) -> set[str]:
+def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:
     """The names of all parameters that the steps speak of, without what they save for one another."""
     steps = list(actions)
-    texts = (text for action in _all(steps) for text in _texts(action))
-    names = {name.split(".")[0] for text in texts for name in _TOKEN.findall(text) if name}
-    asked = {name.split(".")[0] for action in _all(steps) for name in _asked(action)}
-    return {name for name in names | asked if not name.startswith(_SECRET)} - saved(steps) - _OWN
+    names: set[str] = set()
+    for action in _with_inner(steps):
+        texts: list[Any] = [action.selector, action.value, action.wait_for, action.frame, action.next]
+        texts += [*(action.fields or {}).values(), *_schema_texts(action.extract_schema or {})]
+        names |= {action.over} if action.over else set()
+        for condition in _conditions(action):
+            texts += [getattr(condition, key) for key in (*_SELECTORS, *_COMPARED)]
+            # These name a parameter without a placeholder.
+            names |= {name for name in (condition.given, condition.variable) if name}
+        names |= {name for text in texts if isinstance(text, str) for name in _TOKEN.findall(text) if name}
+    return {name.split(".")[0] for name in names if not name.startswith(_SECRET)} - saved_names(steps) - _OWN
 
 
-def saved(actions: Iterable[NLWebAction]) -> set[str]:
+def saved_names(actions: Iterable[NLWebAction]) -> set[str]:
     """The names under which the steps save something."""
-    return {action.save_as for action in _all(actions) if action.save_as}
+    return {action.save_as for action in _with_inner(actions) if action.save_as}
 
 
-def templates(actions: Iterable[NLWebAction]) -> set[str]:
+def selector_templates(actions: Iterable[NLWebAction]) -> set[str]:
     """The selectors of all steps as their author wrote them, those with placeholders and those without."""
-    return {text for action in _all(actions) for text in _selectors(action)}
+    found: set[str | None] = set()
+    for action in _with_inner(actions):
+        found |= {action.selector, action.wait_for, action.frame, action.next}
+        found |= {getattr(condition, name) for condition in _conditions(action) for name in _SELECTORS}
+    return {text for text in found if text}
 
 
-def given_in(template: str, filled: str) -> tuple[tuple[str, str], ...] | None:
-    """What stands in a filled selector for each placeholder of its template; None if it was not made of it."""
+def match_template(template: str, filled: str) -> tuple[tuple[str, str], ...] | None:
+    """What stands in a filled selector for each placeholder of its template; None if it was not made from it."""
     names = [found[0] for found in _TOKEN.finditer(template) if found[1]]
-    found = _shape(template).fullmatch(filled) if names else None
-    return None if found is None else tuple(zip(names, map(_from_css_string, found.groups()), strict=True))
+    found = _template_pattern(template).fullmatch(filled) if names else None
+    if found is None:
+        return None
+    values = (re.sub(r"\\([0-9a-f]+) ", lambda match: chr(int(match[1], 16)), text) for text in found.groups())
+    return tuple(zip(names, values, strict=True))
 
 
 def look_up(values: Mapping[str, Any], name: str) -> Any:
@@ -144,7 +163,7 @@ def refuse_clipboard(key: str) -> None:
     All contexts of a browser have one clipboard, and a window has that of its person: what one caller copied another
     would paste. Pages write to it at any click, so a paste can bring anything.
     """
-    held = {one.lower().removeprefix("key").removesuffix("left").removesuffix("right") for one in key.split("+")}
+    held = {part.lower().removeprefix("key").removesuffix("left").removesuffix("right") for part in key.split("+")}
     if (held & _COMMANDS and held & _CLIPBOARD) or ("shift" in held and held & _SHIFTED):
         raise ValidationError(
             f"The key {key!r} is not pressed: it uses the clipboard, which all callers share. Read a value with an "
@@ -157,7 +176,17 @@ def describe(action: NLWebAction) -> str:
     return f"{action.action_type.value} {action.selector!r}" if action.selector else f"{action.action_type.value}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def escape_braces(text: str) -> str:
+    """Text for a step in which nothing is a placeholder."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def step_label(step: NLWebAction, name: str, number: str) -> str:
+    """A step's place and kind, for messages."""
+    return f"{number} of {name!r} ({describe(step)})" if name else describe(step)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence on an unknown name: what was probably meant, or what there is."""
     known = sorted(known)
     if found := difflib.get_close_matches(name, known, n=1):
@@ -192,9 +221,15 @@ class _Filler:
             name: self.selector(text) for name in _SELECTORS if (text := getattr(condition, name)) is not None
         }
         changes |= {name: self.text(text) for name in _COMPARED if isinstance(text := getattr(condition, name), str)}
-        changes["url"] = condition.url and self._pattern(condition.url)
+        if condition.url:
+            # Part of an address, or a pattern whose * are its author's alone: one that is put in means itself.
+            plain = self._fill(condition.url, str)
+            if "*" in condition.url:
+                changes["url"] = self._fill(condition.url, glob.escape)
+            else:
+                changes["url"] = f"*{glob.escape(plain)}*" if "*" in plain else plain
         changes["negated"] = condition.negated and self.condition(condition.negated)
-        changes["any"] = [self.condition(one) for one in condition.any]
+        changes["any"] = [self.condition(choice) for choice in condition.any]
         return condition.model_copy(update=changes)
 
     def value(self, action: NLWebAction) -> str:
@@ -207,26 +242,23 @@ class _Filler:
             if action.action_type is ActionType.PRESS:
                 refuse_clipboard(plain)
             return plain
-        address = self._fill(text, lambda one: quote(one, safe="", errors="replace"))
-        self._refuse_other_ways(text, address)
-        return address
-
-    def _refuse_other_ways(self, text: str, address: str) -> None:
-        """A value names a page below the path that its author wrote, and never another path or host.
-
-        Browsers resolve the segments ``.`` and ``..``, written plain or as %2e, and read a host after two slashes.
-        """
+        address = self._fill(text, lambda value: quote(value, safe="", errors="replace"))
         if self._guessed:
-            return
-        parts = zip(_path(text).split("/"), _path(address).split("/"), strict=True)
-        walks = any(_TOKEN.search(before) and unquote(after) in (".", "..") for before, after in parts)
-        if walks or (_path(address).startswith("//") and not _path(text).startswith("//")):
+            return address
+        # A value names a page below the path that its author wrote, and never another path or host. Browsers resolve
+        # the segments . and .., written plain or as %2e, and read a host after two slashes. What is put in is encoded,
+        # so that template and address have the same segments.
+        before, after = (re.split(r"[?#]", url, maxsplit=1)[0].replace("\\", "/") for url in (text, address))
+        segments = zip(before.split("/"), after.split("/"), strict=True)
+        walks = any(_TOKEN.search(template) and unquote(filled) in (".", "..") for template, filled in segments)
+        if walks or (after.startswith("//") and not before.startswith("//")):
             names = sorted({name for name in _TOKEN.findall(text) if name})
             raise ValidationError(
                 f"In the step {self._step} the address {text!r} would lead elsewhere: {', '.join(names)} may not be "
                 "'.' or '..', nor empty at its beginning.",
                 errors=[{"path": f"/{name}", "expected": "the name of a page", "step": self._step} for name in names],
             )
+        return address
 
     def selector(self, text: str) -> str:
         """A selector. Only a quoted string of CSS may be filled.
@@ -234,46 +266,51 @@ class _Filler:
         There, and only there, an escape exists that leaves no character with a meaning, for CSS and for the engines
         around it alike; ``#day-{day}`` or ``text={label}`` would let a caller choose another element.
         """
-        self._refuse_loose_placeholders(text)
-        return self._fill(text, _css_string)
-
-    def _pattern(self, text: str) -> str:
-        """Part of an address, or a pattern whose ``*`` are its author's alone: one that is put in means itself."""
-        plain = self._fill(text, str)
-        if "*" not in text:
-            return f"*{glob.escape(plain)}*" if "*" in plain else plain
-        return self._fill(text, glob.escape)
+        for found in _TOKEN.finditer(text):
+            if found[1] and (_NOT_CSS.match(text) or not _is_in_string(text[: found.start()])):
+                raise ValidationError(
+                    f"In the step {self._step} the selector {text!r} takes {found[0]} outside a quoted string of CSS, "
+                    f'where it could select something else. Write it as [id="{found[0]}"] or :has-text("{found[0]}").'
+                )
+        return self._fill(text, _escape_css_string)
 
     def schema(self, schema: Schema) -> Schema:
         """Every selector and attribute of an extraction."""
-        return {key: self._field(field) for key, field in schema.items()}
-
-    def _field(self, field: str | ExtractField) -> str | ExtractField:
-        if isinstance(field, str):
-            return self.selector(field)
-        changes = {
-            "selector": self.selector(field.selector),
-            "attribute": field.attribute and self._fill(field.attribute, str),
-            "fields": field.fields and self.schema(field.fields),
-        }
-        return field.model_copy(update=changes)
+        filled: Schema = {}
+        for key, field in schema.items():
+            if isinstance(field, str):
+                filled[key] = self.selector(field)
+                continue
+            changes = {
+                "selector": self.selector(field.selector),
+                "attribute": field.attribute and self._fill(field.attribute, str),
+                "fields": field.fields and self.schema(field.fields),
+            }
+            filled[key] = field.model_copy(update=changes)
+        return filled
 
     def _fill(self, text: str, escape: Escape) -> str:
-        return _TOKEN.sub(lambda found: self._replacement(found, escape), text)
+        def replace(found: re.Match[str]) -> str:
+            token, name = found[0], found[1]
+            if name:
+                return escape(self._parameter(name))
+            if len(token) == 2:
+                return token[0]
+            raise ValidationError(
+                f"The step {self._step} holds a single {token!r}. Write {{name}} for a parameter, {{{{ or }}}} for a "
+                "brace."
+            )
 
-    def _replacement(self, found: re.Match[str], escape: Escape) -> str:
-        token, name = found[0], found[1]
-        if name:
-            return escape(self._parameter(name))
-        if len(token) == 2:
-            return token[0]
-        raise ValidationError(
-            f"The step {self._step} holds a lone {token!r}. Write {{name}} for a parameter, {{{{ or }}}} for a brace."
-        )
+        return _TOKEN.sub(replace, text)
 
     def _parameter(self, name: str) -> str:
         if name.startswith(_SECRET):
-            return self._secret(name.removeprefix(_SECRET))
+            name = name.removeprefix(_SECRET)
+            if self._secrets is None:
+                raise ValidationError(
+                    f"The step {self._step} needs the secret {name!r}, but no secrets were given to this run."
+                )
+            return self._secrets(name)
         given = look_up(self._parameters, name)
         if given is None:
             root = name.split(".")[0]
@@ -294,51 +331,29 @@ class _Filler:
             errors=[{"path": f"/{name}", "expected": "string", "got": type(given).__name__, "step": self._step}],
         )
 
-    def _secret(self, name: str) -> str:
-        if self._secrets is None:
-            raise ValidationError(
-                f"The step {self._step} needs the secret {name!r}, but no secrets were given to this run."
-            )
-        return self._secrets(name)
 
-    def _refuse_loose_placeholders(self, text: str) -> None:
-        for found in _TOKEN.finditer(text):
-            if found[1] and (_NOT_CSS.match(text) or not _in_string(text[: found.start()])):
-                raise ValidationError(
-                    f"In the step {self._step} the selector {text!r} takes {found[0]} outside a quoted string of CSS, "
-                    f'where it could select something else. Write it as [id="{found[0]}"] or :has-text("{found[0]}").'
-                )
-
-
-def _path(address: str) -> str:
-    """An address up to its query. What is put in is encoded, so that template and address have the same segments."""
-    return re.split(r"[?#]", address, maxsplit=1)[0].replace("\\", "/")
-
-
-def _in_string(before: str) -> bool:
+def _is_in_string(before: str) -> bool:
     """Whether a CSS string is open after this text."""
     quoted, escaped = "", False
-    for one in before:
-        if escaped or one == "\\":
+    for letter in before:
+        if escaped or letter == "\\":
             escaped = not escaped
-        elif one == quoted:
+        elif letter == quoted:
             quoted = ""
-        elif not quoted and one in "\"'":
-            quoted = one
+        elif not quoted and letter in "\"'":
+            quoted = letter
     return bool(quoted)
 
 
-def _css_string(text: str) -> str:
+def _escape_css_string(text: str) -> str:
     """Text inside a CSS string: all but letters, digits, blanks, - and _ as hexadecimal escapes."""
-    return "".join(one if one.isalnum() or one in _PLAIN_IN_STRING else f"\\{ord(one):x} " for one in text)
-
-
-def _from_css_string(text: str) -> str:
-    return re.sub(r"\\([0-9a-f]+) ", lambda found: chr(int(found[1], 16)), text)
+    return "".join(
+        letter if letter.isalnum() or letter in _PLAIN_IN_STRING else f"\\{ord(letter):x} " for letter in text
+    )
 
 
 @lru_cache(maxsize=1_000)
-def _shape(template: str) -> re.Pattern[str]:
+def _template_pattern(template: str) -> re.Pattern[str]:
     """What a filled selector of this template looks like, a group for each placeholder."""
     parts, end = [], 0
     for found in _TOKEN.finditer(template):
@@ -348,60 +363,22 @@ def _shape(template: str) -> re.Pattern[str]:
     return re.compile("".join([*parts, re.escape(template[end:])]))
 
 
-_SELECTORS = ("visible", "hidden", "present", "absent", "count")
-_COMPARED = ("text", "url", "equals", "contains")
-
-
-def _selectors(action: NLWebAction) -> Iterator[str]:
-    yield from (text for text in (action.selector, action.wait_for, action.frame, action.next) if text)
-    for condition in _conditions(action):
-        yield from (text for name in _SELECTORS if (text := getattr(condition, name)))
-
-
-def _texts(action: NLWebAction) -> Iterator[str]:
-    plain = (action.selector, action.value, action.wait_for, action.frame, action.next)
-    yield from (text for text in plain if text)
-    yield from (action.fields or {}).values()
-    yield from _schema_texts(action.extract_schema or {})
-    for condition in _conditions(action):
-        texts = (getattr(condition, name) for name in (*_SELECTORS, *_COMPARED))
-        yield from (text for text in texts if isinstance(text, str))
-
-
-def _asked(action: NLWebAction) -> Iterator[str]:
-    """The parameters that a step asks for by name, without a placeholder."""
-    if action.over:
-        yield action.over
-    for condition in _conditions(action):
-        yield from (name for name in (condition.given, condition.variable) if name)
+# The texts of steps
 
 
 def _conditions(action: NLWebAction) -> Iterator[Condition]:
-    waiting = [one for one in (action.when, action.until) if one is not None]
+    waiting = [condition for condition in (action.when, action.until) if condition is not None]
     while waiting:
         condition = waiting.pop()
         yield condition
         waiting += [*condition.any, *([condition.negated] if condition.negated else [])]
 
 
-def _all(actions: Iterable[NLWebAction]) -> Iterator[NLWebAction]:
+def _with_inner(actions: Iterable[NLWebAction]) -> Iterator[NLWebAction]:
+    """The steps and those within them."""
     for action in actions:
         yield action
-        yield from _all([*action.steps, *action.otherwise])
-
-
-def label(step: NLWebAction, name: str, number: str) -> str:
-    """A step's place and kind, for messages."""
-    return f"{number} of {name!r} ({describe(step)})" if name else describe(step)
-
-
-def _waits_for_a_parameter(step: NLWebAction, parameters: Mapping[str, Any], later: frozenset[str]) -> bool:
-    wanted = step.when.given if step.when else None
-    return wanted is not None and wanted.split(".")[0] not in later and look_up(parameters, wanted) in (None, "")
-
-
-def _no_secret(_: str) -> str:
-    return ""
+        yield from _with_inner([*action.steps, *action.otherwise])
 
 
 def _schema_texts(schema: Schema) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Where the steps of an action play: the page in front, what the steps may use, and what they have learnt so far.
+"""What the steps of a run share: the page in front, what they may use, and what they have found out so far.
 
-It keeps popups, answers dialogs and keeps what was said. It knows no step: those are in ``steps``, and their order is
-the business of ``workflow``.
+It follows popups, answers dialogs and keeps their texts. It knows no step: those are in ``actions``, and their order is
+in ``workflow``.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class Scene:
     memory: dict[str, Any] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    """What the running action did or met besides its steps, and its caller ought to know."""
+    """What the running action did or met besides its steps, for its caller."""
     dialogs: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_DIALOGS))
     tools: list[str] = field(default_factory=list)
-    """Tools of the page itself that the running action was done by."""
+    """Tools of the page itself that the running action has called."""
     submitted: set[str] = field(default_factory=set)
     """Forms, with what was in them, that this action has sent."""
     used_secrets: set[str] = field(default_factory=set)
     """What no record, message or result may show as long as the page is open: it may come back much later."""
     passwords: set[str] = field(default_factory=set)
-    """What was typed into fields for passwords and the like, whoever gave it: no record may show it."""
+    """What was typed into fields for passwords and the like: no record may show it."""
     label: str = ""
-    """The step that is running, for those who record."""
+    """The step that is running, for records."""
     confirmed: bool = False
     """Whether the running action is one whose consequences are confirmed before it runs."""
     answer: str = "dismiss"
@@ -96,13 +96,13 @@ class Scene:
     @property
     def page(self) -> Page:
         """The page in front: the latest followed popup that is still open, else the first page."""
-        followed = [one for one in self._followed if not one.is_closed()]
+        followed = [popup for popup in self._followed if not popup.is_closed()]
         return followed[-1] if followed else self.first
 
     @property
     def unfollowed(self) -> int:
         """How many popups opened that no step spoke of."""
-        return len([one for one in self._popups if one not in self._followed and not one.is_closed()])
+        return sum(popup not in self._followed and not popup.is_closed() for popup in self._popups)
 
     def follow(self, popup: Page) -> None:
         """Go on in a popup that a step opened.
@@ -136,21 +136,22 @@ class Scene:
     def without_secrets(self, value: Any) -> Any:
         """A text or any other JSON value as it may leave: well-formed, and no spelling of a used secret in it."""
         value = well_formed(value)
-        hidden = [Secret(one) for one in self.used_secrets]
+        hidden = [Secret(text) for text in self.used_secrets]
         return rewrite_value(value, lambda text: redact(text, hidden)) if hidden else value
 
     async def tidy(self) -> None:
         """Close every popup, so that the next action begins on the first page."""
         popups, self._popups, self._followed = self._popups, [], []
-        for one in popups:
+        for popup in popups:
             with suppress(playwright().Error):
-                await one.close()
+                await popup.close()
 
     async def renew(self, page: Page) -> None:
         """Go on with this page as the first one. The old one is closed, and so are its popups."""
+        # The old page may no longer answer, so its end is not waited for.
         old, self.first = self.first, page
-        self._popups = [one for one in self._popups if one is not page]
-        self._soon(old.close())
+        self._popups = [popup for popup in self._popups if popup is not page]
+        self._run_soon(old.close())
         await self.tidy()
 
     async def close_front(self) -> None:
@@ -166,35 +167,37 @@ class Scene:
         handle = await self.page.locator(action.frame).first.element_handle(timeout=ms)
         inside = await handle.content_frame()
         if inside is None:
-            raise TargetError(f"{action.frame!r} is no iframe. Name the iframe itself, not what is around it.")
+            raise TargetError(f"{action.frame!r} is not an iframe. Name the iframe itself, not what is around it.")
         return inside
 
     def _note_page(self, page: Page) -> None:
         if page is self.first:
             return
-        self._popups = [one for one in self._popups if not one.is_closed()]
+        self._popups = [popup for popup in self._popups if not popup.is_closed()]
         self._popups.append(page)
         if len(self._popups) > _MOST_PAGES:
-            strangers = [one for one in self._popups[:-1] if one not in self._followed]
-            self._soon((strangers or [page])[0].close())
+            # A page that opens popups without end must not fill the memory: the oldest that no step asked for goes.
+            strangers = [popup for popup in self._popups[:-1] if popup not in self._followed]
+            self._run_soon((strangers or [page])[0].close())
 
     def _note_dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
+        # A page that asks whether to leave it would hold every navigation up.
         if dialog.type == "beforeunload" or self.answer == "accept":
-            self._soon(dialog.accept())
+            self._run_soon(dialog.accept())
         elif self.answer == "dismiss":
-            self._soon(dialog.dismiss())
+            self._run_soon(dialog.dismiss())
         else:
-            self._soon(dialog.accept(self.answer))
+            self._run_soon(dialog.accept(self.answer))
 
-    def _soon(self, work: Any) -> None:
-        task = asyncio.ensure_future(_quiet(work))
+    def _run_soon(self, work: Any) -> None:
+        """Answer or close from an event handler, which cannot wait; the dialog or page may be gone before."""
+
+        async def run() -> None:
+            with suppress(playwright().Error):
+                await work
+
+        task = asyncio.ensure_future(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _quiet(work: Any) -> None:
-    """A dialog or page may be gone before it is answered or closed."""
-    with suppress(playwright().Error):
-        await work

@@ -10,7 +10,7 @@ import fnmatch
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent3.definitions import Condition, NLWebAction
 from agent3.errors import CallTimeout, ValidationError
@@ -20,131 +20,128 @@ from agent3.protocols.nlweb.steps.parameters import look_up
 from agent3.protocols.nlweb.steps.scene import Place, Scene
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Locator
 
-__all__ = ["holds", "left", "number", "until", "visible", "wait"]
+__all__ = ["holds", "ms_left", "parse_number", "wait"]
 
-LoadState = Literal["load", "domcontentloaded", "networkidle"]
-
-_LOAD_STATES = {"load": "load", "domcontentloaded": "domcontentloaded", "networkidle": "networkidle"}
-_LOAD_STATES["network"] = "networkidle"
+_LOAD_STATES: dict[str, Literal["load", "domcontentloaded", "networkidle"]] = {
+    "load": "load",
+    "domcontentloaded": "domcontentloaded",
+    "networkidle": "networkidle",
+    "network": "networkidle",
+}
+_ELEMENT_STATES: dict[str, Literal["attached", "detached", "hidden", "visible"]] = {
+    "visible": "visible",
+    "hidden": "hidden",
+    "present": "attached",
+    "absent": "detached",
+}
 _PAUSE = 0.05
 _SHOWS = "text => (document.body?.innerText ?? '').toLowerCase().includes(text.toLowerCase())"
-Waited = Literal["attached", "detached", "hidden", "visible"]
-_STATES: dict[str, Waited] = {"visible": "visible", "hidden": "hidden", "present": "attached", "absent": "detached"}
 
 
-def left(end: float) -> float:
+def ms_left(end: float) -> float:
     """Milliseconds until that moment of ``time.monotonic``; never 0, which means without end to Playwright."""
     return max((end - time.monotonic()) * 1000, 1.0)
 
 
-async def visible(found: Locator, ms: float) -> None:
-    """Until the first match is seen."""
-    await found.first.wait_for(state="visible", timeout=ms)
+def parse_number(text: str | None, kind: str) -> float:
+    """The number that a step's value is; ValidationError if it is not one."""
+    try:
+        return float(text or "")
+    except ValueError:
+        raise ValidationError(
+            f"A {kind} step has the value {text!r}, which is neither a number nor a known word."
+        ) from None
 
 
 async def wait(scene: Scene, place: Place, action: NLWebAction, ms: float) -> None:
     """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds."""
-    page = scene.page
     if action.until is not None:
-        await until(scene, place, action, action.until, ms)
+        await _wait_until(scene, place, action, action.until, ms)
     elif action.selector:
         awaited = Awaited(action.selector, action.frame or "", sure=not action.optional)
         if action.value:
-            await visible((await scene.finder.meant(place, awaited)).filter(has_text=action.value), ms)
+            found = await scene.finder.locate(place, awaited)
+            await found.filter(has_text=action.value).first.wait_for(state="visible", timeout=ms)
         else:
             await scene.finder.appears(place, awaited, ms)
     elif not action.wait_for:
-        await _for_value(page, action.value or "load", ms)
+        value = action.value or "load"
+        if value in _LOAD_STATES:
+            await scene.page.wait_for_load_state(_LOAD_STATES[value], timeout=ms)
+        else:
+            async with asyncio.timeout(ms / 1000):
+                await asyncio.sleep(parse_number(value, "wait"))
 
 
-async def _for_value(page: Page, value: str, ms: float) -> None:
-    if value in _LOAD_STATES:
-        await page.wait_for_load_state(cast("LoadState", _LOAD_STATES[value]), timeout=ms)
-        return
-    async with asyncio.timeout(ms / 1000):
-        await asyncio.sleep(number(value, "wait"))
-
-
-async def until(scene: Scene, place: Place, action: NLWebAction, condition: Condition, ms: float) -> None:
+async def _wait_until(scene: Scene, place: Place, action: NLWebAction, condition: Condition, ms: float) -> None:
     """Wait until the condition holds; CallTimeout says what did not.
 
     An element that is to come is looked for in its new shape when the time is nearly over; one that is to go is not:
     something else that is gone would be taken for it.
     """
     end = time.monotonic() + ms / 1000
-    if single := _single(condition):
-        state, selector = single
+    said = condition.model_dump(exclude_defaults=True, by_alias=True)
+    (name, selector), *others = said.items() if said else (("", None),)
+    if not others and name in _ELEMENT_STATES:  # Playwright waits for these by itself
+        state = _ELEMENT_STATES[name]
         if state == "hidden" or state == "detached":
             await place.locator(selector).first.wait_for(state=state, timeout=ms)
         else:
-            awaited = Awaited(selector, action.frame or "", state, sure=not action.optional)
+            awaited = Awaited(str(selector), action.frame or "", state, sure=not action.optional)
             await scene.finder.appears(place, awaited, ms)
         return
     while not await holds(scene, place, condition, action.frame):
         if time.monotonic() + _PAUSE > end:
-            raise CallTimeout(
-                f"Step {scene.label or 'wait'}: {_words(condition)} did not come to be in {ms / 1000:.3g} s."
-            )
+            words = ", ".join(f"{name} {value!r}" for name, value in said.items())
+            raise CallTimeout(f"Step {scene.label or 'wait'}: still waiting for {words} after {ms / 1000:.3g} s.")
         await asyncio.sleep(_PAUSE)
 
 
 async def holds(scene: Scene, place: Place, condition: Condition, frame: str | None = None) -> bool:
-    """Whether the condition holds now. A page that is just moving on has nothing yet."""
-    return _values_hold(condition, scene.values) and await _page_holds(scene, place, condition, frame or "")
-
-
-async def _page_holds(scene: Scene, place: Place, condition: Condition, frame: str) -> bool:
+    """Whether the condition holds now. On a page that is just moving on, nothing holds."""
+    if not _values_hold(condition, scene.values):
+        return False
+    url = scene.page.url
+    if condition.url is not None and not (
+        fnmatch.fnmatchcase(url, condition.url) if "*" in condition.url else condition.url in url
+    ):
+        return False
     try:
-        return (
-            _address_holds(scene.page.url, condition)
-            and await _elements_hold(scene, place, condition, frame)
-            and await _text_holds(place, condition)
-            and (condition.negated is None or not await holds(scene, place, condition.negated, frame))
-            and (not condition.any or await _any_holds(scene, place, condition.any, frame))
-        )
+        if not await _elements_hold(scene, place, condition, frame or ""):
+            return False
+        if condition.text is not None and not await place.evaluate(_SHOWS, condition.text):
+            return False
+        if condition.negated is not None and await holds(scene, place, condition.negated, frame):
+            return False
+        for choice in condition.any:
+            if await holds(scene, place, choice, frame):
+                return True
+        return not condition.any
     except playwright().Error as error:
         if "context was destroyed" in error.message or "navigation" in error.message:
             return False
         raise
 
 
-async def _any_holds(scene: Scene, place: Place, conditions: list[Condition], frame: str) -> bool:
-    for one in conditions:
-        if await holds(scene, place, one, frame):
-            return True
-    return False
-
-
 async def _elements_hold(scene: Scene, place: Place, condition: Condition, frame: str) -> bool:
-    async def meant(selector: str) -> Locator:
-        return await scene.finder.meant(place, Awaited(selector, frame))
+    async def locate(selector: str) -> Locator:
+        return await scene.finder.locate(place, Awaited(selector, frame))
 
-    if condition.visible and not await (await meant(condition.visible)).first.is_visible():
+    if condition.visible and not await (await locate(condition.visible)).first.is_visible():
         return False
+    # What is to be gone is never looked for in a new shape: something else that is gone would be taken for it.
     if condition.hidden and await place.locator(condition.hidden).first.is_visible():
         return False
-    if condition.present and not await (await meant(condition.present)).count():
+    if condition.present and not await (await locate(condition.present)).count():
         return False
     if condition.absent and await place.locator(condition.absent).count():
         return False
-    return condition.count is None or _between(await place.locator(condition.count).count(), condition)
-
-
-def _between(count: int, condition: Condition) -> bool:
-    least = condition.at_least if condition.at_least is not None else 0
-    return least <= count and (condition.at_most is None or count <= condition.at_most)
-
-
-async def _text_holds(place: Place, condition: Condition) -> bool:
-    return condition.text is None or bool(await place.evaluate(_SHOWS, condition.text))
-
-
-def _address_holds(url: str, condition: Condition) -> bool:
-    if condition.url is None:
+    if condition.count is None:
         return True
-    return fnmatch.fnmatchcase(url, condition.url) if "*" in condition.url else condition.url in url
+    count = await place.locator(condition.count).count()
+    return (condition.at_least or 0) <= count and (condition.at_most is None or count <= condition.at_most)
 
 
 def _values_hold(condition: Condition, values: Mapping[str, Any]) -> bool:
@@ -152,58 +149,23 @@ def _values_hold(condition: Condition, values: Mapping[str, Any]) -> bool:
         return False
     if condition.variable is None:
         return True
-    value = look_up(values, condition.variable)
-    if condition.equals is not None and not _equal(value, condition.equals):
-        return False
+    value, wanted = look_up(values, condition.variable), condition.equals
+    # A number, a text that is one, the amount of a price, or how many there are of a list.
+    number: Any = len(value) if isinstance(value, list) else value.get("amount") if isinstance(value, dict) else value
+    amount = None
+    with suppress(TypeError, ValueError):
+        amount = float(number)
+    if wanted is not None:
+        if isinstance(wanted, bool) or isinstance(value, bool):
+            equal = str(value).lower() == str(wanted).lower()
+        elif isinstance(wanted, float) and amount is not None:
+            equal = amount == wanted
+        else:
+            equal = str(value) == str(wanted)
+        if not equal:
+            return False
     if condition.contains is not None and condition.contains.lower() not in str(value).lower():
         return False
-    if condition.above is None and condition.below is None:
-        return True
-    amount = _amount(value)
-    if amount is None:
+    if condition.above is not None and not (amount is not None and amount > condition.above):
         return False
-    return (condition.above is None or amount > condition.above) and (
-        condition.below is None or amount < condition.below
-    )
-
-
-def _equal(value: Any, wanted: str | bool | float) -> bool:
-    amount = _amount(value)
-    if isinstance(wanted, bool) or isinstance(value, bool):
-        return str(value).lower() == str(wanted).lower()
-    if isinstance(wanted, float) and amount is not None:
-        return amount == wanted
-    return str(value) == str(wanted)
-
-
-def _amount(value: Any) -> float | None:
-    """A number, a text that is one, the amount of a price, or how many there are of a list."""
-    if isinstance(value, list):
-        return float(len(value))
-    if isinstance(value, dict):
-        value = value.get("amount")
-    with suppress(TypeError, ValueError):
-        return float(value)
-    return None
-
-
-def _single(condition: Condition) -> tuple[Waited, str] | None:
-    """The state and selector, if that is all the condition says: Playwright waits for these by itself."""
-    said = condition.model_dump(exclude_defaults=True)
-    ((name, value),) = said.items() if len(said) == 1 else (("", None),)
-    return (_STATES[name], str(value)) if name in _STATES else None
-
-
-def _words(condition: Condition) -> str:
-    said = condition.model_dump(exclude_defaults=True, by_alias=True)
-    return ", ".join(f"{name} {value!r}" for name, value in said.items())
-
-
-def number(text: str | None, kind: str) -> float:
-    """The number that a step's value is; ValidationError if it is none."""
-    try:
-        return float(text or "")
-    except ValueError:
-        raise ValidationError(
-            f"A {kind} step has the value {text!r}, which is neither a number nor a known word."
-        ) from None
+    return condition.below is None or (amount is not None and amount < condition.below)

@@ -1,4 +1,4 @@
-"""Texts of a page as Python and every encoder take them.
+"""Texts of a page in a form that Python and every encoder take.
 
 A page may cut an emoji in two, and so may our own scripts, which count as the page does. The half that stays, a lone
 surrogate, is a character to JavaScript and to Playwright, and an error to UTF-8, JSON and every database. So whatever
@@ -16,14 +16,15 @@ __all__ = ["well_formed"]
 
 T = TypeVar("T")
 
-_LONE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def well_formed(value: T) -> T:
     """A text or any other JSON value, with U+FFFD for every half of a character; the same object if there is none."""
-    made: T = rewrite_value(value, _text)
+
+    def rewrite(text: str) -> str:
+        is_fine = text.isascii() or _LONE_SURROGATE.search(text) is None
+        return text if is_fine else _LONE_SURROGATE.sub("\ufffd", text)
+
+    made: T = rewrite_value(value, rewrite)
     return made
-
-
-def _text(text: str) -> str:
-    return text if text.isascii() or _LONE.search(text) is None else _LONE.sub("\ufffd", text)

@@ -1,7 +1,7 @@
-"""The order in which the steps of an action run: conditions, loops, values from one step to the next, and tries again.
+"""The order in which the steps of an action run: conditions, loops, values from one step to the next, and retries.
 
 It fills each step when its turn comes and hands it to ``perform``, which knows how to run one and how to say what went
-wrong. Over several pages the story is the same: the scene's page is wherever the last step left it.
+wrong. Over several pages nothing changes: the scene's page is wherever the last step left it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agent3.definitions import ActionType, NLWebAction
+from agent3.definitions import ActionType, Condition, NLWebAction
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
@@ -25,9 +25,17 @@ from agent3.observe import logs
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import webmcp
 from agent3.protocols.nlweb.steps.actions import YIELDING
-from agent3.protocols.nlweb.steps.parameters import describe, inject, inject_condition, label, look_up, prove, used
+from agent3.protocols.nlweb.steps.parameters import (
+    describe,
+    inject,
+    inject_condition,
+    look_up,
+    parameter_names,
+    prove,
+    step_label,
+)
 from agent3.protocols.nlweb.steps.scene import Scene, Source
-from agent3.protocols.nlweb.steps.waits import holds, left
+from agent3.protocols.nlweb.steps.waits import holds, ms_left
 from agent3.protocols.nlweb.visit.snapshots import Done
 
 __all__ = ["REPEATABLE", "OnStep", "Perform", "run", "single"]
@@ -37,7 +45,7 @@ logger = logs.get("nlweb")
 Perform = Callable[[NLWebAction, str, float], Awaitable[Any]]
 """(filled step, its name in messages, the seconds that are left) → what it gives."""
 OnStep = Callable[[str, int, int], None]
-"""Hears which step begins: its name, its number, and how many there are."""
+"""Is told which step begins: its name, its number, and how many there are."""
 
 REPEATABLE = frozenset(
     {
@@ -59,9 +67,13 @@ REPEATABLE = frozenset(
 _NAVIGATION_RETRIES = 2
 _PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
-_ROUNDS = 100
+_MOST_ROUNDS = 100
 _MOST_ITEMS = 1000
 _MOST_DONE = 200
+_ONLY_THE_FRAME = {
+    "selector": None, "value": None, "wait_for": None, "next": None, "fields": None, "when": None, "until": None,
+    "extract_schema": None,
+}  # fmt: skip
 
 
 async def run(
@@ -76,55 +88,55 @@ async def run(
 ) -> Any:
     """Run the steps of an action: None, one result, or a list of several.
 
-    Everything that can be judged before the first step is. A step that fails is tried again if doing it twice is the
+    Everything that can be checked before the first step is. A step that fails is tried again if doing it twice is the
     same as once; then the page is kept (``scene.snapshots``) and the error raised. CallTimeout if all together take
-    longer than ``seconds``. ``on_step`` hears of every step of the action itself, before it begins.
+    longer than ``seconds``. ``on_step`` is told of every step of the action itself, before it begins.
     """
     prove(steps, parameters, name)
     scene.begin(parameters)
     info = scene.interface.info.get(name)
     scene.confirmed = info is not None and info.hints.consequential
     if steps and steps[0].action_type is ActionType.NAVIGATE:
+        # An action that opens its own page begins without the popups of the last one; any other goes on in them.
         await scene.tidy()
-    story = _Story(scene, perform, name, seconds, on_step)
+    work = _Run(scene, perform, name, seconds, on_step)
     if scene.snapshots is not None:
         await scene.snapshots.begin(scene.page.context)
-    results = await _told(story, scene, steps, name)
-    if scene.snapshots is not None:
-        await _afterwards(scene.snapshots.end(scene.page.context, private=scene.private), "its trace")
-    return scene.without_secrets(_plain(results))
-
-
-async def _told(story: _Story, scene: Scene, steps: Sequence[NLWebAction], name: str) -> list[Any]:
-    """The steps, and the finder told how it ended. A browser that went away says nothing of the elements found."""
     await scene.finder.begin(name, steps)
     try:
-        results = await story.act(steps)
+        results = await work.act(steps)
     except TargetError as error:
+        # A browser that went away says nothing of the elements found.
         if not isinstance(error, Unavailable):
             await _afterwards(scene.finder.end(ok=False), "what was learnt of its elements")
         raise
     await _afterwards(scene.finder.end(ok=True), "what was learnt of its elements")
-    return results
+    if scene.snapshots is not None:
+        await _afterwards(scene.snapshots.end(scene.page.context, private=scene.private), "its trace")
+    return scene.without_secrets(_to_result(results))
+
+
+async def single(scene: Scene, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
+    """Run one step as it stands, once; what it gives, or None. Of a failure the page is kept, as in ``run``."""
+    work = _Run(scene, perform, "", seconds, None)
+    if action.steps:
+        return _to_result(await work.run_steps([action]))
+    return await work.perform_once(action, describe(action))
 
 
 async def _afterwards(work: Awaitable[Any], what: str) -> None:
     """What comes after the last step never changes how an action ended: what was done is done, recorded or not."""
     try:
         await work
-    except Exception as wrong:  # noqa: BLE001 - whatever it is, an order that was placed did not fail by it
-        logger.warning("an action ended, and %s is not kept: %s", what, wrong)
+    except Exception as error:  # noqa: BLE001 - whatever it is, an order that was placed did not fail by it
+        logger.warning("an action ended, and %s is not kept: %s", what, error)
 
 
-async def single(scene: Scene, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
-    """Run one step as it stands, once; what it gives, or None. Of a failure the page is kept, as in ``run``."""
-    story = _Story(scene, perform, "", seconds, None)
-    if action.steps:
-        return _plain(await story.tell([action]))
-    return await story.once(action, describe(action))
+def _to_result(results: list[Any]) -> Any:
+    return results if len(results) > 1 else next(iter(results), None)
 
 
-class _Story:
+class _Run:
     """One run of one action."""
 
     def __init__(self, scene: Scene, perform: Perform, name: str, seconds: float, on_step: OnStep | None):
@@ -138,247 +150,217 @@ class _Story:
 
     async def act(self, steps: Sequence[NLWebAction]) -> list[Any]:
         """All steps; where the page that they open offers a tool that does the same, that in place of selectors."""
-        wanted = webmcp.plan(self._scene.interface, self._name, steps)
-        if wanted is None:
-            return await self.tell(steps)
-        await self.tell(steps[: wanted.at], total=len(steps))
-        values = {name: look_up(self._scene.values, name) for name in used(steps[wanted.at : wanted.until])}
-        tool = await webmcp.fitting(self._scene, wanted, values)
+        plan = webmcp.find_plan(self._scene.interface, self._name, steps)
+        if plan is None:
+            return await self.run_steps(steps)
+        await self.run_steps(steps[: plan.at], total=len(steps))
+        names = parameter_names(steps[plan.at : plan.until])
+        tool = await webmcp.find_tool_step(
+            self._scene, plan, {name: look_up(self._scene.values, name) for name in names}
+        )
         if tool is None:
-            return await self.tell(steps, first=wanted.at)
-        called = label(tool, self._name, str(wanted.at + 1))
-        result = await self._single(tool, called)
-        taken = webmcp.is_result(self._scene.interface, self._name, result)
-        self._mark(called, result if taken else None)
-        return [result] if taken else await self.tell(steps, first=wanted.until)
+            return await self.run_steps(steps, first=plan.at)
+        label = step_label(tool, self._name, str(plan.at + 1))
+        result = await self._perform_with_retries(tool, label)
+        is_promised = webmcp.is_promised(self._scene.interface, self._name, result)
+        self._note_tool(label, result if is_promised else None)
+        return [result] if is_promised else await self.run_steps(steps, first=plan.until)
 
-    async def tell(
+    async def run_steps(
         self, steps: Sequence[NLWebAction], before: str = "", *, first: int = 0, total: int | None = None
     ) -> list[Any]:
         """What the steps give, in their order; those before the ``first`` are left out."""
         results: list[Any] = []
         for number, step in enumerate(steps[first:], first + 1):
             if self._on_step is not None and not before:
-                self._on_step(label(step, self._name, str(number)), number, total or len(steps))
-            results += await self._step(step, f"{before}{number}")
+                self._on_step(step_label(step, self._name, str(number)), number, total or len(steps))
+            results += await self._run_step(step, f"{before}{number}")
         return results
 
-    async def _step(self, step: NLWebAction, number: str) -> list[Any]:
-        called = label(step, self._name, number)
-        self._left(called)
-        wanted = await self._wanted(step, called)
+    async def _run_step(self, step: NLWebAction, number: str) -> list[Any]:
+        label = step_label(step, self._name, number)
+        self._seconds_left(label)  # raises where no time is left to begin
+        is_wanted = True
+        if step.when is not None:
+            given = step.when.given
+            is_there = not given or look_up(self._scene.values, given) not in (None, "", [], {})
+            is_wanted = is_there and await self._holds(step, step.when, label)
         if step.action_type is ActionType.IF:
-            return await self._block(step, step.steps if wanted else step.otherwise, number)
-        if not wanted:
+            return await self._run_block(step, step.steps if is_wanted else step.otherwise, number)
+        if not is_wanted:
             return []
         if step.action_type is ActionType.REPEAT:
-            return await self._repeat(step, number, called)
+            return await self._repeat(step, number, label)
+        if step.action_type is ActionType.TOOL and step.otherwise and not await webmcp.is_offered(self._scene, step):
+            return await self._run_block(step, step.otherwise, number)
+        result = await self._perform_with_retries(step, label)
         if step.action_type is ActionType.TOOL:
-            return await self._tool(step, number, called)
-        result = await self._single(step, called)
+            self._note_tool(label, result)
+            if result is None and step.steps:
+                return await self._run_block(step, step.steps, number)
         self._save(step, result)
+        if step.action_type is ActionType.TOOL:
+            return [] if result is None else [result]
         return [result] if step.action_type in YIELDING else []
 
-    async def _tool(self, step: NLWebAction, number: str, called: str) -> list[Any]:
-        """A tool of the page, or what the author wants done where the page does not offer it."""
-        if step.otherwise and not await webmcp.offered(self._scene, step):
-            return await self._block(step, step.otherwise, number)
-        result = await self._single(step, called)
-        self._mark(called, result)
-        if result is None and step.steps:
-            return await self._block(step, step.steps, number)
-        self._save(step, result)
-        return [] if result is None else [result]
-
-    def _mark(self, called: str, result: Any) -> None:
-        """Put down that it was the page's own tool: what it gave is nobody's word but the page's."""
+    def _note_tool(self, label: str, result: Any) -> None:
+        """Note that the result came from the page's own tool: its reader must not trust it more than the page."""
         rows = len(result) if isinstance(result, list) else int(result is not None)
-        self._scene.sources.append(Source(called, "webmcp", rows))
-
-    # One step
-
-    async def once(self, filled: NLWebAction, called: str) -> Any:
-        """A step that is filled, without another try."""
-        try:
-            return await self._perform(filled, called, self._left(called))
-        except Agent3Error as error:
-            raise await self._failed(error, called) from None
-
-    async def _single(self, step: NLWebAction, called: str) -> Any:
-        filled = inject(step, self._scene.values, called, secrets=self._secrets)
-        tries = _tries(step)
-        for attempt in range(1, tries + 1):
-            start = time.monotonic()
-            try:
-                result = await self._perform(filled, called, self._left(called))
-            except Agent3Error as error:
-                self._note(called, error.code, start)
-                pause = self._pause(step, error, attempt) if attempt < tries else None
-                if pause is None:
-                    raise await self._failed(error, called) from None
-                logger.info("step %s failed (%s), tried again in %.1f s", called, error.code, pause)
-                await asyncio.sleep(pause)
-            else:
-                self._note(called, "done", start)
-                return result
-        raise AssertionError("unreachable: the last try returns or raises")
-
-    def _pause(self, step: NLWebAction, error: Agent3Error, attempt: int) -> float | None:
-        """How long to wait before the next try; None if another would not help or is not allowed."""
-        if self._scene.page.is_closed() or not _may_help(step, error):
-            return None
-        pause = error.retry_after if error.retry_after is not None else _PAUSE * 2 ** (attempt - 1)
-        return pause if pause <= min(_LONGEST_PAUSE, self._end - time.monotonic()) else None
-
-    async def _failed(self, error: Agent3Error, called: str) -> Agent3Error:
-        scene = self._scene
-        if isinstance(error, CallTimeout) and scene.unfollowed:
-            error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
-            error.args = (error.message,)
-        if scene.snapshots is not None:
-            hidden = scene.used_secrets | scene.passwords
-            taking = scene.snapshots.take(scene.page, error, called, tuple(self._done), hidden, private=scene.private)
-            await _afterwards(taking, "its snapshot")
-        # A site that repeats what was typed, or an address that holds it, must not carry a secret into a ledger.
-        if healed := scene.finder.told():
-            error.data["healed"] = healed
-        error.message = scene.without_secrets(error.message)
-        error.args = (error.message,)
-        error.data = scene.without_secrets(error.data)
-        return error
-
-    def _note(self, called: str, outcome: str, start: float) -> None:
-        ms = round((time.monotonic() - start) * 1000)
-        self._done = [*self._done[-_MOST_DONE:], Done(called, outcome, ms, self._scene.page.url)]
-
-    # Several
-
-    async def _block(self, step: NLWebAction, steps: Sequence[NLWebAction], number: str) -> list[Any]:
-        try:
-            results = await self.tell(steps, f"{number}.")
-        except TargetError:
-            if not step.optional or self._scene.page.is_closed():
-                raise
-            return []
-        if step.save_as:
-            self._save(step, _plain(results))
-        return results
-
-    async def _repeat(self, step: NLWebAction, number: str, called: str) -> list[Any]:
-        """The rounds of a loop. One result in each round makes one list of all of them, rows one after the other."""
-        around = {key: self._scene.memory.get(key) for key in ("item", "index")}
-        try:
-            rounds = await self._rounds(step, number, called)
-        finally:
-            self._scene.memory |= around
-        if not any(rounds):
-            return []
-        gathered = _gathered(rounds)
-        self._save(step, gathered)
-        return [gathered]
-
-    async def _rounds(self, step: NLWebAction, number: str, called: str) -> list[list[Any]]:
-        rounds: list[list[Any]] = []
-        for index, item in enumerate(self._items(step, called)):
-            self._scene.memory |= {"item": item, "index": index + 1}
-            rounds.append(await self._block(step, step.steps, number))
-            if step.until is not None and await self._holds(step, step.until, called):
-                return rounds
-        self._refuse_endless(step, called)
-        return rounds
-
-    def _items(self, step: NLWebAction, called: str) -> Sequence[Any]:
-        if step.over is None:
-            return [None] * (step.times or (_ROUNDS if step.until else 1))
-        items = look_up(self._scene.values, step.over)
-        if not isinstance(items, list | tuple):
-            raise ValidationError(
-                f"Step {called} goes over {step.over!r}, which is no list. Save one with save_as, or give one."
-            )
-        if step.times is None and len(items) > _MOST_ITEMS:
-            raise ValidationError(
-                f"Step {called} goes over {len(items)} items of {step.over!r}. Say with times how many it shall take."
-            )
-        return items[: step.times]
-
-    @staticmethod
-    def _refuse_endless(step: NLWebAction, called: str) -> None:
-        """Reaching a bound that the author did not set means that the end was missed."""
-        if step.until is not None and step.over is None and step.times is None:
-            raise TargetError(f"Step {called} was repeated {_ROUNDS} times, and what it waits for did not come to be.")
-
-    # Values and conditions
+        self._scene.sources.append(Source(label, "webmcp", rows))
 
     def _save(self, step: NLWebAction, result: Any) -> None:
         if step.save_as:
             self._scene.memory[step.save_as] = result
 
-    async def _wanted(self, step: NLWebAction, called: str) -> bool:
-        if step.when is None:
-            return True
-        if step.when.given and look_up(self._scene.values, step.when.given) in (None, "", [], {}):
-            return False
-        return await self._holds(step, step.when, called)
+    # One step
 
-    async def _holds(self, step: NLWebAction, condition: Any, called: str) -> bool:
-        values = self._scene.values
-        filled = inject_condition(condition, values, called)
-        where = inject(step.model_copy(update=_ONLY_THE_FRAME), values, called) if step.frame else step
+    async def perform_once(self, filled: NLWebAction, label: str) -> Any:
+        """A step that is filled, without another try."""
         try:
-            place = await self._scene.place(where, left(self._end))
+            return await self._perform(filled, label, self._seconds_left(label))
+        except Agent3Error as error:
+            raise await self._record_failure(error, label) from None
+
+    async def _perform_with_retries(self, step: NLWebAction, label: str) -> Any:
+        scene = self._scene
+
+        def reveal_secret(name: str) -> str:
+            assert scene.secrets is not None
+            value = scene.secrets(name)
+            scene.used_secrets.add(value)
+            return value
+
+        secrets = reveal_secret if scene.secrets is not None else None
+        filled = inject(step, scene.values, label, secrets=secrets)
+        if step.retries is not None:
+            tries = 1 + step.retries
+        elif step.action_type is ActionType.NAVIGATE:
+            tries = 1 + _NAVIGATION_RETRIES
+        else:
+            tries = 2 if step.action_type in REPEATABLE else 1
+        for attempt in range(1, tries + 1):
+            start = time.monotonic()
+            try:
+                result = await self._perform(filled, label, self._seconds_left(label))
+            except Agent3Error as error:
+                self._note_done(label, error.code, start)
+                pause = self._pause(step, error, attempt) if attempt < tries else None
+                if pause is None:
+                    raise await self._record_failure(error, label) from None
+                logger.info("step %s failed (%s), tried again in %.1f s", label, error.code, pause)
+                await asyncio.sleep(pause)
+            else:
+                self._note_done(label, "done", start)
+                return result
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _pause(self, step: NLWebAction, error: Agent3Error, attempt: int) -> float | None:
+        """How long to wait before the next try; None if another would not help or is not allowed."""
+        if self._scene.page.is_closed():
+            return None
+        if isinstance(error, TargetRefused | MalformedResponse) or not isinstance(error, TargetError):
+            return None
+        # A page that did not come may come; an element that was not there for the whole time of its step will not.
+        if step.retries is None:
+            is_late = isinstance(error, Unavailable | CallTimeout)
+            if is_late != (step.action_type is ActionType.NAVIGATE):
+                return None
+        pause = error.retry_after if error.retry_after is not None else _PAUSE * 2 ** (attempt - 1)
+        return pause if pause <= min(_LONGEST_PAUSE, self._end - time.monotonic()) else None
+
+    async def _record_failure(self, error: Agent3Error, label: str) -> Agent3Error:
+        """Keep the page as it is, and take secrets out of the error."""
+        scene = self._scene
+        # The most frequent reason for an element that does not come is a page that opened elsewhere.
+        if isinstance(error, CallTimeout) and scene.unfollowed:
+            error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
+            error.args = (error.message,)
+        if scene.snapshots is not None:
+            hidden = scene.used_secrets | scene.passwords
+            taking = scene.snapshots.take(scene.page, error, label, tuple(self._done), hidden, private=scene.private)
+            await _afterwards(taking, "its snapshot")
+        if healed := scene.finder.told():
+            error.data["healed"] = healed
+        # A site that repeats what was typed, or an address that holds it, must not carry a secret into a ledger.
+        error.message = scene.without_secrets(error.message)
+        error.args = (error.message,)
+        error.data = scene.without_secrets(error.data)
+        return error
+
+    def _note_done(self, label: str, outcome: str, start: float) -> None:
+        ms = round((time.monotonic() - start) * 1000)
+        self._done = [*self._done[-_MOST_DONE:], Done(label, outcome, ms, self._scene.page.url)]
+
+    # Several steps
+
+    async def _run_block(self, step: NLWebAction, steps: Sequence[NLWebAction], number: str) -> list[Any]:
+        try:
+            results = await self.run_steps(steps, f"{number}.")
+        except TargetError:
+            if not step.optional or self._scene.page.is_closed():
+                raise
+            return []
+        if step.save_as:
+            self._save(step, _to_result(results))
+        return results
+
+    async def _repeat(self, step: NLWebAction, number: str, label: str) -> list[Any]:
+        """The rounds of a loop. One result in each round makes one list of all of them, rows one after the other."""
+        items: Any = [None] * (step.times or (_MOST_ROUNDS if step.until else 1))
+        if step.over is not None:
+            items = look_up(self._scene.values, step.over)
+            if not isinstance(items, list | tuple):
+                raise ValidationError(
+                    f"Step {label} goes over {step.over!r}, which is not a list. Save one with save_as, or give one."
+                )
+            if step.times is None and len(items) > _MOST_ITEMS:
+                raise ValidationError(
+                    f"Step {label} goes over {len(items)} items of {step.over!r}. Say with times how many to take."
+                )
+            items = items[: step.times]
+        # A loop within a loop has an item of its own; the outer one gets its own back.
+        around = {key: self._scene.memory.get(key) for key in ("item", "index")}
+        rounds: list[list[Any]] = []
+        try:
+            for index, item in enumerate(items):
+                self._scene.memory |= {"item": item, "index": index + 1}
+                rounds.append(await self._run_block(step, step.steps, number))
+                if step.until is not None and await self._holds(step, step.until, label):
+                    break
+            else:
+                # Reaching a bound that the author did not set means that the end was missed.
+                if step.until is not None and step.over is None and step.times is None:
+                    raise TargetError(
+                        f"Step {label} was repeated {_MOST_ROUNDS} times, and the condition it waits for was never met."
+                    )
+        finally:
+            self._scene.memory |= around
+        if not any(rounds):
+            return []
+        gathered: list[Any] = rounds
+        if all(len(results) <= 1 for results in rounds):
+            gathered = [results[0] for results in rounds if results]
+            if all(isinstance(rows, list) for rows in gathered):
+                gathered = [row for rows in gathered for row in rows]
+        self._save(step, gathered)
+        return [gathered]
+
+    # Conditions and time
+
+    async def _holds(self, step: NLWebAction, condition: Condition, label: str) -> bool:
+        values = self._scene.values
+        filled = inject_condition(condition, values, label)
+        where = inject(step.model_copy(update=_ONLY_THE_FRAME), values, label) if step.frame else step
+        try:
+            place = await self._scene.place(where, ms_left(self._end))
             return await holds(self._scene, place, filled, where.frame)
         except playwright().Error as error:
             text = error.message.splitlines()[0]
-            raise await self._failed(TargetError(f"Step {called}: its condition failed: {text}"), called) from None
+            failure = TargetError(f"Step {label}: its condition failed: {text}")
+            raise await self._record_failure(failure, label) from None
 
-    def _left(self, called: str) -> float:
+    def _seconds_left(self, label: str) -> float:
         remaining = self._end - time.monotonic()
         if remaining <= 0:
-            raise CallTimeout(f"{self._name!r} took longer than {self._seconds:g} s; step {called} was not begun.")
+            raise CallTimeout(f"{self._name!r} took longer than {self._seconds:g} s; step {label} was not begun.")
         return remaining
-
-    @property
-    def _secrets(self) -> Callable[[str], str] | None:
-        return None if self._scene.secrets is None else self._secret
-
-    def _secret(self, name: str) -> str:
-        assert self._scene.secrets is not None
-        value = self._scene.secrets(name)
-        self._scene.used_secrets.add(value)
-        return value
-
-
-_ONLY_THE_FRAME = {
-    "selector": None, "value": None, "wait_for": None, "next": None, "fields": None, "when": None, "until": None,
-    "extract_schema": None,
-}  # fmt: skip
-
-
-def _tries(step: NLWebAction) -> int:
-    if step.retries is not None:
-        return 1 + step.retries
-    if step.action_type is ActionType.NAVIGATE:
-        return 1 + _NAVIGATION_RETRIES
-    return 2 if step.action_type in REPEATABLE else 1
-
-
-def _may_help(step: NLWebAction, error: Agent3Error) -> bool:
-    """A page that did not come may come; an element that was not there for the whole time of its step will not."""
-    if isinstance(error, TargetRefused | MalformedResponse) or not isinstance(error, TargetError):
-        return False
-    if step.retries is not None:
-        return True
-    if step.action_type is ActionType.NAVIGATE:
-        return isinstance(error, Unavailable | CallTimeout)
-    return not isinstance(error, CallTimeout | Unavailable)
-
-
-def _gathered(rounds: list[list[Any]]) -> list[Any]:
-    if any(len(one) > 1 for one in rounds):
-        return rounds
-    alone = [one[0] for one in rounds if one]
-    return [row for rows in alone for row in rows] if all(isinstance(one, list) for one in alone) else alone
-
-
-def _plain(results: list[Any]) -> Any:
-    return results if len(results) > 1 else next(iter(results), None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent3.definitions import ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
-from agent3.protocols.nlweb.commands.follow_ups import follow, joined, leans
+from agent3.protocols.nlweb.commands.follow_ups import is_follow_up, joined, resolve_follow_up
 
 NOW = datetime(2026, 11, 16, 9, 0)
 
@@ -70,22 +70,22 @@ TABLES = NLWebInterface(
 def test_a_sentence_that_leans_on_another_is_read_with_it(
     previous: list[str], text: str, action: str, slots: dict[str, Any]
 ) -> None:
-    found = follow(text, previous, TABLES, now=NOW)
+    found = resolve_follow_up(text, previous, TABLES, now=NOW)
     assert (found.action, found.slots, found.missing) == (action, slots, [])
 
 
 def test_what_says_all_by_itself_or_has_nothing_to_do_with_it_stands_alone() -> None:
     before = ["book a table for 3 people tomorrow"]
-    assert follow("restaurants in Rome", before, TABLES, now=NOW).action == "search_restaurants"
-    cancel = follow("cancel my booking", before, TABLES, now=NOW)
+    assert resolve_follow_up("restaurants in Rome", before, TABLES, now=NOW).action == "search_restaurants"
+    cancel = resolve_follow_up("cancel my booking", before, TABLES, now=NOW)
     assert (cancel.action, cancel.missing) == ("cancel_booking", ["number"])
-    assert follow("sing me a song", before, TABLES, now=NOW).action is None
-    assert follow("and for two people?", [], TABLES, now=NOW).action is None
-    assert follow("and for two people?", ["sing me a song"], TABLES, now=NOW).action is None
+    assert resolve_follow_up("sing me a song", before, TABLES, now=NOW).action is None
+    assert resolve_follow_up("and for two people?", [], TABLES, now=NOW).action is None
+    assert resolve_follow_up("and for two people?", ["sing me a song"], TABLES, now=NOW).action is None
 
 
 def test_what_is_still_open_after_both_is_asked() -> None:
-    found = follow("and for two people?", ["book a table"], TABLES, now=NOW)
+    found = resolve_follow_up("and for two people?", ["book a table"], TABLES, now=NOW)
     assert (found.action, found.slots, found.missing) == ("book_table", {"people": 2}, ["date"])
     assert found.question is not None
     assert "date" in found.question
@@ -93,8 +93,8 @@ def test_what_is_still_open_after_both_is_asked() -> None:
 
 def test_a_long_conversation_is_looked_at_as_far_as_it_matters() -> None:
     many = ["book a table for 3 people tomorrow", *["and thanks"] * 60]
-    assert follow("and for two people?", many, TABLES, now=NOW).action is None
-    assert follow("and for two people?", many[:4], TABLES, now=NOW).slots["people"] == 2
+    assert resolve_follow_up("and for two people?", many, TABLES, now=NOW).action is None
+    assert resolve_follow_up("and for two people?", many[:4], TABLES, now=NOW).slots["people"] == 2
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_a_long_conversation_is_looked_at_as_far_as_it_matters() -> None:
 def test_who_reads_one_sentence_only_gets_one_that_stands_by_itself(text: str, whole: str) -> None:
     assert joined(text, ["hello", "book a table tomorrow."]) == whole
     assert joined(text, []) == text
-    assert leans(text) is (text != whole)
+    assert is_follow_up(text) is (text != whole)

@@ -128,7 +128,7 @@ def test_a_missing_parameter_is_asked_for_and_never_made_up() -> None:
 def test_an_ambiguous_command_is_answered_with_the_best_candidates() -> None:
     found = read("search something nice")
     assert found.action is None
-    assert {one.action for one in found.candidates[:2]} == {"search_flights", "search_hotels"}
+    assert {candidate.action for candidate in found.candidates[:2]} == {"search_flights", "search_hotels"}
     assert found.question is not None
     assert "search flights" in found.question
 

@@ -1,0 +1,47 @@
+"""A command as it is compared with actions: read once, however many actions there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent3.directory.search import words
+from agent3.protocols.nlweb.commands.lexicon import fold_letters, to_concept, to_concepts
+from agent3.protocols.nlweb.commands.spans import Span, find_spans
+
+__all__ = ["Command"]
+
+_WORD = re.compile(r"\w+")
+_COURTESY = re.compile(
+    r"^(?:(?:please|hey|hi|hello|hola|por favor|can you|could you|i want to|i need to|i'd like to|quiero|necesito"
+    r"|me gustaria|puedes|podrias)[,\s]+)+|[,\s]*(?:please|por favor|thanks|thank you|gracias)?[\s.!?]*$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sentence and what can be said of it without an action. All positions are those of ``text``."""
+
+    text: str
+    plain: str
+    spans: list[Span]
+    concepts: list[str]
+    words: list[tuple[int, int, str]]
+    """Start, end and concept of each word."""
+    core: tuple[int, int]
+    """Where the sentence stands without its courtesies."""
+
+    @classmethod
+    def read(cls, text: str, now: datetime) -> Command:
+        """Read a sentence; days are counted from ``now``."""
+        plain = fold_letters(text)
+        found = [
+            (match.start(), match.end(), to_concept(word))
+            for match in _WORD.finditer(plain)
+            for word in words(match[0])[:1]
+        ]
+        polite = [match.span() for match in _COURTESY.finditer(plain)]
+        start = polite[0][1] if polite and polite[0][0] == 0 and polite[0][1] < len(plain) else 0
+        end = polite[-1][0] if polite and polite[-1][1] == len(plain) else len(plain)
+        return cls(text, plain, find_spans(text, now), to_concepts(text), found, (start, max(start, end)))
