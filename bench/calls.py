@@ -94,7 +94,9 @@ class _Core:
         handler = Chain(parts).compile(Aim(*self.target, LOCAL, "library", "start"), nothing)
 
         async def once() -> None:
-            outcome = await handler(structs.replace(self.call(), live=Turn(*self.target)))
+            outcome = await handler(
+                structs.replace(self.call(), live=Turn(*self.target), route=self.target[1].routes[0])
+            )
             if not isinstance(outcome, Done):
                 raise RuntimeError(f"the no-op did not answer: {outcome}")
 

@@ -10,9 +10,7 @@ from typing import Any
 __all__ = ["lazy"]
 
 
-def lazy(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` for a package whose names are at home in other modules.
 
     ``homes`` has the names of each module.

@@ -386,7 +386,7 @@ class Turn:
     attempt: Stoppable | None = None
     """The running timeouts of the whole call and of this attempt."""
     asking: bool = True
-    """The target is being waited for, not a queue of ours. Set before each attempt; connectors that queue correct it."""
+    """The target is being waited for, not our own queue. Set before each attempt; connectors that queue correct it."""
 
     # sanitize, sealing
     filters: tuple[Callable[[Event], Event], ...] = ()
@@ -460,7 +460,9 @@ class _NotRunning(Turn):
 
 
 _IDLE = Turn.__new__(_NotRunning)
-vars(_IDLE).update(agent=None, capability=Capability(name="", input_modes=(), output_modes=()), listener=None, door="", kept={})
+vars(_IDLE).update(
+    agent=None, capability=Capability(name="", input_modes=(), output_modes=()), listener=None, door="", kept={}
+)
 
 
 Live = Turn

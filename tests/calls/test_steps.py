@@ -511,7 +511,6 @@ def test_fallback_takes_the_next_route_only_where_that_is_harmless() -> None:
         assert [one.route for one in target.calls] == [A, B][:expected], failure
         assert isinstance(outcome, Done) == (expected == 2)
         assert call.live.hops == expected - 1
-        assert call.live.route == [A, B][expected - 1]
 
 
 def test_a_conversation_stays_on_its_route() -> None:
@@ -834,8 +833,7 @@ def test_timeouts_of_one_length_share_a_timer_and_expire_in_time() -> None:
             try:
                 await asyncio.sleep(seconds)
             except asyncio.CancelledError as error:
-                assert limit.stop(error)
-                return "late", loop.time() - started
+                return "late" if limit.stop(error) else "cancelled", loop.time() - started
             assert not limit.stop()
             return "done", loop.time() - started
 

@@ -134,9 +134,9 @@ class Core:
 
     async def run(self, call: Call, target: Target, work: Handler, door: str) -> Outcome:
         """Run something that no connector does under every step, as if it were a capability of the target."""
-        live = Turn(*target, door=door)
         aim = Aim(*target, call.principal, door, call.entry)
-        return await self.chain.compile(aim, work)(replace(call, live=live))
+        route = call.routes[0] if len(call.routes) == 1 else None
+        return await self.chain.compile(aim, work)(replace(call, live=Turn(*target, door=door), route=route))
 
     async def check(self, call: Call, target: Target, door: str) -> Outcome | None:
         """What is wrong with the input of a call that is about to start; None where nothing is."""

@@ -204,31 +204,29 @@ def _fold(stages: Sequence[Stage], inner: Handler) -> Handler:
 class Folded:
     """Some stages, and what lies inside them, as one handler: entered in order, left in reverse.
 
-    It does in one frame what nested frames with try, except and finally would do. Timers start only when the call has
-    to wait for something (``Stage.wait``); most calls to functions never do.
+    It does in one frame what nested frames with try, except and finally would do. A stage is asked only where it has
+    something to say: timers start and stop only when the call has to wait for something, which most calls to functions
+    never do, and what deals with failures does not see a call that is Done.
     """
 
     def __init__(self, stages: Sequence[Stage], inner: Handler):
         self._inner = inner
         self._depth = len(stages)
-        # Only the methods that a stage really has: the others would be called to do nothing.
         numbered = tuple(enumerate(stages, 1))
         self._enters = tuple((number, stage.enter) for number, stage in numbered if _has(stage, "enter"))
-        self._exits = tuple(
-            (number, stage.leave if _has(stage, "leave") else None, stage.fail if _has(stage, "fail") else None)
-            for number, stage in reversed(numbered)
-            if _has(stage, "leave") or _has(stage, "fail")
-        )
-        self._leaves = tuple(leave for _, leave, _ in self._exits if leave is not None)
-        # Of each leave the number of its stage, and where the exits behind it begin.
-        self._exits_of_leaves = tuple(
-            (number, place) for place, (number, leave, _) in enumerate(self._exits, 1) if leave is not None
-        )
+        self._exits = tuple(_Exit(number, stage) for number, stage in reversed(numbered))
         self._waits = tuple((number, stage.wait) for number, stage in numbered if _has(stage, "wait"))
+        # The usual way out: Done without ever having waited.
+        self._leaves = tuple(
+            (number, stage.leave)
+            for number, stage in reversed(numbered)
+            if _has(stage, "leave") and not stage.for_failures and not stage.for_waits
+        )
 
     async def __call__(self, call: Call) -> Outcome:
         entered = 0
-        replaced: list[tuple[int, Call]] | None = None
+        waited = False
+        replaced: list[tuple[int, Call]] = []
         """The calls that stages were given, where they gave on another one."""
         result: Any = None
         error: BaseException | None = None
@@ -237,44 +235,48 @@ class Folded:
                 got: Any = enter(call)
                 if got is not call:
                     if type(got) is not Call and type(got) not in OUTCOMES:
-                        self._start_timers(call, number)
+                        waited = self._start_timers(call, number)
                         got = await got
                     if type(got) is not Call:
                         result, entered = got, number - 1
                         break
-                    if replaced is None:
-                        replaced = []
                     replaced.append((number, call))
                     call = got
                 entered = number
             else:
                 entered = self._depth
-                result = await (_drive(self._inner(call), self._waits, call) if self._waits else self._inner(call))
+                if self._waits:
+                    result, began = await _drive(self._inner(call), self._waits, call)
+                    waited = waited or began
+                else:
+                    result = await self._inner(call)
         except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
-            error = raised
-        exits = self._exits
-        if error is None and replaced is None and entered == self._depth:
-            # The usual way out, for which the loop below would look at every stage twice.
-            place = 0
+            error, waited = raised, True
+        below = self._depth + 1
+        if type(result) is Done and not waited and entered == self._depth:
             try:
-                for leave in self._leaves:
-                    place += 1
+                for number, leave in self._leaves:
+                    below = number
+                    while replaced and number <= replaced[-1][0]:
+                        call = replaced.pop()[1]
                     result = leave(call, result)
-                    if type(result) not in OUTCOMES:
-                        self._start_timers(call, self._exits_of_leaves[place - 1][0])
-                        result = await result
-                return cast("Outcome", result)
+                    if type(result) is not Done:
+                        break
+                else:
+                    return cast("Outcome", result)
+                if type(result) not in OUTCOMES:
+                    waited = self._start_timers(call, below)
+                    result = await result
             except BaseException as raised:  # noqa: BLE001 - likewise
-                error = raised
-                exits = exits[self._exits_of_leaves[place - 1][1] :]
-        for number, leave_or_none, fail in exits:
-            if number > entered:
+                error, waited = raised, True
+        for number, leave_or_none, fail, for_failures, for_waits in self._exits:
+            if number > entered or number >= below or (for_waits and not waited):
                 continue
             while replaced and number <= replaced[-1][0]:
                 call = replaced.pop()[1]
             try:
                 if error is None:
-                    if leave_or_none is None:
+                    if leave_or_none is None or (for_failures and type(result) is Done):
                         continue
                     result = leave_or_none(call, result)
                 elif fail is None:
@@ -286,10 +288,10 @@ class Folded:
                         continue
                     error = None
                 if type(result) not in OUTCOMES:
-                    self._start_timers(call, number)
+                    waited = self._start_timers(call, number)
                     result = await result
             except BaseException as raised:  # noqa: BLE001 - likewise
-                error = raised
+                error, waited = raised, True
         if error is not None:
             try:
                 raise error
@@ -297,27 +299,37 @@ class Folded:
                 error = None  # the exception holds this frame, and this frame must not hold the exception
         return cast("Outcome", result)
 
-    def _start_timers(self, call: Call, before: int) -> None:
+    def _start_timers(self, call: Call, before: int) -> bool:
         """Something has to be waited for: tell the stages that are entered at that moment."""
         for number, wait in self._waits:
             if number < before:
                 wait(call)
+        return True
+
+
+class _Exit(tuple[int, Any, Any, bool, bool]):
+    """The number of a stage, the methods that it really has for the way out, and when they are not asked."""
+
+    def __new__(cls, number: int, stage: Stage) -> _Exit:
+        leave = stage.leave if _has(stage, "leave") else None
+        fail = stage.fail if _has(stage, "fail") else None
+        return super().__new__(cls, (number, leave, fail, stage.for_failures, stage.for_waits))
 
 
 @coroutine
 def _drive(
     running: Awaitable[Outcome], waits: Sequence[tuple[int, Callable[[Call], None]]], call: Call
-) -> Generator[Any, Any, Outcome]:
-    """Await what lies inside, and tell the stages when it first has to wait."""
+) -> Generator[Any, Any, tuple[Outcome, bool]]:
+    """Await what lies inside, and tell the stages when it first has to wait; whether it had to."""
     if type(running) is not CoroutineType:
         for _, wait in waits:
             wait(call)
         outcome: Outcome = yield from running.__await__()
-        return outcome
+        return outcome, True
     try:
         pending = running.send(None)
     except StopIteration as done:
-        return cast("Outcome", done.value)
+        return done.value, False
     try:
         for _, wait in waits:
             wait(call)
@@ -325,7 +337,7 @@ def _drive(
         running.close()
         raise
     outcome = yield from finish(running, pending)
-    return outcome
+    return outcome, True
 
 
 def _has(stage: Stage, method: str) -> bool:

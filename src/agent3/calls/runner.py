@@ -262,6 +262,7 @@ class Runner:
         turn.task = asyncio.current_task()
         try:
             routes = call.routes or target[1].routes
+            # A start by one route has it from here; of several, one is chosen by the step ``fallback``.
             route = routes[0] if len(routes) == 1 else None
             running = self._chain(replace(call, live=turn, routes=routes, route=route))
             outcome = await (running if opened is None else turn.run(running))
@@ -309,7 +310,9 @@ class Runner:
         """Run a turn of a job in a task of its own."""
         turn = RunningTurn(self._jobs, job, target, listener, door, call, self._bounds)
         turn.charged = charged
-        running = replace(call, live=turn, routes=call.routes or target[1].routes, job=job.id)
+        routes = call.routes or target[1].routes
+        route = routes[0] if call.entry == "start" and len(routes) == 1 else call.route
+        running = replace(call, live=turn, routes=routes, route=route, job=job.id)
 
         async def run() -> Outcome:
             return self._pursue_if_working(await self._run_to_end(running, turn), target, door)

@@ -86,10 +86,14 @@ class Parts:
 
 
 class Stage:
-    """A rule at work for one aim. It serves many calls at once, so what belongs to one call is kept in ``call.live``."""
+    """A rule at work for one aim. It serves many calls at once: what belongs to one call is kept in ``call.live``."""
 
     inner: Handler
     """What lies further in, for a stage that has to ask it again. Set when the chain is compiled."""
+    for_failures: ClassVar[bool] = False
+    """``leave`` has nothing to do with an outcome that is Done."""
+    for_waits: ClassVar[bool] = False
+    """``leave`` and ``fail`` have nothing to do with a call that never had to wait: ``wait`` was not called."""
 
     def enter(self, call: Call) -> Entered:
         """On the way in. Gives the call on, perhaps changed, or an outcome that ends it here.

@@ -200,4 +200,3 @@ class Door:
     """Opens a port of its own, where the settings ask for one: given our URL, and what judges tokens in a scope."""
     about: Sequence[tuple[str, str]] = ()
     """What it is called, and its paths, for people."""
-

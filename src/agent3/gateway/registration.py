@@ -239,9 +239,7 @@ class Registration:
 
     # Signing in
 
-    async def _add_signed_in(
-        self, protocol: Protocol | None, found: Found, vault: Vault, wish: SignInWish
-    ) -> Agent:
+    async def _add_signed_in(self, protocol: Protocol | None, found: Found, vault: Vault, wish: SignInWish) -> Agent:
         """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
         route = found.route
         if route.credential is not None:

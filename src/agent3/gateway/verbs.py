@@ -1,4 +1,4 @@
-"""The five verbs as tools: their arguments checked by schema, their answers as plain JSON, for every door that has them.
+"""The five verbs as tools for every door: arguments checked by schema, answers as plain JSON.
 
 ``agent3_search``, ``agent3_select``, ``agent3_invoke``, ``agent3_call`` and ``agent3_feedback``, in the shapes of the
 design. MCP offers them as tools, REST as resources, the command line as commands.

@@ -79,7 +79,9 @@ def _store_segment(segment: str) -> str:
     plain = re.sub(r"^env:(\w+)$", r"${\1}", unquote(segment))
     if looks_secret(REFERENCE_INSIDE.sub("", plain)):
         raise _refusal("The path of the address")
-    return REFERENCE_INSIDE.sub(lambda match: "${" + match[1] + "}", plain) if REFERENCE_INSIDE.search(plain) else segment
+    return (
+        REFERENCE_INSIDE.sub(lambda match: "${" + match[1] + "}", plain) if REFERENCE_INSIDE.search(plain) else segment
+    )
 
 
 def _store_pair(pair: str) -> str:

@@ -23,7 +23,20 @@ import msgspec
 
 from agent3.errors import SetupError
 
-__all__ = ["REDACTED", "Ids", "bind", "configure", "current", "get", "redact", "reset", "scrub", "tidy"]
+__all__ = [
+    "BOUND",
+    "REDACTED",
+    "Bound",
+    "Ids",
+    "bind",
+    "configure",
+    "current",
+    "get",
+    "redact",
+    "reset",
+    "scrub",
+    "tidy",
+]
 
 REDACTED: Final = "[redacted]"
 
@@ -49,28 +62,42 @@ class Ids(NamedTuple):
     trace: str | None = None
 
 
-_NO_IDS = Ids()
-_ids: ContextVar[Ids] = ContextVar("agent3_ids", default=_NO_IDS)
+class Bound(NamedTuple):
+    """Ids that are only worked out when a line is logged, which most calls never do."""
+
+    read: Callable[[Any], Ids]
+    source: Any
+    outer: Ids | Bound
+
+
+BOUND: ContextVar[Ids | Bound] = ContextVar("agent3_ids", default=Ids())  # noqa: B039 - a tuple
+"""The ids of the current call; set to a ``Bound`` by the step that records it."""
 
 
 def bind(
     call: str | None = None, job: str | None = None, context: str | None = None, trace: str | None = None
-) -> Token[Ids]:
+) -> Token[Ids | Bound]:
     """Put ids on every line that this task logs from here on; ids not given stay. Undo it with ``reset``."""
-    old = _ids.get()
-    if old is _NO_IDS:
-        return _ids.set(Ids(call, job, context, trace))
-    return _ids.set(Ids(call or old.call, job or old.job, context or old.context, trace or old.trace))
+    return BOUND.set(_merge(Ids(call, job, context, trace), current()))
 
 
-def reset(token: Token[Ids]) -> None:
+def reset(token: Token[Ids | Bound]) -> None:
     """Undo the ``bind`` that returned this token."""
-    _ids.reset(token)
+    BOUND.reset(token)
 
 
 def current() -> Ids:
     """The ids that a line logged here would carry."""
-    return _ids.get()
+    return _resolve(BOUND.get())
+
+
+def _resolve(bound: Ids | Bound) -> Ids:
+    return bound if isinstance(bound, Ids) else _merge(bound.read(bound.source), _resolve(bound.outer))
+
+
+def _merge(inner: Ids, outer: Ids) -> Ids:
+    """The inner ids; the outer ones where those are missing."""
+    return Ids(*(mine or theirs for mine, theirs in zip(inner, outer, strict=True)))
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
@@ -253,7 +280,7 @@ _OWN = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "ta
 class _Clean(NamedTuple):
     """What a cleaned record carries, as its attribute ``agent3``."""
 
-    ids: Ids = _NO_IDS
+    ids: Ids = Ids()
     fields: dict[str, Any] = {}
 
 
@@ -280,7 +307,7 @@ class _Cleaner(logging.Filter):
         given = {name: value for name, value in record.__dict__.items() if name not in _OWN}
         fields = _tidy_mapping(given, 0)
         record.__dict__.update({name: fields.get(name, REDACTED) for name in given})
-        record.__dict__[_ROOT] = _Clean(_ids.get(), fields)
+        record.__dict__[_ROOT] = _Clean(current(), fields)
 
         if record.exc_info and record.exc_info[0] is not None:
             record.exc_text = "".join(traceback.format_exception(*record.exc_info))

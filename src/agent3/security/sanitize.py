@@ -120,6 +120,13 @@ def clean_outcome(outcome: Outcome, max_text: int = MAX_TEXT) -> Outcome:
     A cut text ends in a note that says how much is missing. A connector's own ``state`` and the ids of questions and
     artifacts are left alone: they are handed back, not shown.
     """
+    if type(outcome) is Done and len(outcome.parts) == 1 and not outcome.artifacts and not outcome.meta:
+        # The usual outcome is one plain text with nothing to clean, which is not worth a walk.
+        text = outcome.parts[0].text
+        if text is not None and len(text) <= max_text and text.isascii() and text.isprintable():
+            part = outcome.parts[0]
+            if not (part.media_type or part.name or part.meta or part.url):
+                return outcome
     return rewrite_outcome(outcome, *_cleaners(max_text))
 
 

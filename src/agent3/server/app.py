@@ -139,11 +139,8 @@ class Doors:
 
     async def listen(self, url: str) -> list[Listening]:
         """Open the ports that doors have beside HTTP."""
-        opened = []
-        for door in self._doors:
-            if door.listen is not None and (port := await door.listen(url, self._judge)) is not None:
-                opened.append(port)
-        return opened
+        opened = [await door.listen(url, self._judge) for door in self._doors if door.listen is not None]
+        return [port for port in opened if port is not None]
 
     async def _judge(self, scope: Scope) -> None:
         """Judge the access token of a call that comes by another way than HTTP; the verdict is left in the scope."""
@@ -261,5 +258,3 @@ async def _not_allowed(request: Request, error: Exception) -> Response:
 async def _internal(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return error_response(Agent3Error(_INTERNAL))
-
-

@@ -170,9 +170,7 @@ class Rest:
         return json_response(shown(await gateway.job(caller, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
-        found = await self._gateway.core.artifacts.get(
-            await self._reader(request), request.path_params["artifact_id"]
-        )
+        found = await self._gateway.core.artifacts.get(await self._reader(request), request.path_params["artifact_id"])
         # What an agent made is never shown as a page of ours.
         headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
         return Response(found.body, 200, headers, found.media_type)

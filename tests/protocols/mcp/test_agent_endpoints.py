@@ -758,7 +758,6 @@ def test_lists_are_not_shared_by_callers_of_one_name_with_other_scopes(tmp_path:
         settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"), rules=rules)
         who = [Principal("me")]
         async with build(settings, [kitchen]) as server:
-
             doors = endpoints(server, lambda scope: who[-1])
             async with doors.running():
                 for scopes in ((), ("careful",), (), ("careful",)):
@@ -807,7 +806,6 @@ def test_doors_are_bounded_and_close_when_their_agent_is_gone(tmp_path: Path, mo
     async def story() -> None:
         settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"))
         async with build(settings, others) as server:
-
             doors = endpoints(server, most=2)
             async with doors.running():
                 for one in others:
@@ -830,7 +828,6 @@ def test_a_door_that_nobody_uses_is_closed(tmp_path: Path, monkeypatch: pytest.M
     async def story() -> None:
         settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'doors.db'}"))
         async with build(settings, [kitchen]) as server:
-
             doors = endpoints(server, idle=0.05)
             async with doors.running():
                 assert await _get(doors, "kitchen") == 200

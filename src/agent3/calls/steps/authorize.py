@@ -28,7 +28,11 @@ class Authorize(Step):
         self.access = parts.access
 
     def idle(self, aim: Aim) -> bool:
-        return aim.entry == "cancel"
+        # A start that may go by every route needs no more looking at; the chain is compiled anew when rules change.
+        routes = aim.capability.routes
+        if aim.entry != "start" or aim.agent is None or not routes:
+            return aim.entry == "cancel"
+        return self.access.narrow(aim.principal, aim.agent.id, aim.capability.name, routes) is routes
 
     def bind(self, aim: Aim) -> Stage:
         return _Authorize(self, aim)

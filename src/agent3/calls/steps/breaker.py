@@ -1,4 +1,4 @@
-"""``breaker``: leaves a route alone that keeps failing. The next route may be taken; the open circuit is not retried."""
+"""``breaker``: leaves a failing route alone for a while. The next route may be taken; an open circuit is not retried."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class _Breaker(Stage):
         self._keys = {id(route): route.key for route in self._routes}
 
     def enter(self, call: Call) -> Entered:
+        call.live.route = call.route
         if (wait := self._breakers.refuse(self._key(call), call.id)) is not None:
             error = CircuitOpen(
                 f"{call.agent} failed too often and is left alone for {wait:.0f} s. Try then, or use another agent.",

@@ -21,6 +21,7 @@ class DeadLetter(Step):
     """Hands failed calls to the ``DeadLetters`` of the core."""
 
     name = "dead_letter"
+    for_failures = True
 
     def __init__(self, parts: Parts):
         self._dead_letters = parts.dead_letters

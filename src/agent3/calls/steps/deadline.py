@@ -22,6 +22,7 @@ class Deadline(Step):
     """Sets ``expires``, which connectors and retries read, and cancels what is still running then."""
 
     name = "deadline"
+    for_waits = True
 
     def __init__(self, parts: Parts):
         self._env = parts.env

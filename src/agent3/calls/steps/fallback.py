@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.calls.step import Aim, Entered, Parts, Stage, Step
+from agent3.calls.step import Aim, Parts, Step
 from agent3.errors import Unavailable
 from agent3.model import Call, Failed, Handler, Outcome, Route
 from agent3.observe.logs import get as logger
@@ -28,15 +26,14 @@ class Fallback(Step):
     def __init__(self, parts: Parts):
         self._metrics = parts.metrics
 
-    def bind(self, aim: Aim) -> Stage:
-        # A capability with one route has none to fall back on.
-        return _OneRoute(self) if len(aim.capability.routes) == 1 else self
+    def idle(self, aim: Aim) -> bool:
+        # A capability with one route has none to fall back on, and the Runner gives a start its only route.
+        return aim.entry == "start" and len(aim.capability.routes) == 1
 
     def around(self, inner: Handler) -> Handler:
         async def routed(call: Call) -> Outcome:
             live = call.live
             if call.entry != "start" and call.route is not None:
-                live.route = call.route
                 return await inner(call)
             outcome: Outcome | None = None
             before: Route | None = None
@@ -45,7 +42,7 @@ class Fallback(Step):
                     live.hops += 1
                     self._metrics.fallbacks.inc((before.protocol, route.protocol))
                     log.warning("%s/%s: %s failed, taking %s", call.agent, call.capability, before.key, route.key)
-                live.route = before = route
+                before = route
                 outcome = await inner(replace(call, route=route))
                 if not isinstance(outcome, Failed) or not outcome.repeatable:
                     return outcome
@@ -60,18 +57,3 @@ class Fallback(Step):
             return failed_by(error)
 
         return routed
-
-
-class _OneRoute(Stage):
-    def __init__(self, step: Fallback):
-        self._around: Callable[[Handler], Handler] = step.around
-
-    def enter(self, call: Call) -> Entered:
-        if call.entry != "start" and call.route is not None:
-            call.live.route = call.route
-            return call
-        routes = call.routes
-        if len(routes) != 1:  # the job was begun when there were more
-            return self._around(self.inner)(call)
-        call.live.route = route = routes[0]
-        return call if call.route is route else replace(call, route=route)

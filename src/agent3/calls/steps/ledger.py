@@ -19,6 +19,7 @@ from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import StorageError
 from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Turn, Usage, Working
 from agent3.observe import logs
+from agent3.observe.logs import BOUND, Bound, Ids
 from agent3.observe.traces import NoTracer, here, new, parse
 
 __all__ = ["Record", "trace_id"]
@@ -71,26 +72,25 @@ class _Record(Stage):
             live.span = self._tracer.start(f"{call.agent}/{call.capability}", came_from, attributes)
             live.span_token = here.set(live.span.context)
             call = replace(call, traceparent=live.span.context.header())
-        live.log_token = logs.bind(call.id, call.job, call.context, trace_id(call))
+        live.log_token = BOUND.set(Bound(_ids_of, call, BOUND.get()))
         return call
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         live = call.live
-        logs.reset(live.log_token)
+        BOUND.reset(live.log_token)
         now = self._env.monotonic()
         seconds = now - live.started
         into = 0 if call.input is None else _json_bytes(call.input)
         if call.parts:
             into += _part_bytes(call.parts)
         out = 0 if isinstance(outcome, Working) else _part_bytes(outcome.parts)
-        usage = _NOTHING
+        usage: Usage | None = None
         if isinstance(outcome, (Done, Failed)):
-            counted = self._count_usage(live, outcome.usage, seconds, into + out)
-            if counted is not outcome.usage:
-                outcome = replace(outcome, usage=counted)
-            usage = counted or _NOTHING
-        status = _status(outcome, live)
-        row = self._row(call, outcome, status, seconds, usage, into, out)
+            usage = self._count_usage(live, outcome.usage, seconds, into + out)
+            if usage is not outcome.usage:
+                outcome = replace(outcome, usage=usage)
+        status = "done" if type(outcome) is Done else _status(outcome, live)
+        row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
         live.answered = True
         if live.span is not None:
             self._end_span(live, status)
@@ -101,7 +101,7 @@ class _Record(Stage):
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         live = call.live
         if isinstance(error, asyncio.CancelledError):
-            logs.reset(live.log_token)
+            BOUND.reset(live.log_token)
             gone = Failed("canceled", "The caller went away or cancelled.")
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
@@ -121,6 +121,9 @@ class _Record(Stage):
         """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
+        if given is None and live.attempts == 1:  # as most are
+            price, tokens = self._price, size // 4
+            return Usage(tokens, price.call + price.second * seconds + price.tokens * tokens / 1000, True)
         retries = max(0, live.attempts - 1)
         # What a target counts is its own word: it must at least be a number that can be stored and added up.
         if given is not None and not (0 <= given.tokens < 2**53 and 0 <= given.cost < 1e12):
@@ -171,7 +174,7 @@ class _Record(Stage):
             key,
             *self._came_in,
             _storable(call.context) if call.context is not None else None,
-            trace_id(call),
+            call.id if call.traceparent is None else trace_id(call),
             status,
             code,
             message,
@@ -197,6 +200,10 @@ class _Record(Stage):
         assert live.span is not None
         here.reset(live.span_token)
         live.span.end("ok" if status in ("done", "needs", "working") else "error", {"agent3.status": status})
+
+
+def _ids_of(call: Call) -> Ids:
+    return Ids(call.id, call.job, call.context, trace_id(call))
 
 
 def trace_id(call: Call) -> str:

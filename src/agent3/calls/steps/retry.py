@@ -1,4 +1,4 @@
-"""``retry``: tries one route again, after a pause with full jitter or the one the target asked for, while time lasts."""
+"""``retry``: tries a route again while time lasts, after a pause with full jitter or the one the target asked for."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Retry(Step):
 
 
 class _Retry(Stage):
+    for_failures = True
+
     def __init__(self, step: Retry):
         self._settings = step.settings
         self._env = step.env

@@ -74,8 +74,7 @@ class MCP(Protocol):
                     raise SetupError(f"{given.where} holds no server {given.name!r}; it holds {names}.")
                 servers = {given.name: servers[given.name]}
             return [
-                Found(_configured(name, entry, given.credential), given.name or name)
-                for name, entry in servers.items()
+                Found(_configured(name, entry, given.credential), given.name or name) for name, entry in servers.items()
             ]
         if given.file is not None or document is not None or re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://", given.text):
             return ()
@@ -146,9 +145,7 @@ class MCP(Protocol):
 
     def doors(self) -> Sequence[Door]:
         services = self.services
-        front = self.door(
-            GatewayTools(services.gateway), principal=services.doorkeeper, instructions=INSTRUCTIONS
-        )
+        front = self.door(GatewayTools(services.gateway), principal=services.doorkeeper, instructions=INSTRUCTIONS)
         agents = AgentEndpoints(services, self.connector, front, self.door)
         lane = FastLane(front, env=services.env)
 

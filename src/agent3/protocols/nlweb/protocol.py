@@ -1,4 +1,4 @@
-"""NLWeb as a protocol of the gateway: websites by interface files, sites that answer questions, and our own ``/ask``."""
+"""NLWeb as a protocol of the gateway: websites by interface files, sites that answer questions, our ``/ask``."""
 
 from __future__ import annotations
 

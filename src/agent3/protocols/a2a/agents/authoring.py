@@ -88,7 +88,7 @@ def _first_line(what: object) -> str:
 
 def copy_functions(agent: LocalAgent, source: LocalAgent) -> LocalAgent:
     """Give an agent the functions of another one, with routes to its own id; the agent."""
-    for name, function in source.functions.items():
+    for function in source.functions.values():
         routes = tuple(replace(route, address=agent.id) for route in function.capability.routes)
         agent.put(dataclasses.replace(function, capability=replace(function.capability, routes=routes)))
     return agent

@@ -146,12 +146,12 @@ class MCPConnector:
                 return Failed("canceled", "The job was cancelled.")
             if call.entry == "attach":
                 raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
-            if call.entry == "answer" and not state:
-                if not (call.idempotent or call.live.capability.hints.replay):
-                    raise Interrupted(
-                        f"{call.agent}/{call.capability} was interrupted while it waited for an answer, and cannot be "
-                        "repeated safely. Call it again."
-                    )
+            repeatable = call.idempotent or call.live.capability.hints.replay
+            if call.entry == "answer" and not state and not repeatable:
+                raise Interrupted(
+                    f"{call.agent}/{call.capability} was interrupted while it waited for an answer, and cannot be "
+                    "repeated safely. Call it again."
+                )
             return await self._call_tool(call, route, upstream, state)
         except ServerError as error:
             return error_to_needs(error) or failed_by(

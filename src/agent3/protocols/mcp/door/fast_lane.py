@@ -45,7 +45,6 @@ MOST_SESSIONS = 10_000
 MOST_HOSTS = 1_000
 
 
-
 class _Meta(Struct):
     version: str | None = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=None)
     capabilities: dict[str, Any] | None = msgspec.field(name="io.modelcontextprotocol/clientCapabilities", default=None)

@@ -182,4 +182,3 @@ class GatewayTools:
     async def watch(self, uri: str, principal: Principal) -> None:
         """What never changes cannot be waited for."""
         raise NotFound(f"{uri[:100]!r} never changes.")
-
