@@ -167,6 +167,7 @@ def _assemble(
         lasting=lasting,
     )
     protocols = {kind.name: kind(services) for kind in load_protocols()}
+    sign_ins.new_token = {name: protocol.new_token for name, protocol in protocols.items()}
     functions = protocols["local"]
     assert isinstance(functions, Functions)
     directory = Directory(database, env, metrics, news)

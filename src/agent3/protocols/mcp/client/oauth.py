@@ -31,21 +31,20 @@ from mcp.shared.auth import (
     OAuthToken,
     ProtectedResourceMetadata,
 )
-from msgspec import Struct
 from pydantic import AnyUrl, BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, TargetRefused, Unavailable
+from agent3.identity.authorization import Refusal
+from agent3.identity.oauth import EARLY, LOOPBACK, MAX_ANSWER, RETRY_AFTER, Grant, SignIn
 from agent3.identity.secrets import Secret
 from agent3.observe.logs import get as logger
-from agent3.security.outbound import Gate, Stream
+from agent3.security.outbound import Gate
 
 __all__ = [
-    "Grant",
     "Memory",
     "OAuth",
-    "SignIn",
     "TokenStorage",
     "authorization_code",
     "client_credentials",
@@ -56,20 +55,12 @@ __all__ = [
 
 log = logger("mcp")
 
-SignIn: TypeAlias = Callable[[str], Awaitable[str]]
-"""Sends a person to an address to agree, and gives the address that they were sent back to."""
 Assertion: TypeAlias = Callable[[str, str], Awaitable[str]]
 """Gives what an identity provider says of us, for the issuer and the resource it is meant for."""
 Method: TypeAlias = Literal["client_secret_basic", "client_secret_post"]
 
-_AHEAD = 30.0
-"""Seconds before its end at which a token is refreshed, or a tenth of its life where that is less."""
-_AGAIN = 5.0
-"""Seconds until a refresh that could not be sent is tried again, while the old token is still good."""
 _PAST = 1.0
 """An end that is over by any clock; to the provider 0 would mean no end at all."""
-_ANSWER = 1 << 20
-_HOMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _NOT_SENT = frozenset({"host", "content-length", "connection"})
 _NOT_READ = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
@@ -96,22 +87,6 @@ class Memory:
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep it."""
         self._client = client_info
-
-
-class Grant(Struct, frozen=True, omit_defaults=True):
-    """All that it takes to go on with a sign-in in another process. It holds secrets: keep it sealed or not at all."""
-
-    tokens: dict[str, Any]
-    until: float | None = None
-    """When the access token ends, in seconds of Unix; None where nobody said."""
-    client: dict[str, Any] | None = None
-    server: dict[str, Any] | None = None
-    resource: dict[str, Any] | None = None
-
-    @property
-    def renews(self) -> bool:
-        """Whether it outlasts its access token."""
-        return bool(self.tokens.get("refresh_token"))
 
 
 class OAuth:
@@ -199,7 +174,7 @@ class OAuth:
                     await self._ahead(gate)
         return {} if self._header is None else {"Authorization": self._header}
 
-    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
         """Get a better token after a refusal. False if it would not help; TargetRefused if none is to be had."""
         answer = httpx2.Response(refused.status, headers=_readable(refused.headers))
         async with self._lock:
@@ -235,7 +210,7 @@ class OAuth:
                 raise
             log.warning("%s: the token could not be refreshed: %s", _place(self._address), wrong)
             context.token_expiry_time = ends
-            self._until = min(ends, self._env.now() + _AGAIN)
+            self._until = min(ends, self._env.now() + RETRY_AFTER)
 
     def _remember(self, header: str | None) -> None:
         self._header, self._until = header, math.inf
@@ -244,7 +219,7 @@ class OAuth:
         context = self._provider.context
         if ends := context.token_expiry_time:
             left = ends - self._env.now()
-            self._until = ends - min(_AHEAD, left / 10) if context.can_refresh_token() else ends
+            self._until = ends - min(EARLY, left / 10) if context.can_refresh_token() else ends
 
     async def _flow(self, gate: Gate, refused: httpx2.Response | None = None) -> str | None:
         """Lead the provider to where it would send the request, past a refusal if there was one; the header there."""
@@ -288,11 +263,11 @@ def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
 
 async def _send(gate: Gate, request: httpx2.Request) -> httpx2.Response:
     url = request.url
-    if url.scheme != "https" and url.host not in _HOMES:
+    if url.scheme != "https" and url.host not in LOOPBACK:
         raise OAuthFlowError(f"{url.scheme}://{url.host} is not https, and secrets go nowhere else")
     headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     body = await request.aread()
-    answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=_ANSWER)
+    answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=MAX_ANSWER)
     if request.method == "POST" and answer.status in (502, 503, 504):
         # To the provider this would be a no, and a no costs a person's consent.
         raise Unavailable(f"{_place(str(url))} gives no tokens at the moment (HTTP {answer.status}).")
