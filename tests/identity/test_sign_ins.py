@@ -18,7 +18,7 @@ from aiohttp import web
 from agent3.errors import Agent3Error, CallTimeout, SetupError, TargetRefused
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.loopback_redirect import Landing
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.identity.sign_ins import SignInWish
 from agent3.model import LOCAL, Done, Failed, Outcome
@@ -263,13 +263,13 @@ def test_tokens_are_sealed_by_a_file_of_the_owner_or_by_one_secret_of_all(tmp_pa
     async def story() -> None:
         url = f"sqlite:///{tmp_path / 'a.db'}"
         plain = EnvironmentVault({"SEAL": "a-secret-of-sixteen an-older-one-of-them", "SHORT": "short"})
-        made = await Seals("", url, plain).keys()
-        assert await Seals("", url, plain).keys() == made
+        made = await MasterKeys("", url, plain).keys()
+        assert await MasterKeys("", url, plain).keys() == made
         assert (tmp_path / "a.db.seal").stat().st_mode & 0o077 == 0
-        assert await Seals("env:SEAL", url, plain).keys() == [b"a-secret-of-sixteen", b"an-older-one-of-them"]
+        assert await MasterKeys("env:SEAL", url, plain).keys() == [b"a-secret-of-sixteen", b"an-older-one-of-them"]
         with pytest.raises(SetupError, match="too short"):
-            await Seals("env:SHORT", url, plain).keys()
+            await MasterKeys("env:SHORT", url, plain).keys()
         with pytest.raises(SetupError, match="AGENT3_STORAGE_SEAL"):
-            await Seals("", "postgresql://somewhere/x", plain).keys()
+            await MasterKeys("", "postgresql://somewhere/x", plain).keys()
 
     run(story())

@@ -23,7 +23,7 @@ from agent3 import failpoints
 from agent3.calls.webhooks import keys_of, signed, signed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
-from agent3.identity.own_keys import OwnKey, Safe
+from agent3.identity.own_keys import OwnKey, OwnKeys
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Vault
 from agent3.observe.logs import get as logger
@@ -106,8 +106,7 @@ class _Verdict:
 class Outbox:
     """The deliveries of one database. ``start`` makes them in this process; without it others do.
 
-    For owners that share no secret with us they are signed with a key of the ``safe``, by whose public half everybody
-    knows them.
+    For owners that share no secret with us they are signed with one of ``own_keys``, whose public half is published.
     """
 
     def __init__(
@@ -117,13 +116,13 @@ class Outbox:
         vault: Vault,
         env: Env,
         metrics: Metrics,
-        safe: Safe | None = None,
+        own_keys: OwnKeys | None = None,
     ):
         how = settings.callbacks
         self._how = how
         self._database = database
         self._vault = vault
-        self._safe = safe
+        self._own_keys = own_keys
         self._env = env
         self._metrics = metrics
         self._secrets = {one.id: one.callback_secret for one in settings.clients if one.callback_secret}
@@ -160,7 +159,7 @@ class Outbox:
     async def seal(self, owner: str, url: str, headers: Mapping[str, str]) -> str:
         """Headers for deliveries of this owner to this URL, in a form that can be kept."""
         secret = await self._secret(owner)
-        key = (await self._own()).seals[0] if secret is None else keys_of(secret)[0]
+        key = (await self._own()).master_keys[0] if secret is None else keys_of(secret)[0]
         return seal(key, msgspec.json.encode(headers).decode(), _place(owner, url), self._env)
 
     async def post(self, tx: Transaction, delivery: Delivery, *, id: str, subject: str, event: str) -> bool:  # noqa: A002 - it is the id
@@ -306,7 +305,8 @@ class Outbox:
         hidden: dict[str, str] = {}
         if delivery.sealed:
             place = _place(delivery.owner, delivery.url)
-            hidden = msgspec.json.decode(unseal(await self._seals(secret), delivery.sealed, place), type=dict[str, str])
+            text = unseal(await self._sealing_keys(secret), delivery.sealed, place)
+            hidden = msgspec.json.decode(text, type=dict[str, str])
         return {"Content-Type": "application/json", **delivery.headers, **hidden, **own}
 
     async def _secret(self, owner: str) -> str | None:
@@ -320,8 +320,8 @@ class Outbox:
 
     async def _own(self) -> OwnKey:
         try:
-            if self._safe is not None:
-                return await self._safe.key(KEY)
+            if self._own_keys is not None:
+                return await self._own_keys.key(KEY)
             why = ""
         except SetupError as wrong:
             why = f" {wrong.message}"
@@ -330,11 +330,11 @@ class Outbox:
             f'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.{why}'
         )
 
-    async def _seals(self, secret: str | None) -> list[bytes]:
+    async def _sealing_keys(self, secret: str | None) -> list[bytes]:
         """What may open the headers of a delivery: it may be older than the secret that its owner has now."""
         keys = [] if secret is None else keys_of(secret)
         with suppress(SetupError):
-            keys += (await self._own()).seals
+            keys += (await self._own()).master_keys
         return keys
 
     def _judged(self, answer: Stream) -> _Verdict:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent3.errors import SetupError, Unauthenticated
-from agent3.identity.own_keys import OwnKey, holds
+from agent3.identity.own_keys import OwnKey, is_signed_with
 
 __all__ = ["ID", "SIGNATURE", "TIMESTAMP", "keys_of", "signed", "signed_by", "verify", "verify_by"]
 
@@ -96,7 +96,7 @@ def verify_by(
     given = _given(headers, tolerance, now)
     content = _content(given[ID], given[TIMESTAMP], body)
     offered = [_raw(one.removeprefix(_PUBLIC)) for one in given[SIGNATURE].split()[:20] if one.startswith(_PUBLIC)]
-    if not any(holds(key, one, content) for key in keys for one in offered):
+    if not any(is_signed_with(key, one, content) for key in keys for one in offered):
         raise Unauthenticated("The webhook's signature does not fit its content and the keys of its sender.")
     return given[ID]
 

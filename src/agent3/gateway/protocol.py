@@ -30,9 +30,9 @@ from agent3.gateway.gateway import Gateway
 from agent3.gateway.lanes import Lane
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.flow_tokens import AccessToken
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.oauth import SignIn
-from agent3.identity.own_keys import Safe
+from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secrets import Secret, Vault
 from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import Agent, Connector, Route
@@ -62,8 +62,8 @@ class Services:
     policy: Policy
     """What may be reached outside."""
     vault: Vault
-    master_keys: Seals
-    own_keys: Safe
+    master_keys: MasterKeys
+    own_keys: OwnKeys
     news: News
     outbox: Outbox
     files: Path | None

@@ -14,12 +14,12 @@ from agent3.errors import SetupError
 from agent3.identity.secrets import Vault
 from agent3.storage.connect import sqlite_path
 
-__all__ = ["Seals"]
+__all__ = ["MasterKeys"]
 
 _LEAST = 16
 
 
-class Seals:
+class MasterKeys:
     """The keys that seal what is kept: those of a setting, else of a file beside the embedded database."""
 
     def __init__(self, reference: str, database: str, vault: Vault):

@@ -20,25 +20,25 @@ from cryptography.hazmat.primitives.serialization import (
 
 from agent3.env import Env
 from agent3.errors import SetupError
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import seal, unseal
 from agent3.storage import Database, Transaction
 
-__all__ = ["OwnKey", "Safe", "holds"]
+__all__ = ["OwnKey", "OwnKeys", "is_signed_with"]
 
 _READ = "SELECT sealed FROM own_keys WHERE name = ?"
 _MADE = "INSERT INTO own_keys (name, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 class OwnKey:
-    """An Ed25519 key of the house. ``seals`` are for what only the house itself has to read again."""
+    """An Ed25519 key of the house. ``master_keys`` seal what only this gateway has to read again."""
 
-    def __init__(self, name: str, pem: str, seals: list[bytes]):
+    def __init__(self, name: str, pem: str, master_keys: list[bytes]):
         key = load_pem_private_key(pem.encode(), None)
         assert isinstance(key, Ed25519PrivateKey)
         self.name = name
         self.pem = pem
-        self.seals = seals
+        self.master_keys = master_keys
         self._key = key
 
     def sign(self, content: bytes) -> bytes:
@@ -52,7 +52,7 @@ class OwnKey:
         return {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": f"{self.name}-{x[:16]}", "alg": "EdDSA", "use": "sig"}
 
 
-def holds(jwk: Any, signature: bytes, content: bytes) -> bool:
+def is_signed_with(jwk: Any, signature: bytes, content: bytes) -> bool:
     """Whether a signature over some bytes is by the Ed25519 key of a key set; False for what is no such key."""
     if not isinstance(jwk, dict) or jwk.get("kty") != "OKP" or jwk.get("crv") != "Ed25519":
         return False
@@ -64,12 +64,12 @@ def holds(jwk: Any, signature: bytes, content: bytes) -> bool:
     return True
 
 
-class Safe:
+class OwnKeys:
     """The keys of one database. It belongs to the event loop it is used in."""
 
-    def __init__(self, database: Database, seals: Seals, env: Env):
+    def __init__(self, database: Database, master_keys: MasterKeys, env: Env):
         self._database = database
-        self._seals = seals
+        self._master_keys = master_keys
         self._env = env
         self._known: dict[str, OwnKey] = {}
 
@@ -81,7 +81,7 @@ class Safe:
         return found
 
     async def _read(self, name: str) -> OwnKey:
-        keys = await self._seals.keys()
+        keys = await self._master_keys.keys()
         row = await self._database.one(_READ, name)
         if row is None:
             row = await self._database.write(lambda tx: self._make(tx, name, keys[0]))

@@ -22,7 +22,7 @@ from agent3.errors import SetupError, StorageError, TargetError, TargetRefused, 
 from agent3.identity.authorization import Refusal, Refused, RenewableSecret
 from agent3.identity.flow_tokens import AccessToken, FlowToken
 from agent3.identity.loopback_redirect import Guide
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.oauth import Flow, Grant, SignIn, mark_unsent
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Secret, Vault
@@ -108,7 +108,7 @@ class SignIns:
     ``new_token`` holds, by the name of a protocol, how it gets a token for a plan without a flow.
     """
 
-    def __init__(self, database: Database, vault: Vault, master_keys: Seals, env: Env = REAL):
+    def __init__(self, database: Database, vault: Vault, master_keys: MasterKeys, env: Env = REAL):
         self.new_token: dict[str, NewToken] = {}
         self._database = database
         self._vault = vault
