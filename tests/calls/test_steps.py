@@ -30,8 +30,8 @@ from agent3.calls.steps.fallback import Fallback
 from agent3.calls.steps.limit import Limit
 from agent3.calls.steps.resolve import Resolve
 from agent3.calls.steps.retry import Retry
+from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
-from agent3.calls.steps.sealing import Sealing
 from agent3.calls.steps.validate import Validate
 from agent3.calls.timeouts import Timeouts
 from agent3.env import REAL, Env, SeededEnv
@@ -122,8 +122,8 @@ def sanitize(size: int) -> Around:
     return alone(Sanitize, calls=Calls(result_bytes=size))
 
 
-def sealing(vault: OneSecret) -> Around:
-    return alone(Sealing, vault=vault)
+def route_secrets(vault: OneSecret) -> Around:
+    return alone(RouteSecrets, vault=vault)
 
 
 _OF_CAPABILITY = {"input_schema", "output_schema", "cache_ttl", "version", "interactive", "price"}
@@ -920,14 +920,14 @@ def test_filters_are_gone_when_the_step_is_left() -> None:
     assert call.live.filters == ()
 
 
-# sealing
+# route_secrets
 
 SECRET = "s3cr3t-pizza-token"
-SEALED = Route("a", "a.test", "do", credential="env:TOKEN")
+WITH_SECRET = Route("a", "a.test", "do", credential="env:TOKEN")
 
 
 def sealed(answer: Any, heard: list[Event] | None = None) -> Outcome:
-    return through(sealing(OneSecret(SECRET)), Script(answer), a_call(route=SEALED, heard=heard))
+    return through(route_secrets(OneSecret(SECRET)), Script(answer), a_call(route=WITH_SECRET, heard=heard))
 
 
 def test_the_secret_reaches_the_connector_and_nothing_else() -> None:
@@ -936,11 +936,11 @@ def test_the_secret_reaches_the_connector_and_nothing_else() -> None:
         assert call.secret.reveal() == SECRET
         return DONE
 
-    call = a_call(route=SEALED)
-    assert through(sealing(OneSecret(SECRET)), Script(asks), call) == DONE
+    call = a_call(route=WITH_SECRET)
+    assert through(route_secrets(OneSecret(SECRET)), Script(asks), call) == DONE
     assert call.secret is None
     target = Script()
-    through(sealing(OneSecret(SECRET)), target, a_call(route=A))
+    through(route_secrets(OneSecret(SECRET)), target, a_call(route=A))
     assert target.calls[0].secret is None
 
 
