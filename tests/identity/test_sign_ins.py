@@ -46,7 +46,7 @@ class Person:
         if self.agrees:
             urlopen(url, timeout=20).read()
 
-    def waiting(self, left: float) -> None:
+    def wait(self, left: float) -> None:
         pass
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "flow_from_metadata",
     "issuer_of",
     "mark_unsent",
+    "metadata_urls",
     "origin_of",
     "redeem_code",
     "refresh_tokens",
@@ -202,12 +203,12 @@ def issuer_of(metadata: Mapping[str, Any], where: str) -> str:
         issuer = check_endpoint(metadata.get("issuer"))
     except TargetRefused:
         return ""
-    return issuer if where in _metadata_urls(issuer) else ""
+    return issuer if where in metadata_urls(issuer) else ""
 
 
 async def confirm_with_issuer(flow: Flow, gate: Gate, issuer: str) -> Flow:
     """The flow as the issuer that the operator named describes it; TargetRefused where the two differ."""
-    for where in _metadata_urls(check_endpoint(issuer)):
+    for where in metadata_urls(check_endpoint(issuer)):
         try:
             metadata = await fetch_metadata(gate, where)
         except (TargetRefused, MalformedResponse):
@@ -250,7 +251,7 @@ def check_flow(flow: Flow, issuer: str | None, *, has_secret: bool = False) -> N
         )
 
 
-def _metadata_urls(issuer: str) -> tuple[str, ...]:
+def metadata_urls(issuer: str) -> tuple[str, ...]:
     """Where an issuer describes itself, by RFC 8414 and by OpenID Connect."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")

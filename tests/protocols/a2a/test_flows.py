@@ -182,7 +182,7 @@ def test_an_origin_is_always_written_the_same_way() -> None:
 def test_a_person_is_told_who_asks_and_for_whom_in_characters_that_can_be_seen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent3.identity.loopback_redirect._SIGNS", ())
+    monkeypatch.setattr("agent3.identity.loopback_redirect._DESKTOP", ())
     monkeypatch.setattr("sys.platform", "linux")
     AtTerminal().go(f"{GOOD}/\x1b[2J?resource=https%3A%2F%2Fevil.example%2F%1B[2J&state=s")
     said = capsys.readouterr().err
