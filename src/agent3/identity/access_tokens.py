@@ -1,7 +1,7 @@
 """Access tokens: the gateway as a resource server of OAuth 2.1.
 
-It announces where tokens come from (RFC 9728), judges those it is shown (JWT, RFC 9068: issuer, audience, time,
-signature, scopes), and fetches the issuers' keys through the outbound gate. It gives no tokens out, and keeps none.
+It publishes where tokens come from (RFC 9728), verifies those that requests carry (JWT, RFC 9068: issuer, audience,
+time, signature, scopes), and fetches the issuers' keys through the outbound gate. It issues no tokens.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from agent3.observe.logs import get as logger
 from agent3.security.outbound import Gate, Policy
 from agent3.settings import OAuth, Settings
 
-__all__ = ["Tokens", "routes"]
+__all__ = ["TokenVerifier", "metadata_routes"]
 
 log = logger("auth")
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 _DOOR = re.compile(r"(?:/agents/[^/\\\s\"\x00-\x1f\x7f]+)?/(?:mcp\Z|a2a(?=/|\Z))")
-"""With whatever an agent's id may hold; never what could end a header or a word in it."""
+"""The paths of doors. An agent's id may hold anything but what could end a header or a quoted word in it."""
 _PLAIN = "/:@+,;="
 """What may stand in a path as it is."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
@@ -63,20 +63,20 @@ _ALGORITHMS: dict[str, frozenset[str]] = {
 """By kind of key. Shared secrets are not among them: who can check such a token can make one."""
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
 _MALFORMED = (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
-"""What reading something that a stranger wrote may raise."""
+"""What decoding a malformed token may raise."""
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class _Judged(Struct, frozen=True):
-    """A good token: who shows it, what it is for, and until when that need not be asked again."""
+    """A good token: whose it is, what it is for, and until when it need not be verified again."""
 
     principal: Principal
     audience: frozenset[str]
     until: float
 
 
-class Tokens:
-    """Tells who shows an access token. For one event loop; nothing is fetched before the first token comes."""
+class TokenVerifier:
+    """Says whose an access token is. For one event loop; nothing is fetched before the first token comes."""
 
     def __init__(self, settings: Settings, env: Env = REAL):
         oauth = settings.oauth
@@ -89,11 +89,11 @@ class Tokens:
         self._known: OrderedDict[bytes, _Judged] = OrderedDict()
 
     def is_token(self, bearer: str) -> bool:
-        """Whether what came as Bearer has the form of a token; a client's key has not."""
+        """Whether a bearer value has the form of a token, and not of a client's key."""
         return len(bearer) <= _LONGEST and _TOKEN.fullmatch(bearer) is not None
 
     async def principal(self, scope: MutableMapping[str, Any], token: str) -> Principal:
-        """Who shows a token at this door; Unauthenticated or AccessError says what is wrong with it."""
+        """Whose the token is that came to this door; Unauthenticated or AccessError says what is wrong with it."""
         try:
             judged = await self._judge(token)
             # A token for one door is good at that door only; one for the gateway at all of them.
@@ -202,7 +202,7 @@ class _IssuerKeys:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         schemes = ("https",) if parts.scheme == "https" else policy.schemes
-        # The operator named the issuer, so it may be inside the house; where its keys are is only the issuer's word.
+        # The operator named the issuer, so it may be on a private network; its keys' address is only its own word.
         self._policy = changed(policy, allow_hosts=policy.allow_hosts | {f"{host}:{port}"}, schemes=schemes)
         self._issuer = issuer
         self._env = env
@@ -331,17 +331,17 @@ def _check_settings(oauth: OAuth) -> None:
 def _door(path: str) -> str:
     """The door that a path leads to, as its address is written; empty for whatever has no metadata of its own.
 
-    The path is a stranger's word, unescaped: without being escaped again it would be in the header as it came.
+    The path comes from outside, unescaped. It is escaped again because it goes into a header.
     """
     door = _DOOR.match(path)
     return quote(door[0], safe=_PLAIN, errors="replace") if door is not None else ""
 
 
-def routes(settings: Settings, env: Env) -> list[Route]:
+def metadata_routes(settings: Settings, env: Env) -> list[Route]:
     """The metadata of the gateway and of its doors; nothing where no issuer is configured."""
     if not settings.oauth.issuers:
         return []
-    tokens = Tokens(settings, env)
+    tokens = TokenVerifier(settings, env)
 
     async def metadata(request: Request) -> Response:
         path = "/" + request.path_params.get("path", "")

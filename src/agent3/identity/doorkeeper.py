@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
-from agent3.identity.access_tokens import Tokens
+from agent3.identity.access_tokens import TokenVerifier
 from agent3.identity.nonces import Nonces
 from agent3.identity.signed_requests import ACCEPT, Key, Request, Verifier, secret_bytes
 from agent3.jsonrpc import read_body
@@ -32,7 +32,7 @@ __all__ = ["Doorkeeper", "SignedRequests", "is_loopback"]
 log = logger("auth")
 
 SIGNED = "agent3.signed"
-"""The key in the ASGI scope under which SignedRequests leaves who signed, or the error to be told."""
+"""The key in the ASGI scope under which SignedRequests leaves who signed, or the error to raise."""
 _COUNTED = "agent3.refused"
 _HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator adds clients in agent3.toml."
 
@@ -69,7 +69,7 @@ class Doorkeeper:
                 )
         self._metrics = metrics
         self._everybody_is_local = not known
-        self.tokens = Tokens(settings) if settings.oauth.issuers else None
+        self.tokens = TokenVerifier(settings) if settings.oauth.issuers else None
         self._how = _HOW
         if self.tokens is not None:
             self._how = (
@@ -98,7 +98,7 @@ class Doorkeeper:
         return bool(self.signing) or self.tokens is not None
 
     def token(self, scope: MutableMapping[str, Any]) -> str | None:
-        """The access token that a request shows, if it shows one and that is no key of a client."""
+        """The access token of a request; None where it has none, or the key of a client."""
         if self.tokens is None or any(name == b"x-api-key" for name, _ in scope.get("headers", ())):
             return None
         key = _key(scope.get("headers", ()))
@@ -108,7 +108,7 @@ class Doorkeeper:
         return text if self.tokens.is_token(text) else None
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
-        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when it proves nobody we know."""
+        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown."""
         if self._everybody_is_local:
             return LOCAL
         signed = scope.get(SIGNED)
@@ -244,7 +244,7 @@ class SignedRequests:
 
 
 def _hosts(settings: Server) -> frozenset[str]:
-    """The names that are ours; none where nobody told us, and then every name is."""
+    """The host names of this gateway; empty where none is configured, which admits every name."""
     if not settings.allowed_hosts and not is_loopback(settings.host):
         return frozenset()
     bound = f"[{settings.host}]" if ":" in settings.host else settings.host

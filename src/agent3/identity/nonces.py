@@ -59,7 +59,7 @@ class Nonces:
     async def claim(self, client: str, nonce: str, until: float) -> bool:
         """Whether the nonce is this client's for the first time; durable when it returns. ``until`` is its wall time.
 
-        RateLimited when the client has too many alive; StorageError when nobody can tell whether it is new.
+        RateLimited when the client has too many alive; StorageError when it cannot be known whether it is new.
         """
         now = self._env.monotonic()
         if now - self._since >= SPAN:

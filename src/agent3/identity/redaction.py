@@ -81,8 +81,10 @@ def _redact_bytes(raw: bytes, secrets: Iterable[Secret]) -> bytes:
 
 
 def redact_value(value: T, secrets: Sequence[Secret]) -> T:
-    """A JSON value of a stranger without the secrets. Cleaned first: a hidden character must not keep one from being
-    found. In the base64 of some bytes they are masked inside, for it must stay readable.
+    """A JSON value from outside without the secrets.
+
+    It is cleaned first, for a hidden character inside a secret would hide it from the search. In base64 they are masked
+    in the decoded bytes, so that it still decodes.
     """
 
     def safe(text: str) -> str:

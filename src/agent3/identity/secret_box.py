@@ -44,7 +44,7 @@ def unseal(keys: Sequence[bytes], sealed: str, belongs_to: str) -> str:
             continue
     raise SetupError(
         "A sealed text cannot be opened: the secret it was sealed with is no longer the one that is set. "
-        "Keep the old one behind the new one, separated by a space, until nothing waits any more."
+        "Keep the old one behind the new one, separated by a space, until nothing sealed with it is left."
     )
 
 
