@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent3.calls.jobs.jobs import Job, Jobs
+from agent3.calls.jobs import Job, Jobs
 from agent3.calls.responses import shown
 from agent3.directory import Directory
 from agent3.env import REAL
@@ -117,8 +117,8 @@ async def filled(file: Path, chance: random.Random) -> Known:
     for _ in range(JOBS):
         job = await _a_job(jobs, chance)
         known.jobs[job.id] = shown(job)
-        known.events[job.id] = await jobs.events(job.id, 0)
-    await jobs.leave()
+        known.events[job.id] = [line.event for line in await jobs.log.read(job.id)]
+    await jobs.leases.release_all()
     await queue.aclose()
     await database.aclose()
     return known
@@ -175,7 +175,7 @@ async def _served_jobs(database: Database, known: Known, look: Look) -> None:
         try:
             if shown(await jobs.get(ALICE.id, name)) != stored:
                 look.wrong.append(f"job {name}")
-            _compare_events(name, await jobs.events(name, 0), known, look)
+            _compare_events(name, [line.event for line in await jobs.log.read(name)], known, look)
         except Corrupt as error:
             look.named += name in error.message
         except JobNotFound:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outbox import Delivery, Outbox, Receipt
 from agent3.calls.responses import shown
 from agent3.env import Env
@@ -49,7 +49,7 @@ class _Wish(Struct, frozen=True, omit_defaults=True):
 
 
 class Callbacks:
-    """Takes the wishes of callers, and tells them through the outbox. A ``Teller`` of jobs."""
+    """Takes the wishes of callers, and tells them through the outbox. A ``JobObserver``."""
 
     def __init__(self, outbox: Outbox, env: Env):
         self._outbox = outbox
@@ -79,13 +79,13 @@ class Callbacks:
         wish: dict[str, Any] = msgspec.to_builtins(_Wish(url, events, sealed))
         return wish
 
-    async def turned(self, tx: Transaction, job: Job) -> None:
+    async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """Tell that a job has ended or asks, if that was wanted."""
         wish = _wish(job)
         if wish is not None and job.status in wish.events:
             await self._post(tx, job, wish, job.status, job.seq, _fitting(job))
 
-    async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+    async def on_events(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
         """Tell of progress, if that was wanted: the latest word, not too often, and not while an earlier one waits.
 
         Progress is worth little when it is late, and must not take the room of what was promised.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.breakers import Breakers
 from agent3.calls.dead_letters import DeadLetters
-from agent3.calls.jobs.jobs import Jobs
+from agent3.calls.jobs import Jobs
 from agent3.calls.ledger import Ledger
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
@@ -82,7 +82,7 @@ class Core:
         ``own_agents`` live in this process, so that how many of their calls run at once is counted in it alone.
         """
         how = settings.calls
-        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)
+        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, callbacks=callbacks, news=news)
         leases = Leases(database, jobs.node)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
         ceiling = Ceiling(settings.limits.concurrent)

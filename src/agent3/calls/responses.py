@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outcomes import HEALS, NOTICES, UNTRUSTED
 from agent3.errors import by_code
 from agent3.model import Done, Failed, Needs, Outcome, Working, text_of, value_of

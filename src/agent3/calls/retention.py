@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent3.calls.artifacts import ArtifactStore
-from agent3.calls.jobs.jobs import Jobs
+from agent3.calls.jobs import Jobs
 from agent3.env import Env
 from agent3.settings import Calls
 from agent3.storage import Database

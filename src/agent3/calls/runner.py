@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from agent3.calls.jobs.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs.changes import wait_until_set
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
-from agent3.calls.takeover import Sweep, Takeover, alive, rings_within
+from agent3.calls.takeover import Sweep, Takeover, liveness_lease
 from agent3.calls.turn import Bounds, Listener, RunningTurn
 from agent3.env import Env
 from agent3.errors import Agent3Error, Canceled, Conflict, NotFound, StorageError, TurnTaken
@@ -186,7 +187,7 @@ class Runner:
         if not job.ended:
             job = await self._stop_here(job)
         if job.status == "working" and job.node not in (None, self._jobs.node):
-            await self._jobs.ask_to_stop(job)
+            await self._jobs.leases.request_stop(job.id)
             job = await self._jobs.wait(job.owner, job.id, _PATIENCE)
         if job.ended:
             return outcome_of(job)
@@ -222,7 +223,7 @@ class Runner:
         if left_over:
             await asyncio.wait(left_over)
         try:
-            await self._jobs.leave()
+            await self._jobs.leases.release_all()
             if self._leases is not None:
                 await self._leases.leave()
         except StorageError as error:
@@ -235,7 +236,7 @@ class Runner:
         self, call: Call, target: Target, listener: Listener | None, door: str, detach: bool
     ) -> Outcome:
         """The first turn of a call that is a job from the beginning."""
-        job = await self._jobs.known(call)
+        job = await self._jobs.find_by_key(call)
         if job is None:
             if (refusal := await self._chain.admit(replace(call, live=Turn(*target, door=door)))) is not None:
                 return refusal
@@ -290,7 +291,7 @@ class Runner:
         if turn.job is not None:
             job = await self._end(turn, outcome)
         elif isinstance(outcome, (Needs, Working)):
-            job = await self._jobs.adopt(call, outcome, turn.route, turn.take_pending())
+            job = await self._jobs.open_with_outcome(call, outcome, turn.route, turn.take_pending())
         else:
             return outcome
         return self._pursue_if_working(job, target, door)
@@ -405,9 +406,9 @@ class Runner:
             now: Job | None = job
             while now is not None and self._is_mine(now):
                 poll = now.outcome.poll if isinstance(now.outcome, Working) else None
-                if await rings_within(self._stopping, 1.0 if poll is None else poll):
+                if await wait_until_set(self._stopping, 1.0 if poll is None else poll):
                     break
-                taken = await self._jobs.seize(now)
+                taken = await self._jobs.take_over(now)
                 if taken is None:
                     break
                 turn = RunningTurn(self._jobs, taken, target, None, door, taken.call, self._bounds)
@@ -457,7 +458,7 @@ class Runner:
         """The other process in whose memory a conversation waits that cannot be replayed here, if it lives."""
         if job.node in (None, self._jobs.node) or repeatable(capability) or self._leases is None:
             return None
-        return job.node if await self._leases.held(alive(job.node)) else None
+        return job.node if await self._leases.held(liveness_lease(job.node)) else None
 
     async def _hand_over(self, job: Job) -> Job:
         """The job when its other process has taken the turn, or this one, since that did not."""
@@ -468,7 +469,7 @@ class Runner:
             now = await self._jobs.get(job.owner, job.id)
         if now.generation != job.generation:
             return now
-        return await self._jobs.seize(job) or await self._jobs.get(job.owner, job.id)
+        return await self._jobs.take_over(job) or await self._jobs.get(job.owner, job.id)
 
     async def _stop_here(self, job: Job) -> Job:
         """Stop whatever this process does for a job; the job as it stands then."""
@@ -485,12 +486,12 @@ class Runner:
     async def _claim_to_cancel(self, job: Job) -> Job:
         if job.status == "needs":
             return await self._jobs.claim(job)
-        if job.node not in (None, self._jobs.node) and await self._jobs.stray(job.id) is None:
+        if job.node not in (None, self._jobs.node) and await self._jobs.leases.find_abandoned(job.id) is None:
             raise Conflict(
                 f"Job {job.id} runs in another process, which was asked to stop it and has not done so yet. "
                 "Read it again in a while."
             )
-        taken = await self._jobs.seize(job)
+        taken = await self._jobs.take_over(job)
         if taken is None:
             raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
         return taken

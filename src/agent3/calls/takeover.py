@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from agent3.calls.jobs import Jobs, may_repeat
 from agent3.calls.jobs.changes import wait_until_set
-from agent3.calls.jobs.ended import may_repeat
-from agent3.calls.jobs.jobs import Jobs
 from agent3.calls.jobs.leases import LEASE
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from agent3.calls.jobs.jobs import LEASE
+from agent3.calls.jobs import LEASE
 from agent3.calls.webhooks import keys_of
 from agent3.cli.gateway_client import running
 from agent3.directory import Directory

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.calls.dead_letters import DeadLetter, DeadLetters
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.runner import Target
 from agent3.env import Env
@@ -193,9 +193,9 @@ async def _sent_again(gateway: Gateway, target: Target, kept: DeadLetter, call: 
     if came.key is None:
         came = replace(came, key=_key_of(kept))
     else:
-        holder = await gateway.core.jobs.known(came)
+        holder = await gateway.core.jobs.find_by_key(came)
         if holder is not None and holder.ended and (holder.id == call.job or holder.created <= (kept.replayed or 0.0)):
-            await gateway.core.jobs.free_key(holder)
+            await gateway.core.jobs.release_key(holder)
     first = Call(
         id=gateway.core.env.id(),
         principal=came.principal,

@@ -16,7 +16,7 @@ from agent3 import schema
 from agent3.calls.artifacts import StoredArtifact
 from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outbox import Receipt
 from agent3.calls.responses import response
 from agent3.calls.runner import Listener, Target

@@ -39,7 +39,7 @@ def unregister_node(node: str) -> None:
 
 
 def is_dead(node: str | None, me: str) -> bool:
-    """Whether a node is certainly gone: it was unregistered, or its process id, which means the same to ``me``, is free."""
+    """Whether a node is certainly gone: unregistered, or with a free process id that means the same to ``me``."""
     if node is None:
         return True
     theirs, mine = node.split("/"), me.split("/")

@@ -1,4 +1,4 @@
-"""``breaker``: leaves a failing route alone for a while. The next route may be taken; an open circuit is not retried."""
+"""``breaker``: leaves a failing route alone for a while. The next route may be taken; retries stop at an open one."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class Standalone:
             )
             if url and (taken := await core.runner.recover()):
                 log.info("%d jobs of an earlier process were taken over", taken)
-            core.runner.takeover.keep_house()
+            core.runner.takeover.start()
             return Gateway(core, Directory(database, REAL), Reputation(database, REAL))
         except BaseException:
             await database.aclose()
