@@ -520,28 +520,40 @@ class Counting:
         return await self._database.all(sql, *params)
 
 
-def test_followers_of_a_silent_job_read_next_to_nothing() -> None:
+def test_followers_of_a_silent_job_read_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    paused = asyncio.Event()
+
+    async def pause(changed: asyncio.Event, seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            paused.set()
+            await changed.wait()
+        return False
+
+    monkeypatch.setattr("agent3.calls.jobs.jobs.wait_until_set", pause)
+
     async def story(_: Jobs, database: Database) -> None:
         counting = Counting(database)
         here, there = Jobs(counting, REAL), Jobs(counting, REAL)
         job, _new = await here.open(a_call())
 
-        async def follow(jobs: Jobs) -> list[str]:
-            return [event.kind async for event in jobs.follow("alice", job.id)]
-
-        async def reads(jobs: Jobs) -> list[str]:
-            following = asyncio.create_task(follow(jobs))
-            await asyncio.sleep(0.05)
+        async def follow(jobs: Jobs) -> tuple[list[float], list[str]]:
+            pauses.clear()
+            paused.clear()
             counting.read.clear()
-            await asyncio.sleep(0.6)
+            following = asyncio.ensure_future(anext(aiter(jobs.follow("alice", job.id))))
+            await paused.wait()
             following.cancel()
             await asyncio.wait([following])
-            return counting.read
+            return list(pauses), counting.read[-2:]
 
-        assert await reads(here) == [], "it hears the bell of its own jobs"
-        looked = await reads(there)
-        assert 1 <= len(looked) <= 13
-        assert set(looked) == {"SELECT status, seq, node FROM jobs WHERE id = ?"}
+        progress = "SELECT status, seq, node FROM jobs WHERE id = ?"
+        pauses_here, reads_here = await follow(here)
+        assert min(pauses_here) >= 1.0, "it is woken by changes of its own jobs"
+        pauses_there, reads_there = await follow(there)
+        assert 0.05 <= min(pauses_there) < 1.0
+        assert reads_here == reads_there == [progress, progress], "the log is read only when it has grown"
 
     on(":memory:", story)
 

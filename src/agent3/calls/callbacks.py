@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from agent3.calls.jobs import Job
 from agent3.calls.outbox import Delivery, Outbox, Receipt
-from agent3.calls.responses import shown
+from agent3.calls.outcomes import describe_job
 from agent3.env import Env
 from agent3.errors import ValidationError
 from agent3.model import Event, Principal, encode
@@ -121,7 +121,7 @@ def _wish(job: Job) -> _Wish | None:
 
 def _fitting(job: Job) -> dict[str, Any]:
     """The job as its owner sees it; without its result, if that is too large to be sent."""
-    whole = shown(job)
+    whole = describe_job(job)
     if len(encode(whole)) <= _LARGEST:
         return whole
     small = {name: value for name, value in whole.items() if name not in ("result", "details", "questions")}

@@ -18,7 +18,7 @@ from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
 from agent3.calls.jobs import Job
 from agent3.calls.outbox import Receipt
-from agent3.calls.responses import response
+from agent3.calls.outcomes import response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Directory, Reputation
