@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls import process_pauses as wakefulness
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.order import Chain
@@ -626,8 +625,8 @@ def test_a_circuit_opens_tries_once_and_closes() -> None:
 
 
 def test_what_failed_while_this_process_was_stopped_opens_no_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakefulness, "EVERY", 0.01)
-    monkeypatch.setattr(wakefulness, "ASLEEP", 0.1)
+    monkeypatch.setattr("agent3.calls.steps.breaker._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("agent3.calls.steps.breaker._AWAY", 0.1)
     circuits = Breakers(Calls(breaker_failures=1), REAL, Metrics())
     route = A.key
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.calls.process_pauses import Wakefulness
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
 from agent3.errors import CircuitOpen
@@ -26,6 +25,9 @@ log = logger("calls")
 
 _BREAKS = frozenset({"unavailable", "timeout", "malformed_response"})
 """Failures that are held against a route, if it was the target that was waited for."""
+_LOOK_EVERY = 0.5
+_AWAY = 2.0
+"""Seconds beyond the usual after which this process was away, and not merely busy."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,37 @@ class _Circuit:
     open_until: float = 0.0
     probe: str | None = None
     """The id of the one call that is let through while the circuit is half-open."""
+
+
+class _Wakefulness:
+    """Notices, in the loop that it is used in, when this process was stopped, suspended or starved.
+
+    It looks at the clock of the loop twice a second; a gap means that nobody was there to hear an answer, so no target
+    can be blamed for silence. ``woke`` is by the ``Env``'s steady clock.
+    """
+
+    def __init__(self, env: Env):
+        self._env = env
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._seen = 0.0
+        self.woke = float("-inf")
+
+    def watch(self) -> None:
+        """Look from now on, in the running loop and for as long as it runs. To say so again costs next to nothing."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._seen = loop, loop.time()
+            loop.call_later(_LOOK_EVERY, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:  # its calls have moved to another loop
+            return
+        away = loop.time() - self._seen - _LOOK_EVERY
+        if away > _AWAY:
+            self.woke = self._env.monotonic()
+            log.warning("this process did not run for %.0f s; what failed meanwhile is not held against anybody", away)
+        self._seen = loop.time()
+        loop.call_later(_LOOK_EVERY, self._look, loop)
 
 
 class Breakers:
@@ -45,7 +78,7 @@ class Breakers:
         self._metrics = metrics
         self._most = most
         self._circuits: dict[str, _Circuit] = {}
-        self._awake = Wakefulness(env)
+        self._awake = _Wakefulness(env)
 
     def state(self, key: str) -> str:
         """``closed``, ``open`` or ``half-open``."""
