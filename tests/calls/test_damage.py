@@ -217,7 +217,7 @@ def test_a_delivery_that_has_changed_is_not_shown_and_its_end_may_change(caplog:
             ("old", "waiting"),
             ("two", "delivered"),
         ]
-        assert "webhook one is damaged" in caplog.text
+        assert "webhook one: its row is damaged" in caplog.text
         await outbox.aclose()
 
     on(story)

@@ -189,7 +189,7 @@ async def _leases(database: Database) -> Check:
 
 async def _letters(database: Database, env: Env) -> Check:
     letters = Letters(database, env)
-    waiting, queues = await letters.calls.waiting(), await letters.queues()
+    waiting, queues = await letters.calls.count_waiting(), await letters.queues()
     if not waiting.count and not queues:
         return _check("dead letters", "ok", "none")
     text = f"{waiting.count} calls, {len(queues)} queues with some"
