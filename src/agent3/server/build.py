@@ -124,7 +124,7 @@ async def build(
                     log.info("%d jobs of an earlier process were taken over", taken)
                 if core.callbacks is not None:
                     core.callbacks.start()
-            core.runner.takeover.keep_house(take_over=take_over)
+            core.runner.takeover.start(take_over=take_over)
             server.ready = True
             yield server
         finally:
