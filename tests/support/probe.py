@@ -1,0 +1,131 @@
+"""A step that a test puts anywhere into ``ORDER``, and the target whose runs it counts.
+
+``PROBE`` notes every turn that passes the step and, while it ``refuses``, lets none through. It is one for the process,
+because each call core makes steps of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent3 import Context, LocalAgent
+from agent3.calls import order
+from agent3.calls.outcomes import failed_by
+from agent3.calls.step import Entered, Left, Step
+from agent3.errors import AccessError, Unavailable
+from agent3.model import Call, Handler, Outcome
+
+__all__ = ["AROUND", "ENTER", "PROBE", "WORDS", "Target", "places", "probing"]
+
+WORDS = "Nobody calls anything today."
+
+
+@dataclass
+class Probe:
+    """What the step saw since ``clear``: each turn on its way in, and again on its way out."""
+
+    refuses: bool = False
+    entered: list[Call] = field(default_factory=list)
+    left: list[Call] = field(default_factory=list)
+
+    def clear(self, *, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.entered.clear()
+        self.left.clear()
+
+    def refusal(self) -> Outcome:
+        error = AccessError(WORDS)
+        error.sent = False  # the target never saw the call
+        return failed_by(error)
+
+
+PROBE = Probe()
+
+
+class ENTER(Step):  # noqa: N801 - the two forms of one step
+    """Written with ``enter``, ``leave`` and ``fail``."""
+
+    name = "probe"
+
+    def enter(self, call: Call) -> Entered:
+        PROBE.entered.append(call)
+        return PROBE.refusal() if PROBE.refuses else call
+
+    def leave(self, call: Call, outcome: Outcome) -> Left:
+        PROBE.left.append(call)
+        return outcome
+
+    def fail(self, call: Call, error: BaseException) -> Left | BaseException:
+        PROBE.left.append(call)
+        return error
+
+
+class AROUND(Step):  # noqa: N801
+    """Written with ``around``."""
+
+    name = "probe"
+
+    def around(self, inner: Handler) -> Handler:
+        async def watched(call: Call) -> Outcome:
+            PROBE.entered.append(call)
+            if PROBE.refuses:
+                return PROBE.refusal()
+            try:
+                return await inner(call)
+            finally:
+                PROBE.left.append(call)
+
+        return watched
+
+
+def places(*, few: bool = False) -> Sequence[int]:
+    """The places in ``ORDER`` where a step can stand: all, or the first, a middle and the last one."""
+    last = len(order.ORDER)
+    return (0, last // 2, last) if few else range(last + 1)
+
+
+@contextmanager
+def probing(place: int, kind: type[Step] = ENTER) -> Iterator[None]:
+    """Every call core that is built in this block has the step at this place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "ORDER", (*order.ORDER[:place], kind, *order.ORDER[place:]))
+        PROBE.clear()
+        yield
+
+
+class Target:
+    """Agents whose functions count how often they were run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.down = False
+        self.plain = LocalAgent("Target", agent_id="target", description="Says it again")
+        self.plain.add(self.say, name="say")
+        self.asking = LocalAgent("Asker", agent_id="asker", description="Asks for a size")
+        self.asking.add(self.order, name="order")
+        self.asking.add(self.again, name="again", replay=True)
+
+    @property
+    def agents(self) -> list[LocalAgent]:
+        return [self.plain, self.asking]
+
+    def say(self, text: str) -> str:
+        """Say it again."""
+        self.runs += 1
+        if self.down:
+            raise Unavailable("The target is down.")
+        return f"said {text}"
+
+    async def order(self, ctx: Context, text: str = "") -> str:
+        """Ask for a size. Only what comes after the answer counts."""
+        size = await ctx.ask("Which size?")
+        self.runs += 1
+        return f"said {size}"
+
+    async def again(self, ctx: Context, text: str = "") -> str:
+        """The same, from the top after a restart."""
+        return await self.order(ctx, text)
