@@ -274,7 +274,7 @@ def test_both_forms_show_the_same(
 
 
 class Refuse(Step):
-    """The seventeenth step."""
+    """One more step."""
 
     name = "refuse"
     asked = 0

@@ -112,7 +112,7 @@ class _Frame:
 
 
 class Park:
-    """The step, and the frames it holds, by job."""
+    """The frames that wait, by job. Innermost in every chain: each turn passes all steps before it wakes its frame."""
 
     def __init__(self, env: Env, metrics: Metrics, most: int = 10_000, seconds: float = 3600.0):
         self._env = env
@@ -128,7 +128,7 @@ class Park:
         return len(self._frames)
 
     def around(self, inner: Handler) -> Handler:
-        """The step: ``inner`` in a frame of its own, for capabilities that may ask."""
+        """``inner`` in a frame of its own, for capabilities that may ask."""
 
         def parked(call: Call) -> Awaitable[Outcome]:
             return turn(call) if call.live.capability.interactive else inner(call)
