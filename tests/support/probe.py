@@ -46,7 +46,7 @@ class Probe:
 PROBE = Probe()
 
 
-class ENTER(Step):  # noqa: N801 - the two forms of one step
+class ENTER(Step):
     """Written with ``enter``, ``leave`` and ``fail``."""
 
     name = "probe"
@@ -64,7 +64,7 @@ class ENTER(Step):  # noqa: N801 - the two forms of one step
         return error
 
 
-class AROUND(Step):  # noqa: N801
+class AROUND(Step):
     """Written with ``around``."""
 
     name = "probe"
@@ -107,11 +107,12 @@ class Target:
         self.plain.add(self.say, name="say")
         self.asking = LocalAgent("Asker", agent_id="asker", description="Asks for a size")
         self.asking.add(self.order, name="order")
-        self.asking.add(self.again, name="again", replay=True)
+        self.reading = LocalAgent("Reader", agent_id="reader", description="Reads, and may do so again")
+        self.reading.add(self.say, name="read", read_only=True)
 
     @property
     def agents(self) -> list[LocalAgent]:
-        return [self.plain, self.asking]
+        return [self.plain, self.asking, self.reading]
 
     def say(self, text: str) -> str:
         """Say it again."""
@@ -125,7 +126,3 @@ class Target:
         size = await ctx.ask("Which size?")
         self.runs += 1
         return f"said {size}"
-
-    async def again(self, ctx: Context, text: str = "") -> str:
-        """The same, from the top after a restart."""
-        return await self.order(ctx, text)
