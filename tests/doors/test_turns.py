@@ -17,7 +17,7 @@ from agent3.gateway.dead_letters import Letters, Wanted, replay
 from agent3.model import LOCAL, Answer, Call
 from agent3.settings import Callbacks, Calls, Limits, Settings
 from tests.support.a2a_toy import message, rpc
-from tests.support.gateway import Hosted, hosted, run_agent3
+from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request
 from tests.support.probe import AROUND, ENTER, PROBE, WORDS, Target, places, probing
 from tests.support.receiver import SECRET, Receiver, receiving
@@ -75,13 +75,6 @@ def answer_by_call(house: House, then: Then) -> str:
     return house.door.call("asker", metadata={"job": job, "answers": {"q1": "tall"}}).raw.decode()
 
 
-def answer_by_command(house: House, then: Then) -> str:
-    job = _ask(house)
-    then()
-    done = run_agent3(house.folder, "call", "asker", "tall", "--job", job, "--server", house.door.url)
-    return done.stdout + done.stderr
-
-
 def answer_by_nlweb(house: House, then: Then) -> str:
     asked = house.door.post("/ask", {"query": {"text": "x", "site": "asker"}, "prefer": {"streaming": False}}).json
     session = asked["_meta"]["session_context"]
@@ -134,10 +127,10 @@ def answer_by_legacy_mcp(path: str) -> Turn:
     name, arguments = ("agent3_call", {"agentId": "asker"}) if path == "/mcp" else ("order", {})
 
     def turn(house: House, then: Then) -> str:
-        async def person(_: Any, params: wire.ElicitRequestParams) -> wire.ElicitResult:
+        async def person(context: Any, params: wire.ElicitRequestParams) -> wire.ElicitResult:
             then()
             assert isinstance(params, wire.ElicitRequestFormParams)
-            return wire.ElicitResult(action="accept", content=_form({"requestedSchema": params.requested_schema}))
+            return wire.ElicitResult(action="accept", content={**_form({"requestedSchema": params.requested_schema})})
 
         async def story() -> str:
             async with Client(house.door.url + path, mode="legacy", elicitation_callback=person) as client:
@@ -178,19 +171,6 @@ def answer_handed_over(house: House, then: Then) -> str:
     then()
     house.door.run(hand())
     return house.door.get(f"/v1/calls/{job_id}?wait=60").raw.decode()
-
-
-def answer_after_a_restart(house: House, then: Then) -> str:
-    """As if the process that asked had died: the function is run again, with the answer."""
-    job_id = _ask(house)
-    core = house.door.server.core
-    then()
-    house.door.run(_run(lambda: core.parts.park.forget(job_id)))
-    return house.door.post(f"/v1/calls/{job_id}/answer", {"message": "tall"}).raw.decode()
-
-
-async def _run(work: Callable[[], object]) -> None:
-    work()
 
 
 def takeover(house: House, then: Then) -> str:
