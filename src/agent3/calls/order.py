@@ -96,7 +96,17 @@ class Chain:
             # A job that was begun by other routes goes on by those; what was compiled for the capability does not fit.
             capability = replace(capability, routes=call.routes)
             return self.compile(Aim(agent, capability, principal, live.door, call.entry))(call)
-        key = (call.agent, call.capability, live.door, call.entry, principal.id, principal.scopes, principal.tenant)
+        # All that an Aim has: a step may be left out for a caller of one kind, and not for another of the same id.
+        key = (
+            call.agent,
+            call.capability,
+            live.door,
+            call.entry,
+            principal.id,
+            principal.kind,
+            principal.scopes,
+            principal.tenant,
+        )
         known = self._compiled.get(key)
         # The agent and its capability are frozen: as long as they are the same objects, nothing about them changed.
         if known is None or known[0] is not agent or known[1] is not capability:
