@@ -12,12 +12,11 @@ from agent3.calls.step import Aim, Entered, Step
 from agent3.model import Call, Principal
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
 from agent3.settings import Calls, Limits, Settings
-from tests.doors.test_gateway import Door, a2a_rpc, ask, legacy, modern, rest
-from tests.doors.test_targets import Shelf
 from tests.support import registration
+from tests.support.doors import Door, a2a_rpc, ask, legacy, modern, rest
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import served
-from tests.support.probe import PROBE, WORDS, Target, places, probing
+from tests.support.probe import PROBE, WORDS, Shelf, Target, places, probing
 
 
 class RefuseDanger(Step):

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent3.errors import Agent3Error
-from agent3.protocols.a2a.grpc import connect
-from agent3.protocols.a2a.wire.types import Generation, Message, Part, Role, Send
-from agent3.security.outbound import Gate, Policy
+from agent3.protocols.a2a.door.endpoint import A2AEndpoint
+from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.settings import Calls, Limits, Server, Settings
-from tests.support.a2a_toy import message, rpc
+from tests.support.doors import (
+    Door,
+    a2a_grpc,
+    a2a_rest,
+    a2a_rpc,
+    ask,
+    legacy,
+    modern,
+    rest,
+    rest_detached,
+    rest_with_a_key,
+)
 from tests.support.gateway import Hosted, hosted
-from tests.support.mcp_serving import modern_request
 from tests.support.probe import AROUND, ENTER, PROBE, WORDS, Target, places, probing
 
-MCP = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
-HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 FORWARDED = {"x_forwarded_proto": "http"}
 """What a proxy has touched has to come by the app, past the short way."""
 
@@ -45,131 +50,6 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
     with probing(*request.param), hosted(tmp_path_factory.mktemp("doors"), target.agents, settings) as running:
         yield House(running, target)
-
-
-# The doors, each as a function that calls the target and gives what the caller got
-
-
-Door = Callable[[Hosted], str]
-
-
-def modern(path: str, *, fast: bool) -> Door:
-    name, arguments = _tool(path)
-
-    def call(door: Hosted) -> str:
-        request = modern_request("tools/call", {"name": name, "arguments": arguments})
-        body, headers = request["json"], request["headers"]
-        if not fast:  # progress is for the SDK to tell
-            body["params"]["_meta"]["progressToken"] = "p"
-        more = {key.replace("-", "_"): value for key, value in headers.items()}
-        return door.post(path, body, content_type="application/json", **more).raw.decode()
-
-    return call
-
-
-def legacy(path: str, *, fast: bool) -> Door:
-    name, arguments = _tool(path)
-
-    def call(door: Hosted) -> str:
-        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-        session = door.post(path, hello, **MCP).headers["mcp-session-id"]
-        known = {**MCP, "mcp_session_id": session, "mcp_protocol_version": "2025-11-25"}
-        door.post(path, {"jsonrpc": "2.0", "method": "notifications/initialized"}, **known)
-        params: dict[str, Any] = {"name": name, "arguments": arguments}
-        if not fast:
-            params["_meta"] = {"progressToken": "p"}
-        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
-        return door.post(path, body, **known).raw.decode()
-
-    return call
-
-
-def _tool(path: str) -> tuple[str, dict[str, Any]]:
-    if path == "/mcp":
-        return "agent3_call", {"agentId": "target", "message": "hi"}
-    return "say", {"text": "hi"}
-
-
-def a2a_rpc(path: str, method: str, version: str, **headers: str) -> Door:
-    def call(door: Hosted) -> str:
-        return rpc(door, method, _a2a_params(version), path, a2a_version=version, **headers).raw.decode()
-
-    return call
-
-
-def a2a_rest(path: str, version: str) -> Door:
-    def call(door: Hosted) -> str:
-        body = _a2a_params("1.0")
-        if version == "0.3":
-            said = body["message"]
-            body = {"message": {**said, "content": [{"text": "hi"}]}}
-            del body["message"]["parts"]
-        return door.post(path, body, content_type="application/json", a2a_version=version).raw.decode()
-
-    return call
-
-
-def _a2a_params(version: str) -> dict[str, Any]:
-    if version == "1.0":
-        return {"message": message("hi", "say")}
-    metadata = {"skillId": "say"}
-    if version == "0.1":
-        said = {"role": "user", "parts": [{"type": "text", "text": "hi"}], "metadata": metadata}
-        return {"id": str(uuid.uuid4()), "message": said}
-    said = {"kind": "message", "role": "user", "parts": [{"kind": "text", "text": "hi"}], "metadata": metadata}
-    return {"message": {**said, "messageId": str(uuid.uuid4())}}
-
-
-def a2a_grpc(generation: Generation, *, stream: bool) -> Door:
-    def call(door: Hosted) -> str:
-        card = door.get("/.well-known/agent-card.json").json
-        (place,) = {one["url"] for one in card["supportedInterfaces"] if one["protocolBinding"] == "GRPC"}
-
-        async def story() -> str:
-            way_out = Gate(Policy(allow_loopback=True))
-            channel = await connect(way_out, place, generation)
-            said = Message(
-                message_id=str(uuid.uuid4()),
-                role=Role.USER,
-                parts=(Part(text="hi"),),
-                metadata={"skillId": "say"},
-            )
-            try:
-                async with asyncio.timeout(60):
-                    if not stream:
-                        return repr(await channel.ask(Send(message=said)))
-                    return repr([item async for item in channel.stream(Send(message=said, stream=True))])
-            except Agent3Error as error:
-                return f"{error.code}: {error.message}"
-            finally:
-                await channel.aclose()
-                await way_out.aclose()
-
-        return asyncio.run(story())
-
-    return call
-
-
-def ask(*, streaming: bool) -> Door:
-    def call(door: Hosted) -> str:
-        body = {"query": {"text": "hi", "site": "target"}, "prefer": {"streaming": streaming}}
-        return door.post("/ask", body).raw.decode()
-
-    return call
-
-
-def rest(door: Hosted) -> str:
-    return door.call("target", "hi").raw.decode()
-
-
-def rest_with_a_key(door: Hosted) -> str:
-    metadata = {"idempotencyKey": uuid.uuid4().hex}
-    return door.call("target", "hi", metadata=metadata).raw.decode()
-
-
-def rest_detached(door: Hosted) -> str:
-    job = door.call("target", "hi", prefer="respond-async").json["job"]
-    return door.get(f"/v1/calls/{job}?wait=60").raw.decode()
 
 
 DOORS: dict[str, Door] = {
@@ -230,3 +110,25 @@ def test_a_step_that_only_looks_sees_every_turn_once(house: House, name: str) ->
     assert "said hi" in told, told
     assert house.target.runs == before + 1
     assert len(PROBE.entered) == len(PROBE.left) == 1
+
+
+def test_the_short_ways_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the doors above would all be the long one."""
+    answered: list[bool] = []
+
+    def counting(inner: Callable[..., Any]) -> Callable[..., Any]:
+        async def reply(*given: Any) -> Any:
+            answer = await inner(*given)
+            answered.append(answer is not None)  # of one door, the call comes last
+            return answer
+
+        return reply
+
+    monkeypatch.setattr(FastLane, "answer", counting(FastLane.answer))
+    monkeypatch.setattr(A2AEndpoint, "reply", counting(A2AEndpoint.reply))
+    with hosted(tmp_path, Target().agents) as running:
+        for name, door in DOORS.items():
+            if name.endswith(("fast", "SDK", "short", "long")) and "tream" not in name and "Subscribe" not in name:
+                answered.clear()
+                door(running)
+                assert any(answered[-1:]) == name.endswith(("fast", "short")), name

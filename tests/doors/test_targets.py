@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,46 +12,13 @@ import pytest
 from mcp.client.client import Client
 
 import agent3.a2a
-from agent3.model import Answer, Done, Needs, Outcome, Part, Principal
 from agent3.protocols.functions.standalone import Standalone
-from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
-from agent3.protocols.mcp.door.toolset import Caller, Message, Prompt, Prompted, Resource
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.settings import Calls, Limits, Settings
 from tests.support import registration
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import served
-from tests.support.probe import AROUND, ENTER, PROBE, WORDS, Target, places, probing
-
-
-class Shelf:
-    """An MCP server with a tool, a resource and a prompt. It counts for the target what it is asked."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    async def tools(self, principal: Principal) -> Sequence[Tool]:
-        return [Tool(name="say")]
-
-    async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
-        return Done((Part(text=self._target.say("hi")),))
-
-    async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        return Done()
-
-    async def resources(self, principal: Principal) -> Sequence[Resource]:
-        return [Resource(uri="shelf://tale", name="tale")]
-
-    async def templates(self, principal: Principal) -> Sequence[Any]:
-        return []
-
-    async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        return Done((Part(text=self._target.say("hi"), media_type="text/plain"),))
-
-    async def prompts(self, principal: Principal) -> Sequence[Prompt]:
-        return [Prompt(name="retell")]
-
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
-        return Prompted((Message("assistant", Part(text=self._target.say("hi"))),), "A tale")
+from tests.support.probe import AROUND, ENTER, PROBE, WORDS, Shelf, Target, places, probing
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,10 @@ from agent3.calls import order
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Entered, Left, Step
 from agent3.errors import AccessError, Unavailable
-from agent3.model import Call, Handler, Outcome
+from agent3.model import Answer, Call, Done, Handler, Needs, Outcome, Part, Principal
+from agent3.protocols.mcp.door.toolset import Caller, Message, Prompt, Prompted, Resource, Tool
 
-__all__ = ["AROUND", "ENTER", "PROBE", "WORDS", "Target", "places", "probing"]
+__all__ = ["AROUND", "ENTER", "PROBE", "WORDS", "Shelf", "Target", "places", "probing"]
 
 WORDS = "Nobody calls anything today."
 
@@ -126,3 +128,34 @@ class Target:
         size = await ctx.ask("Which size?")
         self.runs += 1
         return f"said {size}"
+
+
+class Shelf:
+    """An MCP server with a tool, a resource and a prompt. It counts for the target what it is asked."""
+
+    def __init__(self, target: Target):
+        self._target = target
+
+    async def tools(self, principal: Principal) -> Sequence[Tool]:
+        return [Tool(name="say")]
+
+    async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
+        return Done((Part(text=self._target.say("hi")),))
+
+    async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
+        return Done()
+
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        return [Resource(uri="shelf://tale", name="tale")]
+
+    async def templates(self, principal: Principal) -> Sequence[Any]:
+        return []
+
+    async def read(self, uri: str, caller: Caller) -> Done | Needs:
+        return Done((Part(text=self._target.say("hi"), media_type="text/plain"),))
+
+    async def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        return [Prompt(name="retell")]
+
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+        return Prompted((Message("assistant", Part(text=self._target.say("hi"))),), "A tale")
