@@ -274,7 +274,7 @@ def test_both_forms_show_the_same(
 
 
 class Refuse(Step):
-    """The seventeenth step."""
+    """One more step."""
 
     name = "refuse"
     asked = 0
@@ -343,6 +343,30 @@ def test_what_was_compiled_is_dropped_when_its_agent_changes_or_it_is_told_so() 
             assert len(bound) == 3
             await it.call(principal=Principal("bob", "client"))
             assert len(bound) == 4
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Principal("alice"), Principal("alice", "local", frozenset({"s"})), Principal("alice", "local", tenant="t")],
+    ids=["kind", "scopes", "tenant"],
+)
+def test_what_is_compiled_for_one_caller_does_not_serve_another(other: Principal) -> None:
+    spared = Principal("alice", "local")
+
+    class RefuseOthers(Refuse):
+        name = "refuse_others"
+
+        def idle(self, aim: Aim) -> bool:
+            return aim.principal == spared
+
+    async def story() -> None:
+        target = Script()
+        async with rig(target, order=(*ORDER, RefuseOthers)) as it:
+            assert isinstance(await it.call(principal=spared), Done)
+            assert isinstance(await it.call(principal=other), Failed)
+            assert len(target.calls) == 1
 
     run(story())
 

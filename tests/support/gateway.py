@@ -247,11 +247,14 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
             uvicorn_server = uvicorn.Server(config)
             serving = asyncio.create_task(uvicorn_server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            ports = await doors.listen(url)
             start.hosted = Hosted(url, server, asyncio.get_running_loop())
             start.ready.set()
             await start.stop.wait()
             uvicorn_server.should_exit = True
             await asyncio.wait_for(serving, 15)
+            for port in ports:
+                await port.aclose()
             listener.close()
     except BaseException as wrong:  # noqa: BLE001 - told to the test that waits for it
         start.wrong = wrong

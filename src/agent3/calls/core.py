@@ -18,13 +18,13 @@ from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
+from agent3.calls.parking import Park
 from agent3.calls.retention import Retention
 from agent3.calls.runner import Runner, Target
 from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.breaker import Breakers
 from agent3.calls.steps.cache import ResultCache
 from agent3.calls.steps.ledger import Ledger
-from agent3.calls.steps.park import Park
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import EnvironmentVault, Vault

@@ -18,6 +18,9 @@ promises, each of them a test in tests/calls/test_promises.py that fails when th
 13. a turn is durable before it is told
 14. cancellation reaches the innermost handler, and a paused job is cancelled by a turn of its own
 
+Inside all steps stands the park (calls/parking.py), which keeps a function that waits for an answer. It is no step: one
+inside it would be passed by when the answer wakes the function up.
+
 There is one way through the steps. ``Chain.compile`` makes it for an aim: idle steps are left out, and neighbours that
 are decided without waiting share a frame. ``Chain.nest`` makes the same handler the long way, every step in a frame of
 its own and none left out; tests hold the two against each other.
@@ -43,7 +46,6 @@ from agent3.calls.steps.deadline import Deadline
 from agent3.calls.steps.fallback import Fallback
 from agent3.calls.steps.ledger import Record
 from agent3.calls.steps.limit import Limit
-from agent3.calls.steps.park import Parking
 from agent3.calls.steps.resolve import Resolve
 from agent3.calls.steps.retry import Retry
 from agent3.calls.steps.route_secrets import RouteSecrets
@@ -70,7 +72,6 @@ ORDER: tuple[type[Step], ...] = (
     Attempt,
     Sanitize,
     RouteSecrets,
-    Parking,
 )
 
 _MOST = 10_000
@@ -83,6 +84,7 @@ class Chain:
 
     def __init__(self, parts: Parts, order: Sequence[type[Step]] | None = None):
         self._connectors = parts.connectors
+        self._park = parts.park
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
@@ -94,7 +96,17 @@ class Chain:
             # A job that was begun by other routes goes on by those; what was compiled for the capability does not fit.
             capability = replace(capability, routes=call.routes)
             return self.compile(Aim(agent, capability, principal, live.door, call.entry))(call)
-        key = (call.agent, call.capability, live.door, call.entry, principal.id, principal.scopes, principal.tenant)
+        # All that an Aim has: a step may be left out for a caller of one kind, and not for another of the same id.
+        key = (
+            call.agent,
+            call.capability,
+            live.door,
+            call.entry,
+            principal.id,
+            principal.kind,
+            principal.scopes,
+            principal.tenant,
+        )
         known = self._compiled.get(key)
         # The agent and its capability are frozen: as long as they are the same objects, nothing about them changed.
         if known is None or known[0] is not agent or known[1] is not capability:
@@ -104,6 +116,8 @@ class Chain:
     def compile(self, aim: Aim, target: Handler | None = None) -> Handler:
         """The handler for an aim: idle steps left out, quick ones folded into one frame."""
         handler = self._dispatch if target is None else target
+        if aim.capability.interactive:
+            handler = self._park.around(handler)
         quick: list[Stage] = []
         for step in reversed(self.steps):
             if step.idle(aim):
@@ -119,7 +133,7 @@ class Chain:
 
     def nest(self, aim: Aim, target: Handler | None = None) -> Handler:
         """The same, with a frame for every step and none left out."""
-        handler = self._dispatch if target is None else target
+        handler = self._park.around(self._dispatch if target is None else target)
         for step in reversed(self.steps):
             stage = step.bind(aim)
             if stage is not step:

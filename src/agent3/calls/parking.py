@@ -1,4 +1,4 @@
-"""``park``: turns a handler that *asks* into one that *returns* ``Needs``.
+"""The park: turns a handler that *asks* into one that *returns* ``Needs``.
 
 No step ever waits for a person. When an interactive handler asks, its frame stays here, suspended, while the turn
 ends with the question; the turn that brings the answer wakes the frame up. Frames are bounded in number and age, and
@@ -17,14 +17,13 @@ from types import CoroutineType
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.calls.step import Aim, Parts, Step
 from agent3.env import Env
 from agent3.errors import Canceled
 from agent3.model import Answer, Call, Handler, Needs, Outcome, Question, Turn
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 
-__all__ = ["Park", "Parking"]
+__all__ = ["Park"]
 
 log = logger("park")
 
@@ -245,18 +244,3 @@ class Park:
 
 async def _coroutine(running: Awaitable[Outcome]) -> Outcome:
     return await running
-
-
-class Parking(Step):
-    """Runs interactive capabilities in a frame of their own."""
-
-    name = "park"
-
-    def __init__(self, parts: Parts):
-        self._park = parts.park
-
-    def idle(self, aim: Aim) -> bool:
-        return not aim.capability.interactive
-
-    def around(self, inner: Handler) -> Handler:
-        return self._park.around(inner)
