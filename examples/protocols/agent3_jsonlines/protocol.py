@@ -36,7 +36,7 @@ class JSONLines(Protocol):
         self.connector = JSONLinesConnector(services.policy)
 
     def read(self, given: Given) -> Sequence[Found]:
-        """``jsonl://host:port``, or with the id of one agent behind it. Nobody is asked yet: ``describe`` does that."""
+        """``jsonl://host:port``, or with the id of one agent behind it. Nothing is sent yet: ``describe`` does that."""
         if not given.text.startswith("jsonl://"):
             return ()
         if not _ADDRESS.fullmatch(given.text):
