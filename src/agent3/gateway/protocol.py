@@ -182,6 +182,8 @@ class Protocol:
 class Listening(Interface):
     """A port that a door listens on beside HTTP."""
 
+    name: str
+    """What is spoken there, for people."""
     port: int
 
     async def aclose(self) -> None: ...

@@ -247,8 +247,9 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], ports: Se
     lines = [
         f"agent3 serves at {url}",
         f"  MCP      {url}/mcp",
-        f"  A2A      {url}/a2a" + "".join(f"  gRPC at port {port.port}" for port in ports),
+        f"  A2A      {url}/a2a",
         f"  REST     {url}/openapi.json",
+        *(["  Ports    " + ", ".join(f"{port.name} at port {port.port}" for port in ports)] if ports else ()),
         f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
         f"  State    {without_password(database_url(settings))}",
         "",

@@ -50,6 +50,8 @@ class GrpcDoor:
     ``address`` is where the endpoint answers HTTP: its cards name it.
     """
 
+    name = "gRPC"
+
     def __init__(self, endpoint: Callable[[], Awaitable[A2AEndpoint]], address: str, judge: Judge | None = None):
         self._endpoint = endpoint
         self._address = urlsplit(address)
