@@ -1,4 +1,4 @@
-"""``route_secrets``: gives the connector the secrets that the route refers to, and takes them out of whatever comes back."""
+"""``route_secrets``: gives the connector the secrets of the route, and redacts them from whatever comes back."""
 
 from __future__ import annotations
 
