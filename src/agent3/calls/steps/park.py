@@ -131,7 +131,7 @@ class Park:
     def around(self, inner: Handler) -> Handler:
         """Run ``inner`` in a frame of its own, for capabilities that may ask."""
 
-        def parked(call: Call) -> Awaitable[Outcome]:
+        def handle(call: Call) -> Awaitable[Outcome]:
             return turn(call) if call.live.capability.interactive else inner(call)
 
         async def turn(call: Call) -> Outcome:
@@ -150,7 +150,7 @@ class Park:
                 await self._stop(frame, job)
             return await self._begin(inner, call, job)
 
-        return parked
+        return handle
 
     def forget(self, job: str) -> None:
         """Release a frame: another process has taken the conversation further, of which this one knows nothing."""

@@ -25,7 +25,7 @@ class Sealing(Step):
         return aim.entry == "start" and not any(map(_is_sealed, aim.capability.routes))
 
     def around(self, inner: Handler) -> Handler:
-        async def sealed(call: Call) -> Outcome:
+        async def handle(call: Call) -> Outcome:
             if call.route is None or not _is_sealed(call.route):
                 return await inner(call)
             opened = await open_route(call.route, self._vault)
@@ -47,7 +47,7 @@ class Sealing(Step):
                 live.filters = before
             return redact_outcome(outcome, hidden)
 
-        return sealed
+        return handle
 
 
 def _is_sealed(route: Route) -> bool:
