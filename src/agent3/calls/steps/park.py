@@ -16,6 +16,7 @@ from types import CoroutineType
 
 from msgspec.structs import replace
 
+from agent3.calls.coroutines import as_coroutine
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Parts, Step
 from agent3.env import Env
@@ -179,7 +180,7 @@ class Park:
         frame.live.ask = frame.ask
         running = inner(replace(call, live=frame.live))
         # A person may think for long, and thousands of them at once: each frame less is memory.
-        work = running if isinstance(running, CoroutineType) else _coroutine(running)
+        work = running if isinstance(running, CoroutineType) else as_coroutine(running)
         frame.task = asyncio.get_running_loop().create_task(work, name=f"frame {job}")
         frame.task.add_done_callback(frame.on_end)
         return await self._run(frame, job)
@@ -241,10 +242,6 @@ class Park:
 
     def _count(self) -> None:
         self._metrics.parked.set((), len(self._frames))
-
-
-async def _coroutine(running: Awaitable[Outcome]) -> Outcome:
-    return await running
 
 
 class Parking(Step):
