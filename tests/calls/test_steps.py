@@ -1004,4 +1004,4 @@ def test_the_secret_is_taken_out_of_exceptions(error: Exception) -> None:
 def test_a_route_without_a_connector_is_unavailable() -> None:
     for route in (None, Route("nothing", "x")):
         with pytest.raises(Unavailable, match="no connector speaks it"):
-            run(_awaited(Chain(parts(connectors={"a": Script()}), ())(a_call(route=route))))
+            run(_awaited(Chain(parts(connectors={"a": Script()}, park=None), ())(a_call(route=route))))

@@ -1,7 +1,7 @@
-"""Artifacts that others may read: those their owner named, and whoever holds a link that the owner signed.
+"""Artifacts that others may read: readers that their owner named, and holders of a link that the owner signed.
 
 A link says until when it is good and carries a signature over that, by a key which only this artifact has; taking the
-key away ends all links to it. Whoever may not read something is told that it is not there.
+key away ends all links to it. To all who may not read it an artifact does not exist.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Sharing:
     async def share(self, owner: str, artifact: str, readers: Sequence[str], seconds: float | None = None) -> None:
         """Let some read an artifact, for some seconds or as long as it is kept; NotFound when it is not the owner's."""
         now = self._env.now()
-        wanted = now + _positive(seconds if seconds is not None else _LONGEST)
+        wanted = now + _check_seconds(seconds if seconds is not None else _LONGEST)
 
         async def work(tx: Transaction) -> None:
-            until = min(wanted, await _owned(tx, owner, artifact, now))
+            until = min(wanted, await _get_expiry(tx, owner, artifact, now))
             await tx.many(
                 "INSERT INTO artifact_readers (artifact, reader, until) VALUES (?, ?, ?) "
                 "ON CONFLICT (artifact, reader) DO UPDATE SET until = excluded.until",
@@ -51,7 +51,7 @@ class Sharing:
         now = self._env.now()
 
         async def work(tx: Transaction) -> None:
-            await _owned(tx, owner, artifact, now)
+            await _get_expiry(tx, owner, artifact, now)
             if readers is None:
                 await tx.run("DELETE FROM artifact_readers WHERE artifact = ?", artifact)
                 await tx.run("DELETE FROM artifact_links WHERE artifact = ?", artifact)
@@ -61,13 +61,13 @@ class Sharing:
         await self._database.write(work)
 
     async def link(self, owner: str, artifact: str, seconds: float) -> str:
-        """The path at the gateway by which anybody reads it for some seconds; NotFound when it is not the owner's."""
+        """The path at the gateway by which it can be read for some seconds; NotFound when it is not the owner's."""
         now = self._env.now()
-        expires = math.ceil(now + _positive(seconds))
+        expires = math.ceil(now + _check_seconds(seconds))
         fresh = self._env.random_bytes(_KEY)
 
         async def work(tx: Transaction) -> bytes:
-            until = await _owned(tx, owner, artifact, now)
+            until = await _get_expiry(tx, owner, artifact, now)
             await tx.run(
                 "INSERT INTO artifact_links (artifact, key, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 artifact,
@@ -83,7 +83,7 @@ class Sharing:
         return f"/v1/artifacts/{artifact}?expires={expires}&signature={_signature(key, artifact, expires)}"
 
     async def owner(self, artifact: str, expires: int, signature: str) -> str:
-        """Whose artifact a link opens; NotFound when it is over, was changed, or is good no more."""
+        """Whose artifact a link opens; NotFound when the link has expired, was changed, or was revoked."""
         row = await self._database.one(
             "SELECT owner, key FROM artifacts JOIN artifact_links ON artifact = id WHERE id = ?", artifact
         )
@@ -101,20 +101,20 @@ _SWEEP = (
 )
 
 
-async def _owned(tx: Transaction, owner: str, artifact: str, now: float) -> float:
+async def _get_expiry(tx: Transaction, owner: str, artifact: str, now: float) -> float:
     """Until when an artifact of this owner is kept."""
     row = await tx.one("SELECT expires FROM artifacts WHERE id = ? AND owner = ? AND expires > ?", artifact, owner, now)
     if row is None:
-        raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
+        raise NotFound(f"You have no artifact {artifact[:100]!r}. It may have expired.")
     return float(row["expires"])
 
 
 def _signature(key: bytes, artifact: str, expires: int) -> str:
-    signed = hmac.new(key, f"agent3 artifact 1\n{artifact}\n{expires}".encode(), hashlib.sha256).digest()
-    return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+    digest = hmac.new(key, f"agent3 artifact 1\n{artifact}\n{expires}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def _positive(seconds: float) -> float:
+def _check_seconds(seconds: float) -> float:
     if not 0 < seconds <= _LONGEST:
-        raise ValidationError(f"{seconds!r} seconds is no time to share for. Give more than 0.")
+        raise ValidationError(f"An artifact cannot be shared for {seconds!r} seconds. Give more than 0.")
     return seconds

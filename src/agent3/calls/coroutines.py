@@ -11,7 +11,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "drive", "finish", "watched"]
+__all__ = ["Left", "as_coroutine", "drive", "finish", "watched"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Left(Exception):
 @types.coroutine
 def drive(running: Awaitable[T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
     """Await ``running``; ``on_wait`` is called once, at the moment when it first has to wait for anything."""
-    coro = running if isinstance(running, Coroutine) else _as_coroutine(running)
+    coro = running if isinstance(running, Coroutine) else as_coroutine(running)
     try:
         pending = coro.send(None)
     except StopIteration as done:
@@ -96,5 +96,6 @@ def finish(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]
         return cast("T", done.value)
 
 
-async def _as_coroutine(running: Awaitable[T]) -> T:
+async def as_coroutine(running: Awaitable[T]) -> T:
+    """Any awaitable as a coroutine, which can be driven by hand or run as a task."""
     return await running

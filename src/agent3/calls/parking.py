@@ -16,6 +16,7 @@ from types import CoroutineType
 
 from msgspec.structs import replace
 
+from agent3.calls.coroutines import as_coroutine
 from agent3.calls.outcomes import failed_by
 from agent3.env import Env
 from agent3.errors import Canceled
@@ -130,7 +131,7 @@ class Park:
     def around(self, inner: Handler) -> Handler:
         """Run ``inner`` in a frame of its own, for capabilities that may ask."""
 
-        def parked(call: Call) -> Awaitable[Outcome]:
+        def handle(call: Call) -> Awaitable[Outcome]:
             return turn(call) if call.live.capability.interactive else inner(call)
 
         async def turn(call: Call) -> Outcome:
@@ -149,7 +150,7 @@ class Park:
                 await self._stop(frame, job)
             return await self._begin(inner, call, job)
 
-        return parked
+        return handle
 
     def forget(self, job: str) -> None:
         """Release a frame: another process has taken the conversation further, of which this one knows nothing."""
@@ -178,7 +179,7 @@ class Park:
         frame.live.ask = frame.ask
         running = inner(replace(call, live=frame.live))
         # A person may think for long, and thousands of them at once: each frame less is memory.
-        work = running if isinstance(running, CoroutineType) else _coroutine(running)
+        work = running if isinstance(running, CoroutineType) else as_coroutine(running)
         frame.task = asyncio.get_running_loop().create_task(work, name=f"frame {job}")
         frame.task.add_done_callback(frame.on_end)
         return await self._run(frame, job)
@@ -240,7 +241,3 @@ class Park:
 
     def _count(self) -> None:
         self._metrics.parked.set((), len(self._frames))
-
-
-async def _coroutine(running: Awaitable[Outcome]) -> Outcome:
-    return await running

@@ -70,7 +70,7 @@ class Cache(Step):
         return not aim.capability.cache_ttl or aim.entry != "start" or not (hints.idempotent or hints.read_only)
 
     def around(self, inner: Handler) -> Handler:
-        async def cached(call: Call) -> Outcome:
+        async def handle(call: Call) -> Outcome:
             capability = call.live.capability
             if not capability.cache_ttl or call.entry != "start" or not call.idempotent:
                 return await inner(call)
@@ -91,4 +91,4 @@ class Cache(Step):
                 self._results.put(key, replace(outcome, meta={**outcome.meta, CACHED: True}), capability.cache_ttl)
             return outcome
 
-        return cached
+        return handle

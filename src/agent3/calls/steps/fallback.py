@@ -31,7 +31,7 @@ class Fallback(Step):
         return aim.entry == "start" and len(aim.capability.routes) == 1
 
     def around(self, inner: Handler) -> Handler:
-        async def routed(call: Call) -> Outcome:
+        async def handle(call: Call) -> Outcome:
             live = call.live
             if call.entry != "start" and call.route is not None:
                 return await inner(call)
@@ -56,4 +56,4 @@ class Fallback(Step):
             error.sent = False
             return failed_by(error)
 
-        return routed
+        return handle

@@ -279,9 +279,15 @@ class Standalone:
             return
         self._untrimmed = 0
         core = (await self.gateway()).core
+
+        async def forget_oldest(tx: Transaction) -> None:
+            for table, kept in _KEPT.items():
+                oldest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {kept}"
+                await tx.run(f"DELETE FROM {table} WHERE rowid <= ({oldest})")
+
         try:
             await core.ledger.flush()
-            await core.database.write(_forget_oldest)
+            await core.database.write(forget_oldest)
         except StorageError as error:
             log.warning("the rows in memory were not trimmed, which is tried again: %s", error)
 
@@ -307,12 +313,6 @@ def blob_folder(settings: Settings, url: str) -> Path | None:
     if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
         return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
     return data_folder() / "artifacts" if url.startswith("postgres") else None
-
-
-async def _forget_oldest(tx: Transaction) -> None:
-    for table, kept in _KEPT.items():
-        oldest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {kept}"
-        await tx.run(f"DELETE FROM {table} WHERE rowid <= ({oldest})")
 
 
 _in_use: WeakSet[Standalone] = WeakSet()
