@@ -34,6 +34,7 @@ __all__ = [
     "Storage",
     "Web",
     "data_folder",
+    "database_url",
     "load",
     "mistaken",
 ]
@@ -285,6 +286,18 @@ def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     if sys.platform == "win32":
         return Path(environment.get("LOCALAPPDATA", str(Path.home()))) / "agent3"
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "agent3"
+
+
+def database_url(settings: Settings) -> str:
+    """The database of these settings: the one they name, or ``agent3.db`` in the data folder, which is made."""
+    if settings.storage.url:
+        return settings.storage.url
+    folder = data_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the ledger is for this user only
+    except OSError as error:
+        raise SetupError(f"Cannot use the data folder {folder}: {error.strerror}. Set AGENT3_DATA or --db.") from None
+    return f"sqlite:///{folder / 'agent3.db'}"
 
 
 def load(

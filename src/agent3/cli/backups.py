@@ -1,0 +1,90 @@
+"""``agent3 backup`` and ``agent3 restore``, for the embedded database. Only restoring needs it for itself."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent3.cli.options import load_database_settings
+from agent3.errors import SetupError
+from agent3.protocols.functions.standalone import blob_folder
+from agent3.settings import Settings, database_url
+from agent3.storage import backup as archives
+from agent3.storage.connect import sqlite_path, without_password
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_note, print_result
+
+__all__ = ["backup", "find_files", "restore"]
+
+
+def backup(
+    file: Path,
+    *,
+    force: bool = False,
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Back up the embedded database with its large results into one file. A gateway may be running.
+
+    Parameters
+    ----------
+    file:
+        The archive to write; compressed when its name ends with gz.
+    force:
+        Replace a file that is there.
+    """
+    database, blobs = find_files(load_database_settings(options), file)
+    made = archives.back_up(database, blobs, file, force=force)
+    print_result({"file": str(file), **msgspec.to_builtins(made)}, options.json, _print_backup)
+
+
+def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Put a backup in the place of the embedded database. Stop the gateway before; the old database is kept aside.
+
+    Parameters
+    ----------
+    file:
+        An archive that agent3 backup wrote.
+    """
+    database, blobs = find_files(load_database_settings(options), file)
+    done = archives.restore(file, database, blobs)
+    body = {"database": str(database), "aside": done.aside, **msgspec.to_builtins(done.contents)}
+    print_result(body, options.json, _print_restore)
+
+
+def find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
+    """The file of the embedded database and the folder of its large results.
+
+    SetupError for another database, with the commands that back that one up.
+    """
+    url = database_url(settings)
+    if url.startswith(("postgresql://", "postgres://")):
+        shown = without_password(url)
+        raise SetupError(
+            "This command is for the embedded database. PostgreSQL has its own: pg_dump --format=custom"
+            f" --file={archive} {shown} to back up, pg_restore --clean --dbname={shown} {archive} to restore."
+            " Copy the folder of storage.artifacts beside it."
+        )
+    path = None if url == ":memory:" else sqlite_path(url)
+    if path is None:
+        raise SetupError("A database in memory is gone with its process. Name a file with --db sqlite:///PATH.")
+    return path, blob_folder(settings, url)
+
+
+def _print_backup(body: Mapping[str, Any]) -> None:
+    print(
+        f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, read back and whole."
+    )
+    if body["missing"]:
+        print_note(f"{len(body['missing'])} large results were gone or damaged, and are not in it.")
+
+
+def _print_restore(body: Mapping[str, Any]) -> None:
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["at"]))
+    print(f"{body['database']} is now the backup of {made}.")
+    if body["aside"]:
+        print(f"What was there before lies in {body['aside']}. Delete it when you need it no more.")

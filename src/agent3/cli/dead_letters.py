@@ -1,0 +1,172 @@
+"""``agent3 dlq``: dead letters, on the database of the settings. A gateway may be running."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from cyclopts import App
+
+from agent3.cli.options import load_database_settings
+from agent3.cli.output import confirm, print_letters, with_command_names
+from agent3.env import REAL
+from agent3.errors import Agent3Error, ValidationError
+from agent3.gateway.dead_letters import Letters, Replayed, Wanted
+from agent3.gateway.dead_letters import replay as replay_letter
+from agent3.server.build import build
+from agent3.server.demo import agents
+from agent3.terminal.database import run_on_database
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_indented, print_result
+
+__all__ = ["app", "parse_moment"]
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+app = App(name="dlq")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    agent: str | None = None,
+    code: str | None = None,
+    queue: str | None = None,
+    since: str | None = None,
+    limit: int = 50,
+    all: bool = False,  # noqa: A002 - the option is called so
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """List dead letters, the latest first.
+
+    Parameters
+    ----------
+    agent:
+        Only calls of this agent.
+    code:
+        Only calls that failed with this code, such as timeout.
+    queue:
+        Only messages of this queue.
+    since:
+        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+    limit:
+        At most this many, up to 1000 [default: 50].
+    all:
+        Also calls that were sent again already.
+    """
+    after = None if since is None else parse_moment(since, time.time())
+    wanted = Wanted(agent, code, after, queue, all, limit)
+    found = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).find(wanted))
+    print_result({"letters": found, "count": len(found)}, options.json, print_letters)
+
+
+@app.command
+def show(letter: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Show all that is known of a dead letter. Secrets are not.
+
+    Parameters
+    ----------
+    letter:
+        Its id, as agent3 dlq list prints it.
+    """
+    found = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).show(letter))
+    print_result(found, options.json, print_indented)
+
+
+@app.command
+def replay(
+    letters: tuple[str, ...],
+    *,
+    again: bool = False,
+    may_run_twice: bool = False,
+    demo: bool = False,
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Send dead letters again, each as the caller that sent it first. Doing so twice does nothing twice.
+
+    Parameters
+    ----------
+    letters:
+        Their ids, as agent3 dlq list prints them.
+    again:
+        Also those that were sent again before.
+    may_run_twice:
+        Also those that may have been done the first time, by targets that could not tell.
+    demo:
+        Also to the demo agents.
+    """
+    settings = load_database_settings(options)
+
+    async def work() -> list[Replayed]:
+        results = []
+        async with build(settings, agents() if demo else (), take_over=False) as server:
+            for letter in dict.fromkeys(letters):
+                try:
+                    result = await replay_letter(server.gateway, letter, again=again, twice=may_run_twice)
+                except Agent3Error as error:  # the others are sent all the same
+                    result = Replayed(letter, "refused", code=error.code, message=error.message)
+                results.append(result)
+        return results
+
+    replayed = [
+        {key: value for key, value in msgspec.to_builtins(result).items() if value is not None}
+        for result in asyncio.run(work())
+    ]
+    print_result({"replayed": replayed}, options.json, _print_replayed)
+    if any(result["status"] in ("failed", "refused") for result in replayed):
+        sys.exit(1)
+
+
+def _print_replayed(body: Mapping[str, Any]) -> None:
+    for result in body["replayed"]:
+        line = f"{result['id']}: {result['status']}"
+        if "job" in result:
+            line += f", job {result['job']}"
+        elif "message" in result:
+            line += f": {with_command_names(result['message'])}"
+        print(line)
+
+
+@app.command
+def drop(
+    letters: tuple[str, ...],
+    *,
+    yes: bool = False,
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Delete dead letters for ever.
+
+    Parameters
+    ----------
+    letters:
+        Their ids, as agent3 dlq list prints them.
+    yes:
+        Do not ask. Needed where there is no terminal to ask at.
+    """
+    if not yes:
+        confirm(f"Delete {len(letters)} dead letters for ever?", options.json)
+    dropped = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).drop(letters))
+    print_result({"dropped": dropped}, options.json, lambda body: print(f"Dropped {dropped} of {len(letters)}."))
+    if dropped < len(letters):
+        sys.exit(4)
+
+
+def parse_moment(text: str, now: float) -> float:
+    """A moment as people write it: ``2h`` ago (s, m, h, d), or a date, with a time if it matters.
+
+    Without an offset it is local time, as the lists show it.
+    """
+    if ago := _AGO.fullmatch(text):
+        return now - float(ago[1]) * _SECONDS[ago[2]]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValidationError(f"--since {text!r} is no time. Write 2h, 7d, or a date such as 2026-01-31.") from None
+    return found.timestamp()

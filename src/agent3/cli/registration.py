@@ -1,0 +1,116 @@
+"""``agent3 add`` and ``agent3 remove``: what is in the directory. A running gateway sees the change at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cyclopts import Parameter
+
+from agent3.cli.exit_codes import exit_code
+from agent3.cli.options import load_database_settings
+from agent3.cli.output import print_error
+from agent3.errors import SetupError
+from agent3.gateway.registration import Added
+from agent3.identity.loopback_redirect import AtTerminal
+from agent3.identity.sign_ins import SignInWish
+from agent3.server.build import build
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_result
+
+__all__ = ["add", "remove"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class SignInOptions:
+    """How to sign in to a server that is added."""
+
+    client_id: str | None = None
+    "Who we are at its authorization server, where that registers nobody by itself."
+    client_secret_ref: str | None = None
+    "Where the secret of that client is: env:NAME."
+    issuer: str | None = None
+    "The authorization server that gave them, as https://…; they are shown to no other. Needed for a machine."
+    wait: float = 300.0
+    "Seconds that you have to sign in [default: 300]."
+
+
+def add(
+    what: str,
+    *,
+    name: str | None = None,
+    credential: str | None = None,
+    sign_in: bool | Literal["machine"] = False,
+    signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Add an agent: an MCP server, an A2A agent, or a website. What it is, is found out.
+
+    Parameters
+    ----------
+    what:
+        An address (of an MCP server, of an A2A agent or its card, of a site that speaks NLWeb), "npx some-server
+        --flag" in quotes, or a file: a website's interface, or a client's {"mcpServers": {…}}. Write env:NAME for a
+        secret in it.
+    name:
+        What to call it; by default what it calls itself.
+    credential:
+        Where its secret is: env:NAME, or HEADER=env:NAME.
+    sign_in:
+        Sign in to it by your browser (OAuth); with "machine" after it, by the secret of a client and without a person.
+    """
+    settings = load_database_settings(options)
+    wish = None
+    if sign_in:
+        way: Literal["machine", "person"] = "machine" if sign_in == "machine" else "person"
+        wish = SignInWish(
+            way, AtTerminal(), signing.client_id, signing.client_secret_ref, signing.issuer, signing.wait
+        )
+    elif signing != SignInOptions():
+        raise SetupError("--client-id, --client-secret-ref, --issuer and --wait are for signing in: add --sign-in.")
+
+    async def work() -> list[Added]:
+        async with build(settings, take_over=False) as server:
+            return await server.registration.add_all(what, name, credential, sign_in=wish)
+
+    results = asyncio.run(work())
+    added: list[dict[str, Any]] = []
+    for result in results:
+        if result.agent is not None:
+            names = [capability.name for capability in result.agent.capabilities]
+            added.append({"name": result.name, "id": result.agent.id, "capabilities": names})
+        elif result.error is not None:
+            added.append({"name": result.name, "error": result.error.to_dict()})
+    print_result({"added": added}, options.json, _print_added)
+    if all(result.error is not None for result in results):
+        sys.exit(exit_code(type(results[0].error)) if results and results[0].error is not None else 1)
+
+
+def _print_added(body: Mapping[str, Any]) -> None:
+    for entry in body["added"]:
+        if "error" in entry:
+            print_error(f"{entry['name']}: {entry['error']['message']}")
+        else:
+            print(f"Added {entry['id']}: {', '.join(entry['capabilities']) or 'no capabilities'}")
+
+
+def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Forget an agent that was added.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    """
+    settings = load_database_settings(options)
+
+    async def work() -> None:
+        async with build(settings, take_over=False) as server:
+            await server.registration.remove(agent)
+
+    asyncio.run(work())
+    print_result({"removed": agent}, options.json, lambda body: print(f"Removed {agent}."))
