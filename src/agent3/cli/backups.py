@@ -1,8 +1,7 @@
-"""``agent3 backup`` and ``agent3 restore``, for the embedded database. Only restoring needs it for itself."""
+"""``agent3 backup`` and ``agent3 restore``, for the embedded database. The gateway must stop only for a restore."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from agent3.storage.connect import sqlite_path, without_password
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_note, print_result
 
-__all__ = ["backup", "find_files", "restore"]
+__all__ = ["backup", "restore"]
 
 
 def backup(
@@ -28,35 +27,35 @@ def backup(
     force: bool = False,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Back up the embedded database with its large results into one file. A gateway may be running.
+    """Back up the embedded database and its large results to one file. A gateway may be running.
 
     Parameters
     ----------
     file:
-        The archive to write; compressed when its name ends with gz.
+        The archive to write; compressed if its name ends in gz.
     force:
-        Replace a file that is there.
+        Overwrite an existing file.
     """
-    database, blobs = find_files(load_database_settings(options), file)
+    database, blobs = _find_files(load_database_settings(options), file)
     made = archives.back_up(database, blobs, file, force=force)
     print_result({"file": str(file), **msgspec.to_builtins(made)}, options.json, _print_backup)
 
 
 def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Put a backup in the place of the embedded database. Stop the gateway before; the old database is kept aside.
+    """Replace the embedded database with a backup. Stop the gateway first; the old database is kept.
 
     Parameters
     ----------
     file:
         An archive that agent3 backup wrote.
     """
-    database, blobs = find_files(load_database_settings(options), file)
+    database, blobs = _find_files(load_database_settings(options), file)
     done = archives.restore(file, database, blobs)
     body = {"database": str(database), "aside": done.aside, **msgspec.to_builtins(done.contents)}
     print_result(body, options.json, _print_restore)
 
 
-def find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
+def _find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
     """The file of the embedded database and the folder of its large results.
 
     SetupError for another database, with the commands that back that one up.
@@ -65,26 +64,24 @@ def find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
     if url.startswith(("postgresql://", "postgres://")):
         shown = without_password(url)
         raise SetupError(
-            "This command is for the embedded database. PostgreSQL has its own: pg_dump --format=custom"
+            "This command is for the embedded database. For PostgreSQL use pg_dump --format=custom"
             f" --file={archive} {shown} to back up, pg_restore --clean --dbname={shown} {archive} to restore."
-            " Copy the folder of storage.artifacts beside it."
+            " Copy the folder storage.artifacts as well."
         )
     path = None if url == ":memory:" else sqlite_path(url)
     if path is None:
-        raise SetupError("A database in memory is gone with its process. Name a file with --db sqlite:///PATH.")
+        raise SetupError("A database in memory cannot be backed up or restored. Name a file with --db sqlite:///PATH.")
     return path, blob_folder(settings, url)
 
 
 def _print_backup(body: Mapping[str, Any]) -> None:
-    print(
-        f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, read back and whole."
-    )
+    print(f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, verified.")
     if body["missing"]:
-        print_note(f"{len(body['missing'])} large results were gone or damaged, and are not in it.")
+        print_note(f"{len(body['missing'])} large results are missing from it: their files were gone or damaged.")
 
 
 def _print_restore(body: Mapping[str, Any]) -> None:
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["at"]))
-    print(f"{body['database']} is now the backup of {made}.")
+    print(f"{body['database']} is restored from the backup of {made}.")
     if body["aside"]:
-        print(f"What was there before lies in {body['aside']}. Delete it when you need it no more.")
+        print(f"The previous database was moved to {body['aside']}. Delete it when you no longer need it.")

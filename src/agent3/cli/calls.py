@@ -37,11 +37,11 @@ def call(
     agent:
         Its id, as agent3 search prints it.
     message:
-        What it should do; with --job, the answer to its question. Put -- before one that begins with a hyphen.
+        What it should do; with --job, the answer to its question. Put -- before text that begins with a hyphen.
     capability:
         Which of its capabilities, if it has several.
     input:
-        Structured input as JSON, by the capability's schema.
+        Structured input as JSON, following the schema of the capability.
     timeout:
         Seconds that the call may take [default: 30].
     retries:
@@ -74,7 +74,7 @@ def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions)
             print(_question_text(question))
         print_note(f"It waits for your answer: {_next_command(agent, 'ANSWER', answer, options)}")
     elif answer.get("status") == "working":
-        print_note(f"It goes on. To look at it: {_next_command(agent, '', answer, options)}")
+        print_note(f"It is still working. To see its result: {_next_command(agent, '', answer, options)}")
     elif not answer["success"]:
         error = answer["error"]
         if answer.get("errorCode") == "invalid_input" and "Missing required" in error:
@@ -96,7 +96,7 @@ def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
     answers: dict[str, Any] = {}
     for question in questions:
         if url := question.get("url"):
-            print(f"  To be done at {url}, then press Enter.")
+            print(f"  Open {url}, then press Enter.")
         try:
             answers[question["id"]] = input(f"{_question_text(question)} ")
         except (EOFError, KeyboardInterrupt):

@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import App
 
 from agent3.cli.options import load_database_settings
-from agent3.cli.output import confirm, print_letters, with_command_names
+from agent3.cli.output import confirm, make_console, make_table, with_command_names
 from agent3.env import REAL
 from agent3.errors import Agent3Error, ValidationError
 from agent3.gateway.dead_letters import Letters, Replayed, Wanted
@@ -23,7 +23,7 @@ from agent3.server.build import build
 from agent3.server.demo import agents
 from agent3.terminal.database import run_on_database
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import print_indented, print_result
+from agent3.terminal.output import clean, print_indented, print_result
 
 __all__ = ["app", "parse_moment"]
 
@@ -59,17 +59,30 @@ def list_(
     limit:
         At most this many, up to 1000 [default: 50].
     all:
-        Also calls that were sent again already.
+        Also calls that were replayed already.
     """
     after = None if since is None else parse_moment(since, time.time())
     wanted = Wanted(agent, code, after, queue, all, limit)
     found = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).find(wanted))
-    print_result({"letters": found, "count": len(found)}, options.json, print_letters)
+    print_result({"letters": found, "count": len(found)}, options.json, _print_letters)
+
+
+def _print_letters(body: Mapping[str, Any]) -> None:
+    if not body["letters"]:
+        print("No dead letters.")
+        return
+    table = make_table("letter", "when", "what", "code", "attempts", "why")
+    for letter in body["letters"]:
+        what = f"{letter['agent']}/{letter['capability']}" if "agent" in letter else letter["place"]
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter["at"]))
+        code = letter["code"] + (" (replayed)" if letter["replayed"] else "")
+        table.add_row(letter["id"], when, clean(what), code, str(letter["attempts"]), clean(letter["message"]))
+    make_console().print(table)
 
 
 @app.command
 def show(letter: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Show all that is known of a dead letter. Secrets are not.
+    """Show everything recorded about a dead letter. Secrets are never recorded.
 
     Parameters
     ----------
@@ -89,16 +102,16 @@ def replay(
     demo: bool = False,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Send dead letters again, each as the caller that sent it first. Doing so twice does nothing twice.
+    """Send dead letters again, each as its original caller. Replaying one twice does not run it twice.
 
     Parameters
     ----------
     letters:
         Their ids, as agent3 dlq list prints them.
     again:
-        Also those that were sent again before.
+        Also those that were replayed before.
     may_run_twice:
-        Also those that may have been done the first time, by targets that could not tell.
+        Also those that the target may have done already, and cannot recognise as repeated.
     demo:
         Also to the demo agents.
     """
@@ -141,17 +154,17 @@ def drop(
     yes: bool = False,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Delete dead letters for ever.
+    """Delete dead letters permanently.
 
     Parameters
     ----------
     letters:
         Their ids, as agent3 dlq list prints them.
     yes:
-        Do not ask. Needed where there is no terminal to ask at.
+        Do not ask. Required if there is no terminal to ask at.
     """
     if not yes:
-        confirm(f"Delete {len(letters)} dead letters for ever?", options.json)
+        confirm(f"Delete {len(letters)} dead letters permanently?", options.json)
     dropped = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).drop(letters))
     print_result({"dropped": dropped}, options.json, lambda body: print(f"Dropped {dropped} of {len(letters)}."))
     if dropped < len(letters):
@@ -168,5 +181,5 @@ def parse_moment(text: str, now: float) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ValidationError(f"--since {text!r} is no time. Write 2h, 7d, or a date such as 2026-01-31.") from None
+        raise ValidationError(f"--since {text!r} is not a time. Write 2h, 7d, or a date such as 2026-01-31.") from None
     return found.timestamp()

@@ -23,8 +23,8 @@ class GatewayOptions:
     """Which gateway a command speaks to, and how it answers."""
 
     server: str | None = None
-    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any; of
-    several, the one on the database of the settings, else the one started last."""
+    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs on this
+    machine, if any; of several, the one on the database of the settings, else the one started last."""
     db: str | None = None
     "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
     config: Path | None = None
@@ -40,7 +40,7 @@ def connect(options: GatewayOptions) -> Gateway:
     own = options.db is not None or options.demo
     if options.server is not None and own:
         raise SetupError(
-            "--server names a running gateway; --db and --demo make one in this process. Give one or other."
+            "--server names a running gateway; --db and --demo start one in this process. Give one or the other."
         )
     address = options.server or (None if own else os.environ.get("AGENT3_SERVER") or None)
     if address is not None:
@@ -70,6 +70,7 @@ def load_database_settings(options: DatabaseOptions) -> Settings:
     """The settings of a command that works on the database itself, also beside a running gateway."""
     if options.db is None and os.environ.get("AGENT3_SERVER"):
         print_error(
-            "AGENT3_SERVER has no effect here: this works on the database of the settings. Name another with --db."
+            "AGENT3_SERVER has no effect here: this command works on the database of the settings. "
+            "Name another with --db."
         )
     return load_settings(options.config, options.db)

@@ -1,4 +1,4 @@
-"""``agent3 add`` and ``agent3 remove``: what is in the directory. A running gateway sees the change at once."""
+"""``agent3 add`` and ``agent3 remove``: agents in the directory. A running gateway sees the change at once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class SignInOptions:
     """How to sign in to a server that is added."""
 
     client_id: str | None = None
-    "Who we are at its authorization server, where that registers nobody by itself."
+    "The client id at its authorization server, if that does not register clients automatically."
     client_secret_ref: str | None = None
     "Where the secret of that client is: env:NAME."
     issuer: str | None = None
-    "The authorization server that gave them, as https://…; they are shown to no other. Needed for a machine."
+    "The authorization server that issued them, as https://…; they are sent to no other. Required for a machine."
     wait: float = 300.0
-    "Seconds that you have to sign in [default: 300]."
+    "Seconds to wait until you have signed in [default: 300]."
 
 
 def add(
@@ -48,7 +48,7 @@ def add(
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Add an agent: an MCP server, an A2A agent, or a website. What it is, is found out.
+    """Add an agent: an MCP server, an A2A agent, or a website. Its kind is detected.
 
     Parameters
     ----------
@@ -57,21 +57,21 @@ def add(
         --flag" in quotes, or a file: a website's interface, or a client's {"mcpServers": {…}}. Write env:NAME for a
         secret in it.
     name:
-        What to call it; by default what it calls itself.
+        What to call it; its own name by default.
     credential:
         Where its secret is: env:NAME, or HEADER=env:NAME.
     sign_in:
-        Sign in to it by your browser (OAuth); with "machine" after it, by the secret of a client and without a person.
+        Sign in to it in your browser (OAuth); with "machine" after it, with a client secret and without a person.
     """
     settings = load_database_settings(options)
     wish = None
     if sign_in:
         way: Literal["machine", "person"] = "machine" if sign_in == "machine" else "person"
-        wish = SignInWish(
-            way, AtTerminal(), signing.client_id, signing.client_secret_ref, signing.issuer, signing.wait
-        )
+        wish = SignInWish(way, AtTerminal(), signing.client_id, signing.client_secret_ref, signing.issuer, signing.wait)
     elif signing != SignInOptions():
-        raise SetupError("--client-id, --client-secret-ref, --issuer and --wait are for signing in: add --sign-in.")
+        raise SetupError(
+            "--client-id, --client-secret-ref, --issuer and --wait apply only to signing in: add --sign-in."
+        )
 
     async def work() -> list[Added]:
         async with build(settings, take_over=False) as server:
@@ -99,7 +99,7 @@ def _print_added(body: Mapping[str, Any]) -> None:
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Forget an agent that was added.
+    """Remove an agent that was added.
 
     Parameters
     ----------

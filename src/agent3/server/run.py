@@ -30,9 +30,9 @@ from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
 from agent3.protocols.functions import LocalAgent
 from agent3.server.announcement import announce
 from agent3.server.app import app
-from agent3.server.build import Server, build, database_url
+from agent3.server.build import Server, build
 from agent3.server.connection import patient
-from agent3.settings import Settings
+from agent3.settings import Settings, database_url
 from agent3.storage.connect import without_password
 
 __all__ = ["serve_forever", "serve_stdio"]

@@ -151,7 +151,7 @@ def test_the_doctor_says_when_the_browser_is_without_its_own_sandbox(
     monkeypatch: pytest.MonkeyPatch, root: bool
 ) -> None:
     monkeypatch.setattr(chromes, "is_root", lambda: root)
-    found = doctor._browser()
+    found = doctor.check_browser()
     assert ("sandbox" in str(found)) is root
 
 

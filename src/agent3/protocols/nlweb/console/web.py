@@ -276,7 +276,9 @@ app.command(
     help="Selectors that no longer fit, and the elements that are used instead.",
 )
 app.command(
-    "agent3.protocols.nlweb.console.sessions:app", name="sessions", help="Sessions of callers on websites: their cookies, sealed."
+    "agent3.protocols.nlweb.console.sessions:app",
+    name="sessions",
+    help="Sessions of callers on websites: their cookies, sealed.",
 )
 
 
