@@ -144,7 +144,7 @@ def test_plugins_are_not_even_looked_for_when_none_is_meant(
     def refuse(**_: object) -> None:
         raise AssertionError("looked for plug-ins")
 
-    monkeypatch.setattr("agent3.cli.plugins.entry_points", refuse)
+    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
     assert agent3(*words)[0] == 0
 
 

@@ -7,7 +7,6 @@ Options and printing to share are in ``agent3.terminal``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 from cyclopts import App
 
@@ -28,8 +27,12 @@ def add_plugins(app: App, words: Sequence[str]) -> None:
     first = words[0] if words else ""
     if first == "--version" or (first in app and not first.startswith("-")):
         return
+    from importlib.metadata import entry_points  # it loads the email package, which no command of agent3 needs
+
     entries = entry_points(group=GROUP)
     for entry in entries.select(name=first) or entries:
+        if entry.value.startswith("agent3."):
+            continue  # registered in main with its help text, so that the help need not import it
         if entry.name in app:
             print_error(f"The command {entry.name} of {entry.value} is left out: there is one of that name.")
             continue

@@ -1,4 +1,4 @@
-"""``breaker``: leaves a failing route alone for a while. The next route may be taken; an open circuit is not retried."""
+"""``breaker``: pauses a failing route for a while. The next route may be tried; an open circuit is not retried."""
 
 from __future__ import annotations
 
