@@ -35,8 +35,8 @@ __all__ = [
     "Web",
     "data_folder",
     "database_url",
+    "find_misspelt_variables",
     "load",
-    "mistaken",
 ]
 
 
@@ -367,7 +367,7 @@ def _read_environment(table: str, kind: type[Struct], environment: Mapping[str, 
     return found
 
 
-def mistaken(environment: Mapping[str, str] = os.environ) -> list[str]:
+def find_misspelt_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     """A sentence for each environment variable that looks like a misspelt setting.
 
     Variables that resemble no setting are ignored: people name their own secrets like this, too.

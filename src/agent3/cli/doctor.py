@@ -30,7 +30,7 @@ from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser import chromium
 from agent3.protocols.nlweb.browser import installation as browsers
-from agent3.settings import Settings, data_folder, database_url, mistaken
+from agent3.settings import Settings, data_folder, database_url, find_misspelt_variables
 from agent3.storage import Database, open_database
 from agent3.storage.connect import sqlite_path
 from agent3.storage.leases import NOW
@@ -106,7 +106,7 @@ def check_settings(settings: Settings) -> Check:
         Doorkeeper(settings, Metrics())
     except Agent3Error as error:
         return make_check("settings", "fail", error.message.splitlines()[0], "Change agent3.toml or the environment.")
-    if misspelt := mistaken():
+    if misspelt := find_misspelt_variables():
         return make_check("settings", "warn", misspelt[0], "Correct its name, or unset it.")
     return make_check("settings", "ok", f"{len(settings.clients)} clients, {len(settings.rules)} rules")
 

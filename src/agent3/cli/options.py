@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from agent3.cli.gateway_client import Gateway, Local, Remote, find_running
 from agent3.cli.output import print_error
 from agent3.errors import SetupError
-from agent3.settings import Settings, load, mistaken
+from agent3.settings import Settings, find_misspelt_variables, load
 from agent3.terminal.options import DatabaseOptions
 
 __all__ = ["GatewayOptions", "connect", "load_database_settings", "load_settings"]
@@ -61,7 +61,7 @@ def load_settings(
     """The settings, with what the options say on top. Variables that look like misspelt settings are reported."""
     server = {"host": host, "port": port, "grpc_port": grpc_port}
     settings = load(config, overrides={"storage": {"url": db}, "server": server})
-    for sentence in mistaken():
+    for sentence in find_misspelt_variables():
         print_error(sentence)
     return settings
 

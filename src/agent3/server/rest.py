@@ -228,4 +228,4 @@ def _json_body(body: dict[str, Any]) -> Response:
 async def _frames(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
     async for event in events:
         if event.kind != "state":
-            yield jsonrpc.sse(encode(event), id=str(event.seq), event=event.kind)
+            yield jsonrpc.encode_event(encode(event), id=str(event.seq), event=event.kind)

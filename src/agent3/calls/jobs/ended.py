@@ -32,7 +32,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict
 from agent3.model import Call, Capability, Done, Event, Failed, encode
 from agent3.storage import Database, Transaction
-from agent3.storage.checksums import summed
+from agent3.storage.checksums import append_checksum
 from agent3.storage.database import Dialect
 
 __all__ = ["Finished", "may_repeat", "unlogged"]
@@ -119,7 +119,7 @@ class Finished:
         )
         lines = [*events, _last(outcome, seq)] if events else []
         logged: list[tuple[object, ...]] = [
-            (job.id, one.seq, 1, one.kind, summed(encode(one), job.id, one.seq), now) for one in lines
+            (job.id, one.seq, 1, one.kind, append_checksum(encode(one), job.id, one.seq), now) for one in lines
         ]
         return _Entry(job, self._row(job, outcome), logged, asyncio.get_running_loop().create_future())
 
@@ -132,7 +132,7 @@ class Finished:
             job.key_hash,
             job.status,
             1,
-            summed(kept(encode, job.call)),
+            append_checksum(kept(encode, job.call)),
             ending(outcome, job.id, 1, job.seq, job.created, job.updated),
             _NO_ANSWERS,
             job.seq,

@@ -54,7 +54,7 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.database import Work
 from agent3.storage.leases import NOW
 from agent3.storage.notifications import News
@@ -669,7 +669,7 @@ class Jobs:
             call.principal.id,
             call.key,
             digest,
-            summed(kept(encode, call)),
+            append_checksum(kept(encode, call)),
             self.node,
             self._lease,
             now,
@@ -756,7 +756,7 @@ class Jobs:
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
             [
-                (job_id, event.seq, event.turn, event.kind, summed(encode(event), job_id, event.seq), now)
+                (job_id, event.seq, event.turn, event.kind, append_checksum(encode(event), job_id, event.seq), now)
                 for event in events
             ],
         )

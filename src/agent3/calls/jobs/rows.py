@@ -26,7 +26,7 @@ from agent3.model import (
     encode,
 )
 from agent3.storage import Row
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 
 __all__ = [
     "ALIAS",
@@ -166,13 +166,13 @@ def state_of(state: Any, kept: Mapping[str, Any]) -> bytes | None:
 
 def stored(what: Any) -> bytes:
     """JSON with its checksum."""
-    return summed(encode(what))
+    return append_checksum(encode(what))
 
 
 def ending(outcome: Outcome, *beside: object) -> bytes:
     """An outcome to store. Of an ended job what stands beside it never changes either, so one checksum covers both."""
     status = status_of(outcome)
-    return summed(encode(outcome), status, *beside) if status in _ENDED else stored(outcome)
+    return append_checksum(encode(outcome), status, *beside) if status in _ENDED else stored(outcome)
 
 
 UNDECODABLE = (msgspec.MsgspecError, TypeError, ValueError, AttributeError)
