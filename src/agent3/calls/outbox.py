@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +24,7 @@ from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, Stora
 from agent3.identity.own_keys import OwnKey, Safe
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Vault
+from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
@@ -344,7 +343,8 @@ class Outbox:
         if status == 410:
             return _Verdict("gone", "it answered 410: it wants no more")
         moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
-        return _Verdict("retry", f"it answered {status}{moved}", _asked_for(answer.headers, self._env))
+        wait = parse_retry_after(answer.headers.get("Retry-After"), self._env.now(), _LONGEST_WAIT)
+        return _Verdict("retry", f"it answered {status}{moved}", wait)
 
     async def _settle(self, lease: Lease, verdict: _Verdict) -> None:
         result: str = verdict.result
@@ -365,7 +365,7 @@ class Outbox:
         """What the receiver asked for and a little more, so that those who were told the same do not come together."""
         if verdict.wait is None:
             return None
-        return min(verdict.wait, _LONGEST_WAIT) + self._env.jitter(self._how.first_delay)
+        return verdict.wait + self._env.jitter(self._how.first_delay)
 
     async def _note(self, lease: Lease, ended: str | None, delivered: float | None) -> None:
         # It goes with the end of its message, which a full disk does not prevent; else it would be sent for ever.
@@ -424,19 +424,6 @@ async def _drained(answer: Stream) -> None:
             left -= len(chunk)
             if left < 0:
                 return
-
-
-def _asked_for(headers: Mapping[str, str], env: Env) -> float | None:
-    """The seconds of a Retry-After, in either of its forms."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return max(0.0, aware.timestamp() - env.now())
 
 
 _IN_QUEUE: dict[str, State] = {"dead": "dead", "leased": "sending"}
