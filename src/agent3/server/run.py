@@ -31,7 +31,7 @@ from agent3.protocols.functions import LocalAgent
 from agent3.server.announcement import announce
 from agent3.server.app import app
 from agent3.server.build import Server, build
-from agent3.server.connection import patient
+from agent3.server.connection import make_connection_class
 from agent3.settings import Settings, database_url
 from agent3.storage.connect import without_password
 
@@ -76,7 +76,7 @@ async def _serve(settings: Settings, agents: Sequence[LocalAgent], listener: soc
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
             limit_concurrency=2_000,
             server_header=False,
-            http=patient(settings.server.body_seconds, doors.lane),
+            http=make_connection_class(settings.server.body_seconds, doors.lane),
             ws="none",
         )
         url = _url(listener)
