@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,7 +14,7 @@ from agent3.settings import Settings, database_url
 from agent3.storage import backup as archives
 from agent3.storage.connect import sqlite_path, without_password
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import print_note, print_result
+from agent3.terminal.output import print_json, print_note
 
 __all__ = ["backup", "restore"]
 
@@ -38,7 +36,12 @@ def backup(
     """
     database, blobs = _find_files(load_database_settings(options), file)
     made = archives.back_up(database, blobs, file, force=force)
-    print_result({"file": str(file), **msgspec.to_builtins(made)}, options.json, _print_backup)
+    if options.json:
+        print_json({"file": str(file), **msgspec.to_builtins(made)})
+        return
+    print(f"{file}: a database of {made.size:,} bytes and {made.blobs} large results, verified.")
+    if made.missing:
+        print_note(f"{len(made.missing)} large results are missing from it: their files were gone or damaged.")
 
 
 def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
@@ -51,8 +54,13 @@ def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None
     """
     database, blobs = _find_files(load_database_settings(options), file)
     done = archives.restore(file, database, blobs)
-    body = {"database": str(database), "aside": done.aside, **msgspec.to_builtins(done.contents)}
-    print_result(body, options.json, _print_restore)
+    if options.json:
+        print_json({"database": str(database), "aside": done.aside, **msgspec.to_builtins(done.contents)})
+        return
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done.contents.at))
+    print(f"{database} is restored from the backup of {made}.")
+    if done.aside:
+        print(f"The previous database was moved to {done.aside}. Delete it when you no longer need it.")
 
 
 def _find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
@@ -72,16 +80,3 @@ def _find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
     if path is None:
         raise SetupError("A database in memory cannot be backed up or restored. Name a file with --db sqlite:///PATH.")
     return path, blob_folder(settings, url)
-
-
-def _print_backup(body: Mapping[str, Any]) -> None:
-    print(f"{body['file']}: a database of {body['size']:,} bytes and {body['blobs']} large results, verified.")
-    if body["missing"]:
-        print_note(f"{len(body['missing'])} large results are missing from it: their files were gone or damaged.")
-
-
-def _print_restore(body: Mapping[str, Any]) -> None:
-    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["at"]))
-    print(f"{body['database']} is restored from the backup of {made}.")
-    if body["aside"]:
-        print(f"The previous database was moved to {body['aside']}. Delete it when you no longer need it.")

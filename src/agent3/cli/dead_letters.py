@@ -6,9 +6,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from cyclopts import App
@@ -23,7 +21,7 @@ from agent3.server.build import build
 from agent3.server.demo import agents
 from agent3.terminal.database import run_on_database
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import clean, print_indented, print_result
+from agent3.terminal.output import clean, print_indented, print_json, print_result
 
 __all__ = ["app", "parse_moment"]
 
@@ -64,19 +62,18 @@ def list_(
     after = None if since is None else parse_moment(since, time.time())
     wanted = Wanted(agent, code, after, queue, all, limit)
     found = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).find(wanted))
-    print_result({"letters": found, "count": len(found)}, options.json, _print_letters)
-
-
-def _print_letters(body: Mapping[str, Any]) -> None:
-    if not body["letters"]:
+    if options.json:
+        print_json({"letters": found, "count": len(found)})
+        return
+    if not found:
         print("No dead letters.")
         return
     table = make_table("letter", "when", "what", "code", "attempts", "why")
-    for letter in body["letters"]:
+    for letter in found:
         what = f"{letter['agent']}/{letter['capability']}" if "agent" in letter else letter["place"]
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter["at"]))
-        code = letter["code"] + (" (replayed)" if letter["replayed"] else "")
-        table.add_row(letter["id"], when, clean(what), code, str(letter["attempts"]), clean(letter["message"]))
+        letter_code = letter["code"] + (" (replayed)" if letter["replayed"] else "")
+        table.add_row(letter["id"], when, clean(what), letter_code, str(letter["attempts"]), clean(letter["message"]))
     make_console().print(table)
 
 
@@ -132,19 +129,18 @@ def replay(
         {key: value for key, value in msgspec.to_builtins(result).items() if value is not None}
         for result in asyncio.run(work())
     ]
-    print_result({"replayed": replayed}, options.json, _print_replayed)
+    if options.json:
+        print_json({"replayed": replayed})
+    else:
+        for result in replayed:
+            line = f"{result['id']}: {result['status']}"
+            if "job" in result:
+                line += f", job {result['job']}"
+            elif "message" in result:
+                line += f": {with_command_names(result['message'])}"
+            print(line)
     if any(result["status"] in ("failed", "refused") for result in replayed):
         sys.exit(1)
-
-
-def _print_replayed(body: Mapping[str, Any]) -> None:
-    for result in body["replayed"]:
-        line = f"{result['id']}: {result['status']}"
-        if "job" in result:
-            line += f", job {result['job']}"
-        elif "message" in result:
-            line += f": {with_command_names(result['message'])}"
-        print(line)
 
 
 @app.command
@@ -166,7 +162,10 @@ def drop(
     if not yes:
         confirm(f"Delete {len(letters)} dead letters permanently?", options.json)
     dropped = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).drop(letters))
-    print_result({"dropped": dropped}, options.json, lambda body: print(f"Dropped {dropped} of {len(letters)}."))
+    if options.json:
+        print_json({"dropped": dropped})
+    else:
+        print(f"Dropped {dropped} of {len(letters)}.")
     if dropped < len(letters):
         sys.exit(4)
 

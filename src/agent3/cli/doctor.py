@@ -35,7 +35,7 @@ from agent3.storage import Database, open_database
 from agent3.storage.connect import sqlite_path
 from agent3.storage.leases import NOW
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import print_result
+from agent3.terminal.output import print_json
 
 __all__ = ["Check", "check_browser", "doctor", "examine"]
 
@@ -64,17 +64,16 @@ def doctor(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
     """Check this installation, and say how to fix what does not work."""
     checks = examine(options.settings())
     ok = all(check["ok"] for check in checks)
-    print_result({"checks": checks, "ok": ok}, options.json, _print_checks)
+    if options.json:
+        print_json({"checks": checks, "ok": ok})
+    else:
+        for check in checks:
+            mark = "FAIL" if check["state"] == "fail" else check["state"]
+            print(f"{mark:<4}  {check['name']}: {check['detail']}")
+            if check["remedy"]:
+                print(f"      {check['remedy']}")
     if not ok:
         sys.exit(1)
-
-
-def _print_checks(report: Mapping[str, Any]) -> None:
-    for check in report["checks"]:
-        mark = "FAIL" if check["state"] == "fail" else check["state"]
-        print(f"{mark:<4}  {check['name']}: {check['detail']}")
-        if check["remedy"]:
-            print(f"      {check['remedy']}")
 
 
 def examine(settings: Settings, env: Env = REAL) -> list[Check]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from agent3.identity.loopback_redirect import AtTerminal
 from agent3.identity.sign_ins import SignInWish
 from agent3.server.build import build
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import print_result
+from agent3.terminal.output import print_json
 
 __all__ = ["add", "remove"]
 
@@ -83,19 +82,16 @@ def add(
         if result.agent is not None:
             names = [capability.name for capability in result.agent.capabilities]
             added.append({"name": result.name, "id": result.agent.id, "capabilities": names})
+            if not options.json:
+                print(f"Added {result.agent.id}: {', '.join(names) or 'no capabilities'}")
         elif result.error is not None:
             added.append({"name": result.name, "error": result.error.to_dict()})
-    print_result({"added": added}, options.json, _print_added)
+            if not options.json:
+                print_error(f"{result.name}: {result.error.message}")
+    if options.json:
+        print_json({"added": added})
     if all(result.error is not None for result in results):
         sys.exit(exit_code(type(results[0].error)) if results and results[0].error is not None else 1)
-
-
-def _print_added(body: Mapping[str, Any]) -> None:
-    for entry in body["added"]:
-        if "error" in entry:
-            print_error(f"{entry['name']}: {entry['error']['message']}")
-        else:
-            print(f"Added {entry['id']}: {', '.join(entry['capabilities']) or 'no capabilities'}")
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
@@ -113,4 +109,7 @@ def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
             await server.registration.remove(agent)
 
     asyncio.run(work())
-    print_result({"removed": agent}, options.json, lambda body: print(f"Removed {agent}."))
+    if options.json:
+        print_json({"removed": agent})
+    else:
+        print(f"Removed {agent}.")
