@@ -54,8 +54,8 @@ def names_of(host: str, principal: Authenticate | None, given: Sequence[str]) ->
         return list(given)
     if principal is None:
         raise SetupError(
-            f"{host} can be reached by other machines, and nobody says who calls. Pass principal=, a function that "
-            "reads the caller from the request, or let a gateway serve it (agent3 serve)."
+            f"{host} can be reached by other machines, but callers are not identified. Pass principal=, a function "
+            "that reads the caller from the request, or let a gateway serve it (agent3 serve)."
         )
     bound = f"[{host}]" if ":" in host else host
     return [bound, f"{bound}:*", *given] if given else ["*"]

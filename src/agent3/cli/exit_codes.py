@@ -1,7 +1,7 @@
 """The exit codes of commands, by kind of error.
 
-0 done; 1 the call failed; 2 the input or the settings are wrong; 3 the agent asks something and nobody is there to
-answer; 4 not found or not allowed; 5 the gateway, the target or the database cannot be reached.
+0 done; 1 the call failed; 2 the input or the settings are wrong; 3 the agent asks a question and there is no terminal
+to answer at; 4 not found or not allowed; 5 the gateway, the target or the database cannot be reached.
 """
 
 from __future__ import annotations

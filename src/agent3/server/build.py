@@ -131,7 +131,7 @@ def _assemble(
     metrics: Metrics,
     lasting: bool,
 ) -> Server:
-    """The gateway, which nobody may use yet. What is made last is reached through ``services``."""
+    """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
     plain = EnvironmentVault()
     master_keys = Seals(settings.storage.seal, url, plain)
     sign_ins = SignIns(database, plain, master_keys, env)
