@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from agent3.calls.jobs.jobs import LEASE
+from agent3.calls.jobs import LEASE
 from agent3.calls.webhooks import keys_of
 from agent3.cli.gateway_client import find_running
 from agent3.directory import Directory
@@ -204,7 +204,7 @@ async def check_leases(database: Database) -> Check:
 
 async def check_dead_letters(database: Database, env: Env) -> Check:
     letters = Letters(database, env)
-    waiting, queues = await letters.calls.waiting(), await letters.queues()
+    waiting, queues = await letters.calls.count_waiting(), await letters.queues()
     if not waiting.count and not queues:
         return make_check("dead letters", "ok", "none")
     detail = f"{waiting.count} calls, and {len(queues)} queues with dead letters"

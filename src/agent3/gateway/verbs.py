@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3 import schema
-from agent3.calls.responses import response
+from agent3.calls.outcomes import response
 from agent3.errors import CapabilityNotFound
 from agent3.gateway.gateway import Caller, CallRequest, Gateway
 from agent3.gateway.tool_texts import TOOLS

@@ -62,7 +62,7 @@ def app(server: Server) -> Doors:
         routes=[
             *Pages(server, doors).routes(),
             *(route for door in doors for route in door.routes),
-            *access_tokens.routes(server.settings, server.env),
+            *access_tokens.metadata_routes(server.settings, server.env),
             *Rest(services).routes(),
         ],
         middleware=[Middleware(judge)] if doorkeeper.judges else [],

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from agent3.calls.jobs.ended import may_repeat
-from agent3.calls.jobs.jobs import ALIAS, KIND, Job, Line, Wanted
+from agent3.calls.jobs import META_ALIAS, META_KIND, Job, JobFilter, Line, may_repeat
 from agent3.calls.jobs.rows import KeyReused
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.definitions import AgentCard
@@ -168,7 +167,7 @@ class Engine:
         self._idempotent = idempotent
         self._follower = Follower(jobs, link)
         self._flights = Flights.of(jobs)
-        self._shelf = Shelf.of(jobs) if jobs.volatile else None
+        self._shelf = Shelf.of(jobs) if jobs.is_volatile else None
         self._running: set[asyncio.Task[Outcome]] = set()
 
     # What can be asked
@@ -393,9 +392,9 @@ class Engine:
             own["metadata"] = request.metadata
         if kind == "message":
             own["answer"] = kind
-        meta = {META: own, KIND: TASK if kind != "message" else kind}
+        meta = {META: own, META_KIND: TASK if kind != "message" else kind}
         if request.task_alias is not None:
-            meta[ALIAS] = request.task_alias
+            meta[META_ALIAS] = request.task_alias
         return Call(
             id=self._env.id(),
             principal=caller.principal,
@@ -467,7 +466,7 @@ class Engine:
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
                 flight.opened()
-                return await self._waited(caller, await self._jobs.finished.put(call, outcome, events))
+                return await self._waited(caller, await self._jobs.ended.add(call, outcome, events))
             flight.opened()
         return await self._settled(caller, call, outcome)
 
@@ -508,7 +507,7 @@ class Engine:
         try:
             return await self._jobs.get(caller.principal.id, call.id)
         except JobNotFound:
-            known = await self._jobs.known(call)
+            known = await self._jobs.find_by_key(call)
             if known is None:
                 raise
             return known
@@ -522,7 +521,7 @@ class Engine:
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
         """Take the wish to be told before there is anything to tell. A message that came before has told its wish."""
         self._flights.remember(key_of(call))
-        if (push := request.configuration.push) is not None and await self._jobs.known(call) is None:
+        if (push := request.configuration.push) is not None and await self._jobs.find_by_key(call) is None:
             job = Job(
                 id=call.id, owner=caller.principal.id, status="working", turn=1, call=call, created=self._env.now()
             )
@@ -596,8 +595,8 @@ class Engine:
 
     # How it stands
 
-    async def _listed(self, caller: Caller, chosen: Wanted, limit: int) -> tuple[Sequence[Job], int]:
-        jobs, total = await self._jobs.listed(caller.principal.id, chosen, limit)
+    async def _listed(self, caller: Caller, chosen: JobFilter, limit: int) -> tuple[Sequence[Job], int]:
+        jobs, total = await self._jobs.list_matching(caller.principal.id, chosen, limit)
         if self._shelf is None:
             return jobs, total
         more, others = self._shelf.listed(caller.principal.id, chosen, limit)
@@ -633,7 +632,7 @@ class Engine:
             lines |= {one.job.id: one.lines for one in kept}
             talkative = [job for job in talkative if job.id not in lines]
         if talkative:
-            lines |= await self._jobs.lines_of([job.id for job in talkative])
+            lines |= await self._jobs.log.read_all([job.id for job in talkative])
         return [fold(job, lines.get(job.id, []), self._link) for job in jobs]
 
 
