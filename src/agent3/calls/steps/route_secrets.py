@@ -1,4 +1,4 @@
-"""``route_secrets``: gives the connector the secrets that the route refers to, and takes them out of whatever comes back."""
+"""``route_secrets``: gives the connector the secrets the route refers to, and removes them from what comes back."""
 
 from __future__ import annotations
 
