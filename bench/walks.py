@@ -37,7 +37,7 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
-from agent3.server.connection import patient
+from agent3.server.connection import make_connection_class
 from agent3.settings import Calls, Outbound, Settings, Storage
 from agent3.testing.websites import Website
 from bench.harness import ROOT, clean_environment, free_port
@@ -127,7 +127,7 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[Server, int]]:
     )
     async with build(settings, [own], metrics=Metrics()) as server:
         doors = app(server)
-        http = patient(settings.server.body_seconds, doors.lane)
+        http = make_connection_class(settings.server.body_seconds, doors.lane)
         port = free_port()
         config = uvicorn.Config(doors, host=HOST, port=port, http=http, ws="none", log_config=None, access_log=False)
         serving = uvicorn.Server(config)

@@ -19,13 +19,13 @@ from contextlib import closing
 from pathlib import Path
 
 from agent3.storage import open_database
-from agent3.storage.migration import shipped
+from agent3.storage.migration import load_migrations
 from faults.registry import Result, fault
 
 ROUNDS = 30
 ROWS = 150_000
 TRIES = 40
-NEWEST = len(shipped())
+NEWEST = len(load_migrations())
 RECORDS = (
     "CREATE TABLE schema_migrations (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL,"
     " applied DOUBLE PRECISION NOT NULL)"
@@ -147,7 +147,7 @@ def _fresh(old: Path, file: Path) -> None:
 
 def _first_version(file: Path, rows: int) -> dict[str, int]:
     """A database as the first migration made it, with many rows; how many in each table."""
-    first = shipped()[0]
+    first = load_migrations()[0]
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(RECORDS)

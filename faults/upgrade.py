@@ -18,12 +18,12 @@ from agent3.observe.metrics import Metrics
 from agent3.queue import Queue
 from agent3.storage import Database, open_database
 from agent3.storage.database import Dialect
-from agent3.storage.migration import shipped
+from agent3.storage.migration import load_migrations
 from faults._postgres import postgres
 from faults.registry import Result, fault
 
 ROWS = 20
-NEWEST = len(shipped())
+NEWEST = len(load_migrations())
 RECORDS = (
     "CREATE TABLE schema_migrations (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL,"
     " applied DOUBLE PRECISION NOT NULL)"
@@ -131,7 +131,7 @@ async def _old_postgres(version: int, chance: random.Random, _: Path, server: st
 
 async def _migrated(do: Do, dialect: Dialect, version: int) -> None:
     await do(RECORDS, ())
-    for migration in shipped()[:version]:
+    for migration in load_migrations()[:version]:
         for statement in migration.statements(dialect):
             await do(statement, ())
         record = f"VALUES ({migration.version}, '{migration.name}', '{migration.checksum}', 0)"

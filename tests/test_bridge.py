@@ -373,7 +373,7 @@ def test_without_uvloop_it_works_as_well(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_shared_bridge_is_one_for_the_process() -> None:
-    assert bridge.shared() is bridge.shared()
+    assert bridge.get_shared() is bridge.get_shared()
     assert bridge.run(soon(5)) == 5
     assert list(bridge.iterate(counting([], 2))) == [0, 1]
 

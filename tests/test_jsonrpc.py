@@ -22,7 +22,7 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
-from agent3.jsonrpc import Frame, Limits, Request, Response, SSEParser, parse, sse
+from agent3.jsonrpc import Frame, Limits, Request, Response, SSEParser, encode_event, parse
 
 BATCHES = Limits(batch=3)
 STRICT = Limits(strict=True)
@@ -266,19 +266,19 @@ def test_every_failure_of_parsing_is_answered_with_its_exact_code_and_id(body: b
 
 
 def test_a_frame_has_its_fields_and_one_line_per_line() -> None:
-    assert sse(b"a\nb", id="7", event="message", retry=500) == (
+    assert encode_event(b"a\nb", id="7", event="message", retry=500) == (
         b"retry: 500\nid: 7\nevent: message\ndata: a\ndata: b\n\n"
     )
-    assert sse(b"") == b"data: \n\n"
+    assert encode_event(b"") == b"data: \n\n"
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rdata: x", "a\0"])
 def test_no_field_can_be_smuggled_through_id_or_event(text: str) -> None:
     with pytest.raises(ValueError, match="one line"):
-        sse(b"", id=text)
+        encode_event(b"", id=text)
     with pytest.raises(ValueError, match="one line"):
-        sse(b"", event=text)
-    assert len(SSEParser().feed(sse(b"x\n\nid: 9\n\ndata: y"))) == 1
+        encode_event(b"", event=text)
+    assert len(SSEParser().feed(encode_event(b"x\n\nid: 9\n\ndata: y"))) == 1
 
 
 one_line = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"))
@@ -306,7 +306,7 @@ def cut(body: bytes, places: list[int]) -> list[bytes]:
 def test_frames_survive_any_cutting_and_any_line_end(
     sent: list[Frame], places: list[int], end: bytes, bom: bool
 ) -> None:
-    body = b"".join(sse(one.data, id=one.id, event=one.event, retry=one.retry) for one in sent)
+    body = b"".join(encode_event(one.data, id=one.id, event=one.event, retry=one.retry) for one in sent)
     body = (b"\xef\xbb\xbf" if bom else b": hello\n") + body
     parser = SSEParser()
     got = [frame for piece in cut(body.replace(b"\n", end), places) for frame in parser.feed(piece)]
@@ -386,7 +386,7 @@ def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
 def test_a_disconnect_is_waited_for() -> None:
     async def scene() -> bool:
         client = Client(piece(b"late"))
-        gone = asyncio.create_task(jsonrpc.hung_up(client.receive))
+        gone = asyncio.create_task(jsonrpc.wait_for_disconnect(client.receive))
         while not client.events.empty():
             await asyncio.sleep(0)
         before = gone.done()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent3.errors import SetupError
-from agent3.settings import Calls, Client, Rule, Settings, data_folder, load, mistaken
+from agent3.settings import Calls, Client, Rule, Settings, data_folder, find_misspelt_variables, load
 
 
 @pytest.fixture(autouse=True)
@@ -157,17 +157,17 @@ def test_the_data_folder_can_be_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_was_meant_to_be_a_setting_is_told(name: str, meant: str) -> None:
-    (said,) = mistaken({name: "1", "AGENT3_CALLS_TIMEOUT": "5", "AGENT3_DATA": "/data", "PATH": "/bin"})
+    (said,) = find_misspelt_variables({name: "1", "AGENT3_CALLS_TIMEOUT": "5", "AGENT3_DATA": "/data", "PATH": "/bin"})
     assert said.startswith(f"{name} in the environment names no setting")
     assert said.endswith(meant)
 
 
 def test_the_secrets_that_people_keep_are_no_settings() -> None:
-    assert mistaken({"AGENT3_PIZZA_TOKEN": "x", "AGENT3_CLIENT_KEY": "x", "HOME": "/"}) == []
+    assert find_misspelt_variables({"AGENT3_PIZZA_TOKEN": "x", "AGENT3_CLIENT_KEY": "x", "HOME": "/"}) == []
 
 
 def test_every_variable_that_is_documented_is_known() -> None:
     page = (Path(__file__).parents[1] / "docs" / "reference" / "settings.md").read_text()
     documented = set(re.findall(r"`(AGENT3_[A-Z0-9_]*[A-Z0-9])`", page))
     assert "AGENT3_FAILPOINTS_SEED" in documented
-    assert mistaken(dict.fromkeys(documented, "")) == []
+    assert find_misspelt_variables(dict.fromkeys(documented, "")) == []

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from agent3.errors import CallTimeout, Canceled, SetupError
 
-__all__ = ["Bridge", "finish", "iterate", "run", "shared"]
+__all__ = ["Bridge", "finish", "get_shared", "iterate", "run"]
 
 T = TypeVar("T")
 
@@ -314,7 +314,7 @@ _orphans: list[tuple[_Engine, set[asyncio.Task[Any]]]] = []
 _shared = Bridge()
 
 
-def shared() -> Bridge:
+def get_shared() -> Bridge:
     """The one bridge of this process."""
     return _shared
 

@@ -40,9 +40,9 @@ __all__ = [
     "SSEParser",
     "check_bytes",
     "decode",
+    "encode_event",
     "error",
     "error_of",
-    "hung_up",
     "id_of",
     "is_event_stream",
     "notification",
@@ -52,7 +52,7 @@ __all__ = [
     "request",
     "result",
     "result_raw",
-    "sse",
+    "wait_for_disconnect",
 ]
 
 PARSE_ERROR: Final = -32700
@@ -301,7 +301,7 @@ def error_of(id: Id, exc: BaseException) -> bytes:  # noqa: A002
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
-def sse(data: bytes, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
+def encode_event(data: bytes, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
     """Encode one frame. A line break in ``id`` or ``event`` would start another field, so it raises ValueError."""
     lines = [b"data: " + line for line in _LINE_ENDS.split(data)]
     for name, text in (("event", event), ("id", id)):
@@ -422,7 +422,7 @@ async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float =
         raise TooSlow(f"The body did not arrive within {timeout:g} s; send it faster, or less of it") from None
 
 
-async def hung_up(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has disconnected. For use after the body was read: anything else is dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass

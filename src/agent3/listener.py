@@ -24,9 +24,9 @@ from agent3 import bridge
 from agent3.errors import SetupError, Unauthenticated
 from agent3.model import LOCAL, Principal
 
-__all__ = ["Listening", "Who", "at_this_machine", "names_of", "run_http", "run_http_async"]
+__all__ = ["Authenticate", "Listening", "at_this_machine", "names_of", "run_http", "run_http_async"]
 
-Who = Callable[[Mapping[str, Any]], Principal]
+Authenticate = Callable[[Mapping[str, Any]], Principal]
 
 _PASSED_ON = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
 """Headers by which a proxy says that it forwards for another client."""
@@ -48,14 +48,14 @@ def at_this_machine(scope: Mapping[str, Any]) -> Principal:
     return LOCAL
 
 
-def names_of(host: str, principal: Who | None, given: Sequence[str]) -> list[str]:
+def names_of(host: str, principal: Authenticate | None, given: Sequence[str]) -> list[str]:
     """The Host headers to accept for a server bound to ``host``; SetupError if it would be open to everyone."""
     if _is_loopback(host):
         return list(given)
     if principal is None:
         raise SetupError(
-            f"{host} can be reached by other machines, and nobody says who calls. Pass principal=, a function that "
-            "reads the caller from the request, or let a gateway serve it (agent3 serve)."
+            f"{host} can be reached by other machines, but callers are not identified. Pass principal=, a function "
+            "that reads the caller from the request, or let a gateway serve it (agent3 serve)."
         )
     bound = f"[{host}]" if ":" in host else host
     return [bound, f"{bound}:*", *given] if given else ["*"]
@@ -114,7 +114,7 @@ class Listening(AbstractContextManager[str]):
                 f"Cannot listen on {host}:{port}: {error}. Choose another port; 0 takes a free one."
             ) from None
         self._listener = listener
-        self.ended = bridge.shared().spawn(self._server.serve(sockets=[listener]))
+        self.ended = bridge.get_shared().spawn(self._server.serve(sockets=[listener]))
         bound, number = listener.getsockname()[:2]
         return f"http://{f'[{bound}]' if ':' in bound else bound}:{number}{quote(self._path)}"
 

@@ -34,8 +34,9 @@ __all__ = [
     "Storage",
     "Web",
     "data_folder",
+    "database_url",
+    "find_misspelt_variables",
     "load",
-    "mistaken",
 ]
 
 
@@ -287,6 +288,18 @@ def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "agent3"
 
 
+def database_url(settings: Settings) -> str:
+    """The database of these settings: the one they name, or ``agent3.db`` in the data folder, which is made."""
+    if settings.storage.url:
+        return settings.storage.url
+    folder = data_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the ledger is for this user only
+    except OSError as error:
+        raise SetupError(f"Cannot use the data folder {folder}: {error.strerror}. Set AGENT3_DATA or --db.") from None
+    return f"sqlite:///{folder / 'agent3.db'}"
+
+
 def load(
     path: Path | str | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -354,7 +367,7 @@ def _read_environment(table: str, kind: type[Struct], environment: Mapping[str, 
     return found
 
 
-def mistaken(environment: Mapping[str, str] = os.environ) -> list[str]:
+def find_misspelt_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     """A sentence for each environment variable that looks like a misspelt setting.
 
     Variables that resemble no setting are ignored: people name their own secrets like this, too.

@@ -20,7 +20,7 @@ from agent3.model import Agent, Call, Capability, Done, Event, Failed, Part, Pri
 from agent3.observe.metrics import Metrics
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
-from agent3.storage.checksums import summed
+from agent3.storage.checksums import append_checksum
 from tests.support.storage import using
 
 ALICE = Principal("alice")
@@ -157,7 +157,7 @@ def test_jobs_of_an_earlier_version_have_no_checksum_and_are_read() -> None:
         row = await database.one("SELECT outcome FROM jobs WHERE id = ?", name)
         assert row is not None
         bare = bytes(row["outcome"]).rstrip()
-        assert summed(bare) != bare
+        assert append_checksum(bare) != bare
         await database.many("UPDATE jobs SET outcome = ?", [(bare,)])
         assert (await jobs.get("alice", name)).status == "done"
 

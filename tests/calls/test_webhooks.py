@@ -16,7 +16,7 @@ import pytest
 
 from agent3.calls.callbacks import Callbacks, _describe
 from agent3.calls.jobs import Job, Jobs
-from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt, _parse_retry_after
+from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt
 from agent3.calls.webhooks import keys_of, signed, verify
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Agent3Error, SecurityError, SetupError, Unauthenticated, Unavailable
@@ -592,15 +592,6 @@ def test_what_was_dropped_by_the_operator_says_so() -> None:
                 await queue.aclose()
 
     run(":memory:", story)
-
-
-def test_a_moment_to_come_again_may_be_a_date() -> None:
-    world = SeededEnv(time=1_445_412_480.0)
-    assert _parse_retry_after({"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT"}, world) == 30.0
-    assert _parse_retry_after({"Retry-After": "Wed, 21 Oct 2015 07:00:00 GMT"}, world) == 0.0
-    assert _parse_retry_after({"Retry-After": "7"}, world) == 7.0
-    assert _parse_retry_after({"Retry-After": "soon"}, world) is None
-    assert _parse_retry_after({}, world) is None
 
 
 def test_what_is_too_large_to_tell_is_left_out_and_said_so() -> None:

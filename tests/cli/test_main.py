@@ -18,8 +18,9 @@ import pytest
 from agent3 import LocalAgent
 from agent3._version import __version__
 from agent3.cli import main as cli
-from agent3.cli import output as printing
-from agent3.cli.options import Where
+from agent3.cli.agents import print_agent
+from agent3.cli.exit_codes import exit_code
+from agent3.cli.options import GatewayOptions, connect
 from agent3.errors import SetupError
 from agent3.settings import Client, Settings, Storage
 from tests.support.gateway import AGENT3, Process, environment, gateway, hosted, run_agent3
@@ -173,7 +174,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
         "status": "active",
         "tags": [],
     }
-    printing.page(body | {"rating": {"count": 2, "mean": 4.5}, "capabilities": [capability]})
+    print_agent(body | {"rating": {"count": 2, "mean": 4.5}, "capabilities": [capability]})
     page = capfd.readouterr().out
     assert "\x1b" not in page
     assert "rated 4.5 by 2" in page
@@ -185,7 +186,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
     assert rows["fixed"] == "7 optional"
     assert rows["either"] == "string | null optional"
     assert rows["free"] == "any optional"
-    printing.page(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
+    print_agent(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
     assert "It offers nothing that you can call." in capfd.readouterr().out
 
 
@@ -321,7 +322,7 @@ def test_without_a_gateway_the_local_database_is_used(agent3: Command, tmp_path:
 
 
 def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_path: Path) -> None:
-    from agent3.cli.gateway_client import running as find
+    from agent3.cli.gateway_client import find_running as find
 
     (tmp_path / "data" / "gateways").mkdir(parents=True)
     note = tmp_path / "data" / "gateways" / "1.json"
@@ -337,7 +338,7 @@ def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_pat
 def test_of_two_gateways_the_one_on_the_same_database_is_asked_else_the_last(
     agent3: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agent3.cli.gateway_client import running as find
+    from agent3.cli.gateway_client import find_running as find
 
     data, own = tmp_path / "data", tmp_path / "own"
     own.mkdir()
@@ -406,11 +407,11 @@ def test_every_error_has_its_documented_exit_code() -> None:
 
     expected = {"AgentNotFound": 4, "Unauthenticated": 4, "RateLimited": 4, "Unavailable": 5, "CircuitOpen": 5}
     expected |= {"ValidationError": 2, "SetupError": 2, "TargetError": 1, "CallTimeout": 1, "StorageError": 5}
-    codes = {kind.__name__: cli._exit_code(kind.__new__(kind)) for kind in family()}
+    codes = {kind.__name__: exit_code(kind) for kind in family()}
     assert {name: codes[name] for name in expected} == expected
     assert set(codes.values()) <= {1, 2, 4, 5}
     with pytest.raises(SetupError):
-        cli._gateway(Where(server="http://x", demo=True))
+        connect(GatewayOptions(server="http://x", demo=True))
 
 
 # As a process
@@ -638,7 +639,7 @@ def test_a_gateway_of_the_environment_is_not_taken_silently(agent3: Command, mon
     told = agent3("dlq", "list")
     assert (told.code, told.out) == (0, "No dead letters.\n")
     assert told.err == (
-        "agent3: AGENT3_SERVER has no effect here: this works on the database of the settings. "
+        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings. "
         "Name another with --db.\n"
     )
     assert agent3("dlq", "list", "--db", "sqlite:///own.db").err == "", "here it is clear which one is meant"

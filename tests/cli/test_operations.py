@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from agent3.cli import main as cli
-from agent3.cli.operations import back_up_here, moment, restore_here
+from agent3.cli.backups import backup, restore
+from agent3.cli.dead_letters import parse_moment
 from agent3.errors import SetupError, ValidationError
-from agent3.settings import Settings, Storage
 from agent3.storage import Database
+from agent3.terminal.options import DatabaseOptions
 from tests.support.gateway import gateway
 from tests.support.storage import using
 
@@ -90,7 +91,7 @@ def test_a_backup_is_taken_beside_a_gateway_and_restored_without_it(agent3: Comm
     with gateway(data, "--demo") as running:
         assert agent3(data, "call", "echo", "before").returncode == 0
         made = agent3(data, "backup", str(archive))
-        assert (made.returncode, "read back and whole" in made.stdout) == (0, True)
+        assert (made.returncode, "verified" in made.stdout) == (0, True)
         assert agent3(data, "backup", str(archive)).returncode == 2
         assert agent3(data, "call", "echo", "after").returncode == 0
         refused = agent3(data, "restore", str(archive))
@@ -110,15 +111,14 @@ def test_a_backup_is_taken_beside_a_gateway_and_restored_without_it(agent3: Comm
 
 
 def test_other_databases_are_told_what_to_use_instead(tmp_path: Path) -> None:
-    postgres = Settings(storage=Storage(url="postgresql://me:secret@db/agent3"))
-    with pytest.raises(SetupError, match=r"pg_dump .* postgresql://me@db/agent3") as wrong:
-        back_up_here(postgres, tmp_path / "x", force=False)
-    assert "secret" not in wrong.value.message
+    postgres = DatabaseOptions("postgresql://me:secret@db/agent3")
+    with pytest.raises(SetupError, match=r"pg_dump .* postgresql://me@db/agent3") as error:
+        backup(tmp_path / "x", options=postgres)
+    assert "secret" not in error.value.message
     with pytest.raises(SetupError, match="pg_restore"):
-        restore_here(postgres, tmp_path / "x")
-    memory = Settings(storage=Storage(url="sqlite://"))
+        restore(tmp_path / "x", options=postgres)
     with pytest.raises(SetupError, match="in memory"):
-        back_up_here(memory, tmp_path / "x", force=False)
+        backup(tmp_path / "x", options=DatabaseOptions("sqlite://"))
 
 
 def test_these_commands_are_not_for_a_gateway_elsewhere(agent3: Command, tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ def test_these_commands_are_not_for_a_gateway_elsewhere(agent3: Command, tmp_pat
     [("90s", 910.0), ("2m", 880.0), ("1970-01-01T00:00Z", 0.0), ("1970-01-01T01:00:00+01:00", 0.0), ("0.25h", 100.0)],
 )
 def test_a_moment_is_read_as_people_write_it(text: str, expected: float) -> None:
-    assert moment(text, 1_000.0) == expected
+    assert parse_moment(text, 1_000.0) == expected
 
 
 def test_a_moment_without_an_offset_is_local_as_the_lists_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "CET-1")
     time.tzset()
     try:
-        assert moment("1970-01-02", 0.0) == 23 * 3_600.0
-        assert moment(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_000.0)), 0.0) == 1_000.0
+        assert parse_moment("1970-01-02", 0.0) == 23 * 3_600.0
+        assert parse_moment(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_000.0)), 0.0) == 1_000.0
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -148,4 +148,4 @@ def test_a_moment_without_an_offset_is_local_as_the_lists_show_it(monkeypatch: p
 
 def test_a_moment_that_is_none_is_refused() -> None:
     with pytest.raises(ValidationError, match="yesterday"):
-        moment("yesterday", 0.0)
+        parse_moment("yesterday", 0.0)

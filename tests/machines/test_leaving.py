@@ -207,17 +207,17 @@ def test_twice_the_longest_pause_of_those_who_ask_is_waited_for() -> None:
     world = SeededEnv()
     readiness = Readiness(world)
     for pause in (1.0, 2.0, 1.0, 1.0):
-        readiness.asked()
+        readiness.note_probe()
         world.advance(pause)
-    assert not readiness.heard(), "it does not stop yet"
+    assert not readiness.is_noticed(), "it does not stop yet"
     readiness.stop()
-    assert not readiness.heard()
+    assert not readiness.is_noticed()
     world.advance(1.0)
-    readiness.asked()
+    readiness.note_probe()
     world.advance(2.5)
-    assert not readiness.heard(), "another who asks every two seconds may not know it"
+    assert not readiness.is_noticed(), "another who asks every two seconds may not know it"
     world.advance(1.0)
-    assert readiness.heard()
+    assert readiness.is_noticed()
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [(0, 0.0), (1, 0.0), (2, 0.0), (20, LONGEST)])
@@ -225,10 +225,10 @@ def test_nobody_is_waited_for_for_ever(asked: int, seconds: float) -> None:
     world = SeededEnv()
     readiness = Readiness(world)
     for _ in range(asked):
-        readiness.asked()
+        readiness.note_probe()
         world.advance(9.0)
     readiness.stop()
-    waited = next(step for step in itertools.count() if readiness.heard() or world.advance(0.5)) * 0.5  # type: ignore[func-returns-value]
+    waited = next(step for step in itertools.count() if readiness.is_noticed() or world.advance(0.5)) * 0.5  # type: ignore[func-returns-value]
     assert waited == seconds
 
 

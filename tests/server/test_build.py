@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent3.protocols.functions.standalone import blob_folder
-from agent3.server.build import database_url
-from agent3.settings import Settings, Storage, data_folder
+from agent3.settings import Settings, Storage, data_folder, database_url
 
 
 def test_without_a_setting_everything_lies_in_the_data_folder_which_is_private(

@@ -15,7 +15,7 @@ import uvicorn
 
 from agent3.calls.coroutines import Left, watched
 from agent3.gateway.lanes import Reply
-from agent3.server.connection import patient
+from agent3.server.connection import make_connection_class
 
 SECONDS = 0.4
 
@@ -49,7 +49,7 @@ def serving(app: Any, http: Any) -> Iterator[tuple[int, uvicorn.Server]]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with serving(application, patient(SECONDS)) as (number, _):
+    with serving(application, make_connection_class(SECONDS)) as (number, _):
         yield number
 
 
@@ -217,7 +217,10 @@ async def echoing(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def laned() -> Iterator[tuple[int, Lane]]:
     lane = Lane()
-    with serving(echoing, patient(5.0, lambda path: lane if path == "/lane" else None)) as (number, lane.server):
+    with serving(echoing, make_connection_class(5.0, lambda path: lane if path == "/lane" else None)) as (
+        number,
+        lane.server,
+    ):
         yield number, lane
 
 
@@ -328,7 +331,7 @@ def test_a_body_that_comes_after_its_head_is_waited_for(laned: tuple[int, Lane])
 
 def test_a_body_that_takes_long_is_left_to_who_reads_it() -> None:
     lane = Lane()
-    http = patient(SECONDS, lambda path: lane if path == "/lane" else None)
+    http = make_connection_class(SECONDS, lambda path: lane if path == "/lane" else None)
     with serving(echoing, http) as (number, server), known((number, lane)) as connection:
         whole = post(b"app")
         connection.sendall(whole[:-1])

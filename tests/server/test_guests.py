@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from agent3.model import Agent
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints
-from agent3.server.request_heads import Heads
+from agent3.server.connection import KnownHeads
 from agent3.settings import Calls, Client, Limits, Rule, Settings
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request
@@ -105,15 +105,15 @@ class Talk:
 def talking(house: Hosted, monkeypatch: pytest.MonkeyPatch, agent: LocalAgent | None = None) -> Iterator[Talk]:
     """A client whose next call has a head that is known."""
     found: list[bytes] = []
-    find = Heads.find
+    find = KnownHeads.find
 
-    def counting(heads: Heads[Any], data: bytes) -> Any:
+    def counting(heads: KnownHeads[Any], data: bytes) -> Any:
         known = find(heads, data)
         if known is not None and not known[2]:
             found.append(data)
         return known
 
-    monkeypatch.setattr(Heads, "find", counting)
+    monkeypatch.setattr(KnownHeads, "find", counting)
     mine = agent or kitchen()
     house.server.core.connectors["local"].add(mine)  # type: ignore[attr-defined]
     house.server.directory.host(mine.agent)

@@ -127,7 +127,7 @@ WRONG: list[tuple[str, str, Any, int, str, str]] = [
     ("POST", "/v1/feedback", {"agentId": "ecco", "rating": 5}, 404, "agent_not_found", "'echo'"),
     ("GET", "/v1/artifacts/nope", None, 404, "not_found", "no artifact"),
     ("GET", "/v1/nothing", None, 404, "not_found", "/openapi.json"),
-    ("GET", "/v1/call", None, 405, "method_not_allowed", "GET is not for /v1/call"),
+    ("GET", "/v1/call", None, 405, "method_not_allowed", "/v1/call does not take GET."),
     ("DELETE", "/v1/agents/pizza", None, 405, "method_not_allowed", "DELETE"),
 ]
 

@@ -192,7 +192,7 @@ WRONG = [
     (":agent", "must be MODULE:NAME"),
     ("slow.py:agent", "must be MODULE:NAME"),
     ("nowhere:agent", "no module 'nowhere'"),
-    ("slow:nothing", "'nothing' in 'slow' is not there"),
+    ("slow:nothing", "'nothing' in 'slow' does not exist"),
     ("slow:asyncio", "is a module"),
     ("empty:agents", "is a list"),
     ("broken:agent", "ZeroDivisionError"),
@@ -212,10 +212,10 @@ def test_wrong_references_are_one_sentence_each(tmp_path: Path) -> None:
         "from agent3 import LocalAgent\nagents = [LocalAgent('Twin'), LocalAgent('twin')]"
     )
     code = (
-        "import sys, json\nfrom agent3.errors import SetupError\nfrom agent3.server.run import _agents\n"
+        "import sys, json\nfrom agent3.errors import SetupError\nfrom agent3.server.run import _load_agents\n"
         "told = []\n"
         "for one in json.loads(sys.argv[1]):\n"
-        "    try:\n        _agents(one, False)\n        told.append(None)\n"
+        "    try:\n        _load_agents(one, False)\n        told.append(None)\n"
         "    except SetupError as wrong:\n        told.append(wrong.message)\n"
         "print(json.dumps(told))\n"
     )

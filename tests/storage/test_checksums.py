@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agent3.errors import Corrupt
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 
 DATA = msgspec.json.encode({"text": "höchstens", "numbers": [1, 2.5, None]})
 
@@ -16,7 +16,7 @@ def read(stored: bytes, *beside: object) -> object:
 
 
 def test_what_is_whole_is_read_also_by_those_who_know_no_checksums() -> None:
-    assert read(summed(DATA)) == msgspec.json.decode(summed(DATA)) == msgspec.json.decode(DATA)
+    assert read(append_checksum(DATA)) == msgspec.json.decode(append_checksum(DATA)) == msgspec.json.decode(DATA)
 
 
 def test_what_an_earlier_version_stored_is_read() -> None:
@@ -25,7 +25,7 @@ def test_what_an_earlier_version_stored_is_read() -> None:
 
 
 def test_every_single_turned_bit_is_found_or_changes_nothing() -> None:
-    stored = summed(DATA)
+    stored = append_checksum(DATA)
     found = 0
     for place in range(8 * len(stored)):
         damaged = bytearray(stored)
@@ -38,7 +38,7 @@ def test_every_single_turned_bit_is_found_or_changes_nothing() -> None:
 
 
 def test_values_beside_it_are_part_of_the_sum() -> None:
-    stored = summed(DATA, "job", 3, 1.5)
+    stored = append_checksum(DATA, "job", 3, 1.5)
     assert read(stored, "job", 3.0, 1.5) == msgspec.json.decode(DATA)  # a database may give a whole number as either
     with pytest.raises(Corrupt, match="It is damaged"):
         read(stored, "job", 4, 1.5)

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.errors import Conflict, RequestError, StorageError
 from agent3.storage import Database, Transaction, open_database
-from agent3.storage.migration import shipped
+from agent3.storage.migration import load_migrations
 from tests.support.storage import PUT, put, using
 
 
@@ -332,7 +332,7 @@ def test_check_tells_its_health(url: str) -> None:
             report = await database.check(thorough=thorough)
             assert report["ok"] is True
             assert report["integrity"] == "ok"
-            assert report["schema"] == len(shipped())
+            assert report["schema"] == len(load_migrations())
             assert isinstance(report["size"], int)
             assert report["size"] > 0
             assert str(report["version"])[0].isdigit()

@@ -15,7 +15,7 @@ import pytest
 
 from agent3.errors import SetupError, StorageError
 from agent3.storage import Database, open_database
-from agent3.storage.migration import Migration, apply_next, shipped
+from agent3.storage.migration import Migration, apply_next, load_migrations
 from tests.support.storage import using
 
 TABLES = [
@@ -33,7 +33,7 @@ TABLES = [
     "queues",
     "schema_migrations",
 ]
-SHIPPED = [migration.version for migration in shipped()]
+SHIPPED = [migration.version for migration in load_migrations()]
 NEXT = len(SHIPPED) + 1
 
 
@@ -42,14 +42,14 @@ async def applied(database: Database) -> list[int]:
 
 
 def test_every_shipped_migration_is_numbered_without_gaps() -> None:
-    assert [migration.version for migration in shipped()] == list(range(1, len(shipped()) + 1))
+    assert [migration.version for migration in load_migrations()] == list(range(1, len(load_migrations()) + 1))
 
 
 def test_a_new_database_has_every_table(url: str) -> None:
     async def story(database: Database) -> None:
         for table in TABLES:
             await database.all(f"SELECT COUNT(*) AS n FROM {table}")
-        assert await applied(database) == [migration.version for migration in shipped()]
+        assert await applied(database) == [migration.version for migration in load_migrations()]
 
     using(url, story)
 
@@ -77,9 +77,9 @@ def test_a_migration_that_fails_leaves_nothing_behind(url: str) -> None:
 
     async def story(database: Database) -> None:
         with pytest.raises(StorageError):
-            await database.write(lambda tx: apply_next(tx, database.dialect, (*shipped(), broken), 0.0))
+            await database.write(lambda tx: apply_next(tx, database.dialect, (*load_migrations(), broken), 0.0))
         assert await applied(database) == SHIPPED
-        done = await database.write(lambda tx: apply_next(tx, database.dialect, (*shipped(), whole), 0.0))
+        done = await database.write(lambda tx: apply_next(tx, database.dialect, (*load_migrations(), whole), 0.0))
         assert done == whole
         assert await applied(database) == [*SHIPPED, NEXT]
         row = await database.write(lambda tx: tx.one("INSERT INTO half (a) VALUES (?) RETURNING id", b"a"))
@@ -109,7 +109,7 @@ def test_a_migration_that_was_changed_afterwards_is_refused(lasting_url: str) ->
 
 
 def test_the_checksum_does_not_mind_line_ends() -> None:
-    migration = shipped()[0]
+    migration = load_migrations()[0]
     assert replace(migration, text=migration.text.replace("\n", "\r\n")).checksum == migration.checksum
 
 
@@ -129,7 +129,7 @@ OPEN = (
 
 def first_version(file: Path, rows: int = 200) -> None:
     """A database as the first migration made it, with rows in it."""
-    first = shipped()[0]
+    first = load_migrations()[0]
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute(
         "CREATE TABLE schema_migrations (version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL,"

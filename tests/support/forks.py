@@ -28,10 +28,7 @@ FORKS.set_forkserver_preload(
     [
         "tests.support.mcp_upstream",
         "agent3.cli.main",
-        *(
-            f"agent3.server.{one}"
-            for one in ("adding", "app", "client", "demo", "doctor", "operations", "run", "tools")
-        ),
+        *(f"agent3.cli.{name}" for name in ("agents", "backups", "calls", "dead_letters", "registration", "serving")),
     ]
 )
 

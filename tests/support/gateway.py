@@ -28,7 +28,7 @@ import uvicorn
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
-from agent3.server.connection import patient
+from agent3.server.connection import make_connection_class
 from agent3.settings import Settings, Storage
 from tests.support.forks import Forked, run_forked
 
@@ -240,7 +240,7 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
         async with build(settings, agents) as server:
             listener = socket.create_server(("127.0.0.1", 0))
             doors = app(server)
-            http = patient(settings.server.body_seconds, doors.lane)  # as agent3 serve does
+            http = make_connection_class(settings.server.body_seconds, doors.lane)  # as agent3 serve does
             config = uvicorn.Config(
                 doors, log_config=None, lifespan="on", timeout_graceful_shutdown=1, http=http, ws="none"
             )

@@ -13,7 +13,7 @@ from agent3.model import Call, Failed, decode_call, decode_outcome, encode
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 
 __all__ = ["DeadLetter", "DeadLetters", "Waiting"]
 
@@ -77,8 +77,8 @@ class DeadLetters:
                     outcome.code,
                     outcome.message,
                     call.live.attempts,
-                    summed(encode(call)),
-                    summed(encode(outcome)),
+                    append_checksum(encode(call)),
+                    append_checksum(encode(outcome)),
                 )
             ],
         )

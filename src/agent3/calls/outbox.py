@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +24,7 @@ from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, Stora
 from agent3.identity.own_keys import OwnKey, OwnKeys
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Vault
+from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
@@ -336,7 +335,8 @@ class Outbox:
                 if status == 410:
                     return _Verdict("gone", "it answered 410: it wants no more")
                 moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
-                return _Verdict("retry", f"it answered {status}{moved}", _parse_retry_after(answer.headers, self._env))
+                wait = parse_retry_after(answer.headers.get("Retry-After"), self._env.now(), _LONGEST_WAIT)
+                return _Verdict("retry", f"it answered {status}{moved}", wait)
         except Corrupt as error:
             return _Verdict("dead", error.message)
         except SecurityError as error:
@@ -396,19 +396,6 @@ def _context(owner: str, url: str) -> str:
     """Who is told where: by host rather than by URL, so that many URLs of one slow host are no way past the others."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.lower()} {owner}"[:1_000]
-
-
-def _parse_retry_after(headers: Mapping[str, str], env: Env) -> float | None:
-    """The seconds of a Retry-After, in either of its forms."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return max(0.0, aware.timestamp() - env.now())
 
 
 def _receipt(row: Row) -> Receipt:

@@ -1,14 +1,14 @@
-"""The command line's two ways to a gateway: one that runs, over REST, or one of its own, in this process."""
+"""How commands reach a gateway: a running one over REST (``Remote``), or one inside this process (``Local``)."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from agent3.errors import (
     AccessError,
@@ -23,7 +23,7 @@ from agent3.errors import (
 from agent3.server.announcement import FOLDER, database_of
 from agent3.settings import Settings, data_folder
 
-__all__ = ["Gateway", "Local", "Remote", "running"]
+__all__ = ["Gateway", "Local", "Remote", "find_running"]
 
 
 class Gateway(Protocol):
@@ -37,47 +37,31 @@ class Gateway(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-def running(settings: Settings, folder: Path | None = None) -> str | None:
-    """The address of the gateway that runs here, if one does.
+def find_running(settings: Settings, folder: Path | None = None) -> str | None:
+    """The address of a gateway that runs on this machine.
 
-    Of several, the one on the database of these settings comes before others, and the one started last before older.
+    Of several, one on the database of these settings comes first, then the one that was started last. The note of a
+    gateway whose process is gone is removed.
     """
-    notes = (folder or data_folder()) / FOLDER
     wanted = database_of(settings)
-    for note in sorted(notes.glob("*.json"), key=lambda one: (_told(one).get("database") != wanted, _age(one))):
-        if (url := _answering(note)) is not None:
-            return url
-    return None
-
-
-def _age(note: Path) -> float:
-    try:
-        return -note.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _told(note: Path) -> dict[str, Any]:
-    """What a note says; nothing where it cannot be read."""
-    try:
-        told = json.loads(note.read_text())
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _answering(note: Path) -> str | None:
-    """The address in a note, if that gateway still lives; the note of a dead one is removed."""
-    told = _told(note)
-    try:
-        os.kill(int(told["pid"]), 0)
-        Remote(str(told["url"]), timeout=1.0).get("/healthz")
-    except ProcessLookupError:
-        note.unlink(missing_ok=True)
-    except (OSError, ValueError, KeyError, TypeError, Agent3Error):
-        return None
-    else:
-        return str(told["url"])
+    candidates = []
+    for file in ((folder or data_folder()) / FOLDER).glob("*.json"):
+        try:
+            note, written = json.loads(file.read_text()), file.stat().st_mtime
+        except (OSError, ValueError):  # being written, or removed by its gateway
+            continue
+        if isinstance(note, dict):
+            candidates.append((note.get("database") != wanted, -written, file, note))
+    for *_, file, note in sorted(candidates, key=lambda candidate: candidate[:2]):
+        try:
+            os.kill(int(note["pid"]), 0)
+            Remote(str(note["url"]), timeout=1.0).get("/healthz")
+        except ProcessLookupError:
+            file.unlink(missing_ok=True)
+        except (OSError, ValueError, KeyError, TypeError, Agent3Error):
+            continue
+        else:
+            return str(note["url"])
     return None
 
 
@@ -85,8 +69,14 @@ class Remote:
     """A running gateway. ``AGENT3_KEY`` is sent as its key; proxies of the environment are not used."""
 
     def __init__(self, url: str, timeout: float = 3_600.0):
+        try:
+            self._parts = urlsplit(url)
+            valid = self._parts.scheme in ("http", "https") and self._parts.hostname and self._parts.port != 0
+        except ValueError:  # of urlsplit for an open bracket, of .port for one that is not a number
+            valid = False
+        if not valid:
+            raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
         self.where = url.rstrip("/")
-        self._parts = _address(url)
         self._timeout = timeout
 
     def search(self, query: str, limit: int) -> dict[str, Any]:
@@ -120,40 +110,27 @@ class Remote:
             headers["Authorization"] = f"Bearer {key}"
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
-            answer = connection.getresponse()
-            return _read(answer.status, answer.read(), self.where)
-        except (OSError, http.client.HTTPException) as wrong:
+            response = connection.getresponse()
+            status, raw = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
             raise Unavailable(
-                f"No gateway answers at {self.where} ({wrong}). Start one with agent3 serve, or name another address."
+                f"No gateway answers at {self.where} ({error}). Start one with agent3 serve, or name another address."
             ) from None
         finally:
             connection.close()
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            raise Unavailable(f"{self.where} answered {status} without JSON: is it an agent3 gateway?") from None
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{self.where} answered {status} with JSON that is not an object.")
+        if isinstance(refusal := answer.get("error"), dict):
+            raise _decode_error(refusal, self.where)
+        return answer
 
 
-def _address(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
-    except ValueError:
-        pass  # a port that is none, a bracket that is not closed: told below with the rest
-    raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
-
-
-def _read(status: int, raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        body = json.loads(raw)
-    except ValueError:
-        raise Unavailable(f"{where} answered {status} without JSON: is it an agent3 gateway?") from None
-    if not isinstance(body, dict):
-        raise Unavailable(f"{where} answered {status} with something else than an object.")
-    if isinstance(error := body.get("error"), dict):
-        raise _error(error, where)
-    return body
-
-
-def _error(error: Mapping[str, Any], where: str) -> Agent3Error:
-    """What the gateway refused. Several may run here, so whoever is refused hears which one it was."""
+def _decode_error(error: Mapping[str, Any], where: str) -> Agent3Error:
+    """The error that a gateway answered with. Several may run here, so a refusal names the gateway."""
     kind = by_code(str(error.get("code")))
     message = str(error.get("message"))
     if kind is ValidationError:
@@ -161,14 +138,15 @@ def _error(error: Mapping[str, Any], where: str) -> Agent3Error:
     if kind is Unauthenticated:
         message = f"{message.partition('. ')[0]}. Set AGENT3_KEY to the key of a client of the gateway at {where}."
     elif issubclass(kind, NotFound | AccessError):
-        message += f" Asked was the gateway at {where}."
-    wrong = kind.__new__(kind)
-    Agent3Error.__init__(wrong, message, data=error.get("data"), retry_after=error.get("retry_after"))
-    return wrong
+        message += f" The gateway is {where}."
+    # Its constructor may take other arguments; the message is there already.
+    decoded = kind.__new__(kind)
+    Agent3Error.__init__(decoded, message, data=error.get("data"), retry_after=error.get("retry_after"))
+    return decoded
 
 
 class Local:
-    """A gateway of this process's own on the same database. ``alone`` says that one was looked for and none runs."""
+    """A gateway in this process, on the database of the settings. ``alone``: no running one was found."""
 
     def __init__(self, settings: Settings, demo: bool, *, alone: bool = False):
         self._settings = settings
@@ -193,34 +171,30 @@ class Local:
         return self._run("agent3_call", dict(arguments))
 
     def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return _run(self._verb(verb, arguments))
-        except NotFound as wrong:
-            if self._alone:
-                wrong.message += " No gateway runs here: start one with agent3 serve, or add --demo."
-            raise
+        # Loaded here: a command that speaks to a running gateway does not need all of this, and starts faster.
+        import asyncio
 
-    async def _verb(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        # The whole gateway is loaded only by the command that needs it: agent3 --help stays light.
         from agent3.gateway import Caller, Verbs, response
         from agent3.model import LOCAL, Done, Failed, value_of
         from agent3.server.build import build
         from agent3.server.demo import agents
 
-        async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
-            verbs = Verbs(server.gateway)
-            started = server.env.monotonic()
-            outcome = await verbs.run(verb, arguments, Caller(LOCAL, "cli"))
-            seconds = server.env.monotonic() - started
-        if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
-            body = value_of(outcome.parts)
-        else:
-            body = response(outcome, seconds)
-        assert isinstance(body, dict)
-        return body
+        async def run() -> dict[str, Any]:
+            async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
+                verbs = Verbs(server.gateway)
+                started = server.env.monotonic()
+                outcome = await verbs.run(verb, arguments, Caller(LOCAL, "cli"))
+                seconds = server.env.monotonic() - started
+            if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
+                body = value_of(outcome.parts)
+            else:
+                body = response(outcome, seconds)
+            assert isinstance(body, dict)
+            return body
 
-
-def _run(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    import asyncio
-
-    return asyncio.run(work)
+        try:
+            return asyncio.run(run())
+        except NotFound as error:
+            if self._alone:
+                error.message += " No gateway runs here: start one with agent3 serve, or add --demo."
+            raise

@@ -1,38 +1,30 @@
-"""What the commands share: the options that many of them take, and how to run one on the database they name.
-
-It is loaded with every command, so it imports no server.
-"""
+"""Options that many commands take, and the settings and the gateway that they name."""
 
 from __future__ import annotations
 
-import asyncio
-import json as notation
-import sys
-from collections.abc import Awaitable, Callable
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from cyclopts import Parameter
 
-from agent3.settings import Settings, load
+from agent3.cli.gateway_client import Gateway, Local, Remote, find_running
+from agent3.cli.output import print_error
+from agent3.errors import SetupError
+from agent3.settings import Settings, find_misspelt_variables, load
+from agent3.terminal.options import DatabaseOptions
 
-if TYPE_CHECKING:
-    from agent3.storage import Database
-
-__all__ = ["Here", "Where", "print_json", "run_on_database"]
-
-T = TypeVar("T")
+__all__ = ["GatewayOptions", "connect", "load_database_settings", "load_settings"]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Where:
+class GatewayOptions:
     """Which gateway a command speaks to, and how it answers."""
 
     server: str | None = None
-    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs here, if any; of
-    several, the one on the database of the settings, else the one started last."""
+    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs on this
+    machine, if any; of several, the one on the database of the settings, else the one started last."""
     db: str | None = None
     "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
     config: Path | None = None
@@ -43,40 +35,42 @@ class Where:
     "Print JSON."
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Here:
-    """Which database a command works on, and how it answers. A gateway may be running on it."""
-
-    db: str | None = None
-    "The database: sqlite:///PATH or postgresql://… By default that of the settings."
-    config: Path | None = None
-    "Settings file; agent3.toml in this folder by default."
-    json: bool = False
-    "Print JSON."
-
-    def settings(self) -> Settings:
-        """The settings that these options name."""
-        return load(self.config, overrides={"storage": {"url": self.db}})
-
-
-def run_on_database(where: Here, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something on the database of a command, and wait for it."""
-    from agent3.server.build import database_url
-    from agent3.storage import open_database
-
-    settings = where.settings()
-
-    async def run() -> T:
-        database = await open_database(database_url(settings), max_bytes=settings.storage.max_bytes)
-        try:
-            return await work(database)
-        finally:
-            await database.aclose()
-
-    return asyncio.run(run())
+def connect(options: GatewayOptions) -> Gateway:
+    """The gateway that a command speaks to: a running one, unless a database or the demo is named."""
+    own = options.db is not None or options.demo
+    if options.server is not None and own:
+        raise SetupError(
+            "--server names a running gateway; --db and --demo start one in this process. Give one or the other."
+        )
+    address = options.server or (None if own else os.environ.get("AGENT3_SERVER") or None)
+    if address is not None:
+        return Remote(address)
+    settings = load_settings(options.config, options.db)
+    if not own and (address := find_running(settings)) is not None:
+        return Remote(address)
+    return Local(settings, options.demo, alone=not own)
 
 
-def print_json(body: Any) -> None:
-    """One line of JSON on standard output."""
-    sys.stdout.write(notation.dumps(body, ensure_ascii=False) + "\n")
+def load_settings(
+    config: Path | None,
+    db: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    grpc_port: int | None = None,
+) -> Settings:
+    """The settings, with what the options say on top. Variables that look like misspelt settings are reported."""
+    server = {"host": host, "port": port, "grpc_port": grpc_port}
+    settings = load(config, overrides={"storage": {"url": db}, "server": server})
+    for sentence in find_misspelt_variables():
+        print_error(sentence)
+    return settings
+
+
+def load_database_settings(options: DatabaseOptions) -> Settings:
+    """The settings of a command that works on the database itself, also beside a running gateway."""
+    if options.db is None and os.environ.get("AGENT3_SERVER"):
+        print_error(
+            "AGENT3_SERVER has no effect here: this command works on the database of the settings. "
+            "Name another with --db."
+        )
+    return load_settings(options.config, options.db)

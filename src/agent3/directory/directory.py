@@ -20,7 +20,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
 from agent3.storage import Database, Row, Transaction
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.notifications import News
 
 __all__ = ["Directory", "Hit"]
@@ -75,7 +75,7 @@ class Directory:
                 "INSERT INTO agents (id, body, added, updated) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET body = excluded.body, updated = excluded.updated",
                 agent.id,
-                summed(encode(agent)),
+                append_checksum(encode(agent)),
                 now,
                 now,
             )
@@ -92,7 +92,7 @@ class Directory:
             row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
             if row is None or self._read(row) != before:
                 return False
-            body = summed(encode(now))
+            body = append_checksum(encode(now))
             await tx.run("UPDATE agents SET body = ?, updated = ? WHERE id = ?", body, at, before.id)
             await _next_version(tx)
             return True

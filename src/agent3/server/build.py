@@ -14,7 +14,6 @@ from agent3.calls.outbox import Outbox
 from agent3.calls.runner import Target
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL, Env
-from agent3.errors import SetupError
 from agent3.gateway import Gateway
 from agent3.gateway.protocol import Protocol, Services
 from agent3.gateway.registration import Registration
@@ -33,11 +32,11 @@ from agent3.protocols.functions.standalone import blob_folder
 from agent3.security.outbound import Policy
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
-from agent3.settings import Settings, data_folder
+from agent3.settings import Settings, database_url
 from agent3.storage import Blobs, Database, open_database
 from agent3.storage.notifications import News
 
-__all__ = ["Server", "build", "database_url"]
+__all__ = ["Server", "build"]
 
 log = logger("server")
 
@@ -82,18 +81,6 @@ class Server:
     @property
     def directory(self) -> Directory:
         return self.gateway.directory
-
-
-def database_url(settings: Settings) -> str:
-    """Where state lives: as set, else a file in the data folder."""
-    if settings.storage.url:
-        return settings.storage.url
-    folder = data_folder()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the ledger is nobody else's business
-    except OSError as error:
-        raise SetupError(f"Cannot use the data folder {folder}: {error.strerror}. Set AGENT3_DATA or --db.") from None
-    return f"sqlite:///{folder / 'agent3.db'}"
 
 
 @asynccontextmanager
@@ -144,7 +131,7 @@ def _assemble(
     metrics: Metrics,
     lasting: bool,
 ) -> Server:
-    """The gateway, which nobody may use yet. What is made last is reached through ``services``."""
+    """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
     plain = EnvironmentVault()
     master_keys = MasterKeys(settings.storage.seal, url, plain)
     sign_ins = SignIns(database, plain, master_keys, env)

@@ -1,20 +1,19 @@
-"""Connections of strangers: what uvicorn does, a bound on how long and how much a request may take to begin, and a
-short way for the requests that come most.
+"""HTTP connections: uvicorn's, with limits on the head of a request, and a short way for the most common requests.
 
-Without the bound a connection that never finishes its headers is kept for ever, and two thousand of them close the door
-for everybody. How long a body may take is the business of whoever reads it.
+Without the limits a connection that never finishes its headers is kept for ever, and two thousand of them lock everyone
+else out. How long a body may take is up to its reader.
 
-The short way: a POST that arrived whole and that a fast lane can answer is answered without ASGI between the two,
-which takes as long as all of MCP. Where its head is one that was answered before, it is not parsed either. Whatever the
-lane does not want goes to the parser and the app, as if nothing had been tried.
+The short way: a POST that arrived whole and that a fast lane can answer is answered without ASGI in between, which
+costs as much as all of MCP. If its head was answered before (``KnownHeads``), it is not even parsed. Whatever the lane
+declines goes to the parser and the app, as if nothing had been tried.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,15 +21,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from agent3.calls.coroutines import Left
 from agent3.gateway.lanes import Guest, Lane, Reply
 from agent3.observe.logs import get as logger
-from agent3.server.request_heads import Heads
 
-__all__ = ["patient"]
+__all__ = ["KnownHeads", "make_connection_class"]
+
+T = TypeVar("T")
+FindLane = Callable[[str], Lane | None]
+"""The lane of a path, if it has one."""
 
 log = logger("server")
 
-_MOST_HEADERS = 65_536
-_AT_ONCE = 1.0
-"""Seconds for which a body is waited for before whoever reads it is asked to."""
+_MAX_HEADERS = 65_536
+_BODY_SECONDS = 1.0
+"""Seconds to wait for the rest of a body before the request goes to the app, which may wait longer."""
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -41,132 +43,235 @@ _FAILED = (
     b"content-length: 21\r\nconnection: close\r\n\r\nInternal Server Error"
 )
 
-
-Lanes = Callable[[str], Lane | None]
-"""The lane of a path, if it has one."""
-
-
-def patient(seconds: float, lanes: Lanes = lambda path: None) -> type[HttpToolsProtocol]:
-    """The protocol for ``uvicorn.Config(http=…)``: it waits this long for the headers of a request."""
-    own = {"seconds": seconds, "lanes": staticmethod(lanes), "heads": Heads[Guest]()}
-    return type("Connection", (_Connection,), own)
+_MAX_KNOWN = 1_000
+_MAX_KNOWN_HEAD = 4_096
+_MAX_LENGTH_DIGITS = 9
+_END_OF_HEAD = b"\r\n\r\n"
+_PARSED_EACH_TIME = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+"""Headers that decide how a request is read or answered, which is up to the parser each time."""
 
 
-async def _hung_up(cycle: RequestResponseCycle) -> None:
-    while not cycle.disconnected:
-        cycle.message_event.clear()
-        await cycle.message_event.wait()
+class KnownHeads(Generic[T]):
+    """What parser, doorkeeper and lane found out about the head of a request, by its bytes. The oldest go first.
+
+    Clients repeat their headers byte for byte on every request of a connection; only the length of the body differs,
+    so heads are compared without it. A head is learned only from a request that was parsed and answered.
+
+    Equal bytes are found by a dict, whose hash is seeded anew in every process: the time it takes reveals nothing about
+    a key in them.
+    """
+
+    def __init__(self, limit: int = _MAX_KNOWN):
+        self._limit = limit
+        self._known: dict[bytes, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, data: bytes) -> tuple[T, int, int] | None:
+        """What is known of the head at the start of the data, where the body begins, and how much of it is missing.
+
+        None for an unknown head, and if more than one request has arrived.
+        """
+        end = data.find(_END_OF_HEAD)
+        start, stop = _find_length(data, end)
+        known = self._known.get(data[:start] + data[stop:end]) if start else None
+        if known is None or not data[start:stop].isdigit():
+            return None
+        missing = end + 4 + int(data[start:stop]) - len(data)
+        return (known, end + 4, missing) if missing >= 0 else None
+
+    def learn(self, data: bytes, headers: Sequence[tuple[bytes, bytes]], known: T) -> None:
+        """Remember what is known of the head at the start of the data, which a parser has read as these headers."""
+        end = data.find(_END_OF_HEAD)
+        start, stop = _find_length(data, end)
+        head, names = data[:end], {name for name, _ in headers}
+        if (
+            start
+            and head.startswith(b"POST /")
+            # One line for each header, and no name twice: nothing that two parsers could read differently.
+            and head.count(b"\r\n") == head.count(b"\n") == head.count(b"\r") == len(headers) == len(names)
+            and not names & _PARSED_EACH_TIME
+            and (b"content-length", data[start:stop]) in headers
+        ):
+            self._known[data[:start] + data[stop:end]] = known
+            if len(self._known) > self._limit:
+                del self._known[next(iter(self._known))]
+
+
+def _find_length(data: bytes, end: int) -> tuple[int, int]:
+    """Where the digits of Content-Length begin and end; (0, 0) in a head that cannot be known."""
+    if not 0 < end <= _MAX_KNOWN_HEAD:
+        return 0, 0
+    found = data.find(b"\r\nContent-Length: ", 0, end)
+    if found < 0 and (found := data.find(b"\r\ncontent-length: ", 0, end)) < 0:
+        return 0, 0
+    stop = data.find(b"\r\n", found + 18)  # at the latest that of the end of the head
+    return (found + 18, stop) if stop - found - 18 <= _MAX_LENGTH_DIGITS else (0, 0)
+
+
+def make_connection_class(seconds: float, find_lane: FindLane = lambda path: None) -> type[HttpToolsProtocol]:
+    """The class for ``uvicorn.Config(http=…)``. Connections wait this long for the headers of a request."""
+    members = {"seconds": seconds, "find_lane": staticmethod(find_lane), "heads": KnownHeads[Guest]()}
+    return type("Connection", (_Connection,), members)
 
 
 class _Connection(HttpToolsProtocol):
-    """One connection. Its clock runs while nothing is being answered and something has begun to arrive, or nothing
-    ever has; a connection that rests between two requests is uvicorn's to close."""
+    """One connection.
+
+    Its timer runs from the first byte of a request, or from the start, until an answer begins. Idle connections between
+    two requests are uvicorn's to close.
+    """
 
     seconds: float
-    lanes: Lanes
-    heads: Heads[Guest]
-    _clock: asyncio.TimerHandle | None = None
-    _rested: float | None = None
+    find_lane: FindLane
+    heads: KnownHeads[Guest]
+
+    _timer: asyncio.TimerHandle | None = None
+    _idle_since: float | None = None
     _in_headers = False
-    _ended = False
+    _has_ended = False
     _received = 0
     _arriving = 0
-    _running: RequestResponseCycle | None = None
-    _between = True
-    """Whether the parser has seen the end of all that it saw the beginning of."""
+    _current: RequestResponseCycle | None = None
+    _is_between = True
+    """Whether the parser has seen the end of every request that it saw begin."""
     _raw: bytes | None = None
-    """What has arrived, where it begins with the request that is parsed now."""
-    _visit: asyncio.Task[None] | None = None
-    """What answers a request without the parser's help."""
-    _begun: bytes | None = None
-    """The beginning of a request of a known head, whose body has not all come."""
-    _behind = b""
-    _gone: asyncio.Event | None = None
-    _last = False
-    _told: MutableMapping[str, Any] | None = None
+    """The bytes that arrived, if the request that is parsed now begins with them."""
+    _direct: asyncio.Task[None] | None = None
+    """The task that answers a request of a known head, which the parser has not seen."""
+    _incomplete: bytes | None = None
+    """A request of a known head whose body has not arrived completely."""
+    _queued = b""
+    """Bytes that arrived behind the request that is answered directly."""
+    _disconnected: asyncio.Event | None = None
+    _is_last = False
+    _scope_extras: MutableMapping[str, Any] | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wind()
+        self._timer = self.loop.call_later(self.seconds, self._on_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._stop_timer()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
-        # Of requests that were sent one behind the other, uvicorn tells the last, which has not begun.
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True
-            self._running.message_event.set()
-        if self._visit is not None:
-            self._behind = b""
-            self._gone = self._gone or asyncio.Event()
-            self._gone.set()
+        # Of pipelined requests uvicorn notifies the last one, which has not begun; the current one must know too.
+        if self._current is not None and not self._current.response_complete:
+            self._current.disconnected = True
+            self._current.message_event.set()
+        if self._direct is not None:
+            self._queued = b""
+            self._disconnected = self._disconnected or asyncio.Event()
+            self._disconnected.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._begun is not None:
-            data, self._begun = self._begun + data, None
-        if self._visit is not None:
-            self._wait_behind(data)
-        elif not self._between or self._answering() or not self._received_by_guest(data):
+        if self._incomplete is not None:
+            data, self._incomplete = self._incomplete + data, None
+        if self._direct is not None:
+            self._queued += data
+            if len(self._queued) > _MAX_HEADERS:
+                self.flow.pause_reading()
+        elif not self._is_between or self._is_answering() or not self._answer_directly(data):
             self._parse(data)
 
+    # Limits on the head of a request
+
     def _parse(self, data: bytes) -> None:
-        self._arriving, self._ended = len(data), False
-        self._raw = data if self._between else None
+        self._arriving, self._has_ended = len(data), False
+        self._raw = data if self._is_between else None
         super().data_received(data)
-        # A request that began behind another in this read is counted from the next one on.
-        self._received = 0 if self._in_headers and self._ended else self._received + len(data)
-        if self._in_headers and self._received > _MOST_HEADERS:
-            self._refuse()
-        elif self._answering() or self.transport.is_closing():
-            self._stop()
-        elif self._clock is None:
-            self._wind()
+        # A request that began behind another one in this read is counted from the next read on.
+        self._received = 0 if self._in_headers and self._has_ended else self._received + len(data)
+        if self._in_headers and self._received > _MAX_HEADERS:
+            self._close_with(_TOO_LARGE)
+        elif self._is_answering() or self.transport.is_closing():
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._on_timeout)
 
     def on_message_begin(self) -> None:
-        self._in_headers, self._received, self._between = True, 0, False
+        self._in_headers, self._received, self._is_between = True, 0, False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        # One read may bring more than the limit at once; its body must not count, so then they are counted exactly.
-        if self._received + self._arriving > _MOST_HEADERS and self._weight() > _MOST_HEADERS:
-            raise ValueError("too many headers")  # the parser stops, and send_400_response is called
+        # One read may bring more than the limit, but its body must not count: only then are the headers added up.
+        if self._received + self._arriving > _MAX_HEADERS and self._headers_size() > _MAX_HEADERS:
+            raise ValueError("too many headers")  # the parser stops and calls send_400_response
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._ended = self._between = True
+        self._has_ended = self._is_between = True
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        if self.headers and self._headers_size() > _MAX_HEADERS:
+            self._close_with(_TOO_LARGE)
+        else:
+            super().send_400_response(msg)
+
+    def _headers_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _close_with(self, answer: bytes) -> None:
+        self._stop_timer()
+        self.transport.write(answer)
+        self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        if self._incomplete is not None:
+            self._parse_incomplete()
+        elif not self._is_answering() and not self.transport.is_closing():
+            log.debug("closing a connection of %s: no complete request in %g s", self.client, self.seconds)
+            self.transport.close()
+
+    # Requests that were parsed: by the lane if it takes them, else by the app
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
+        self._current = cycle
         raw, self._raw = self._raw, None
         scope = cast("Scope", cycle.scope)
-        if self._told is not None:  # a guest's, whose lane has done what it can
-            told, self._told = self._told, None
-            scope.update(told)
+        if self._scope_extras is not None:  # answered directly as far as possible: the lane has had its turn
+            extras, self._scope_extras = self._scope_extras, None
+            scope.update(extras)
             super()._start_asgi_task(cycle, app)
             return
-        lane = self.lanes(scope["path"]) if scope["method"] == "POST" and app is self.app else None
+        lane = self.find_lane(scope["path"]) if scope["method"] == "POST" and app is self.app else None
         if lane is None:
             super()._start_asgi_task(cycle, app)
             return
-        self.tasks.add(self.loop.create_task(self._quickly(lane, cycle, app, raw)))
+        self.tasks.add(self.loop.create_task(self._answer_parsed(lane, cycle, app, raw)))
 
-    async def _quickly(self, lane: Lane, cycle: RequestResponseCycle, app: Any, raw: bytes | None) -> None:
-        """Answer by the lane, else by the app. A body that came with its headers is here by now, in one piece."""
+    async def _answer_parsed(self, lane: Lane, cycle: RequestResponseCycle, app: Any, raw: bytes | None) -> None:
+        scope = cast("Scope", cycle.scope)
+
+        async def hung_up() -> None:
+            while not cycle.disconnected:
+                cycle.message_event.clear()
+                await cycle.message_event.wait()
+
         try:
             reply = None
             if cycle.more_body and not cycle.waiting_for_100_continue:
-                await self._rest_of(cycle)
+                await self._receive_body(cycle)
             if not cycle.more_body and not cycle.waiting_for_100_continue:
-                scope = cast("Scope", cycle.scope)
-                self.flow.resume_reading()  # a large body stopped it, and a hang-up must be heard
-                reply = await lane.reply(scope, bytes(cycle.body), lambda: _hung_up(cycle))
+                self.flow.resume_reading()  # a large body paused it, but a disconnect must be noticed
+                reply = await lane.reply(scope, bytes(cycle.body), hung_up)
             if reply is None:
-                cycle.message_event.set()  # the body is still to be read by the app, whoever waited for a hang-up
+                cycle.message_event.set()  # hung_up may have cleared it, and the app has yet to read the body
                 await cycle.run_asgi(app)
                 return
             if self.flow.write_paused and not cycle.disconnected:
@@ -176,29 +281,23 @@ class _Connection(HttpToolsProtocol):
                 cycle.response_started = cycle.response_complete = True
                 cycle.message_event.set()
                 self.on_response_complete()
-                self._learn(raw, lane, cycle)
+                if raw is not None and cycle.keep_alive and (guest := lane.guest(scope)) is not None:
+                    self.heads.learn(raw, scope["headers"], guest)
         except Left:
             return
         except Exception:
-            log.exception("POST %s failed", cycle.scope["path"])
+            log.exception("POST %s failed", scope["path"])
             await cycle.send_500_response()
         finally:
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _rest_of(self, cycle: RequestResponseCycle) -> None:
-        """A body that comes right behind its headers; one that takes long, or is large, is the app's to read."""
+    async def _receive_body(self, cycle: RequestResponseCycle) -> None:
+        """Many clients send the body right behind the headers. A slow or a large one is left to the app."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(_AT_ONCE, self.seconds)):
-                while cycle.more_body and not cycle.disconnected and len(cycle.body) < _MOST_HEADERS:
+            async with asyncio.timeout(min(_BODY_SECONDS, self.seconds)):
+                while cycle.more_body and not cycle.disconnected and len(cycle.body) < _MAX_HEADERS:
                     cycle.message_event.clear()
                     await cycle.message_event.wait()
-
-    def _learn(self, raw: bytes | None, lane: Lane, cycle: RequestResponseCycle) -> None:
-        if raw is None or not cycle.keep_alive:
-            return
-        scope = cast("Scope", cycle.scope)
-        if (guest := lane.guest(scope)) is not None:
-            self.heads.learn(raw, scope["headers"], guest)
 
     def _write(self, reply: Reply, *, keep_alive: bool) -> None:
         more = b""
@@ -212,100 +311,89 @@ class _Connection(HttpToolsProtocol):
         if not keep_alive:
             self.transport.close()
 
-    # Requests of a known head, which neither the parser nor the app sees
+    # Requests of a known head: neither the parser nor the app sees them
 
-    def _received_by_guest(self, data: bytes) -> bool:
-        """Have a request answered by whom its head is known to be from; whether it is that."""
+    def _answer_directly(self, data: bytes) -> bool:
+        """Whether the data is a request of a known head, which is then answered, or kept until its body is complete."""
         found = self.heads.find(data)
-        if found is None or self._crowded():
+        if found is None:
             return False
+        limit = self.limit_concurrency
+        if limit is not None and (len(self.tasks) >= limit or len(self.connections) >= limit):
+            return False  # uvicorn refuses it
         guest, start, missing = found
-        self._rested = None
-        if missing:
-            return self._waited_for(data, missing)
-        self._stop()
-        self._visit = self.loop.create_task(self._visited(guest, data, start))
-        self.tasks.add(self._visit)
-        return True
-
-    def _waited_for(self, data: bytes, missing: int) -> bool:
-        """Many clients send the body behind the head. Who takes long with it, or sends much, is parsed after all."""
-        if len(data) + missing > _MOST_HEADERS:
+        self._idle_since = None
+        if not missing:
+            self._stop_timer()
+            self._direct = self.loop.create_task(self._run_direct(guest, data, start))
+            self.tasks.add(self._direct)
+        elif len(data) + missing > _MAX_HEADERS:
             return False
-        self._begun = data
-        if self._clock is None:
-            self._clock = self.loop.call_later(min(_AT_ONCE, self.seconds), self._ring)
+        else:
+            self._incomplete = data
+            if self._timer is None:
+                self._timer = self.loop.call_later(min(_BODY_SECONDS, self.seconds), self._on_timeout)
         return True
 
-    def _parse_begun(self) -> None:
-        data, self._begun = self._begun, None
+    async def _run_direct(self, guest: Guest, data: bytes, start: int) -> None:
+        """Answer the request, or pass it to the parser after all; then continue with what arrived meanwhile."""
+        extras: dict[str, Any] = {}
+
+        async def hung_up() -> None:
+            self._disconnected = self._disconnected or asyncio.Event()
+            await self._disconnected.wait()
+
+        try:
+            reply = await guest.reply(extras, data[start:], hung_up)
+            if self.flow.write_paused and self._disconnected is None:
+                await self.flow.drain()
+        except Left:
+            self._end_direct()
+            return
+        except Exception:
+            log.exception("a POST of a known head failed")
+            self._end_direct()
+            self._close_with(_FAILED)
+            return
+        except BaseException:
+            self._end_direct()
+            self.transport.close()
+            raise
+        self._end_direct()
+        if self.transport.is_closing():
+            return
+        if reply is not None:
+            self._write(reply, keep_alive=not self._is_last)
+            self.on_response_complete()
+        else:
+            self._scope_extras = extras or None
+            self._parse(data)
+            if self._is_last:
+                super().shutdown()
+        if self._queued and not self.transport.is_closing():
+            queued, self._queued = self._queued, b""
+            self.data_received(queued)
+
+    def _end_direct(self) -> None:
+        self.tasks.discard(cast("asyncio.Task[None]", self._direct))
+        self._direct = None
+
+    def _parse_incomplete(self) -> None:
+        data, self._incomplete = self._incomplete, None
         if data is not None:
             self._parse(data)
 
-    def _crowded(self) -> bool:
-        most = self.limit_concurrency
-        return most is not None and (len(self.tasks) >= most or len(self.connections) >= most)
-
-    async def _visited(self, guest: Guest, data: bytes, start: int) -> None:
-        """Answer, or hand the request to the parser after all."""
-        told: dict[str, Any] = {}
-        try:
-            reply = await guest.reply(told, data[start:], self._left)
-            if self.flow.write_paused and self._gone is None:
-                await self.flow.drain()
-        except Left:
-            self._end_visit()
-        except Exception:
-            log.exception("a POST whose head is known failed")
-            self._end_visit()
-            self._close_with(_FAILED)
-        except BaseException:
-            self._end_visit()
-            self.transport.close()
-            raise
-        else:
-            self._end_visit()
-            if not self.transport.is_closing():
-                self._leave(reply, told, data)
-
-    def _end_visit(self) -> None:
-        self.tasks.discard(cast("asyncio.Task[None]", self._visit))
-        self._visit = None
-
-    def _leave(self, reply: Reply | None, told: dict[str, Any], data: bytes) -> None:
-        """The end of a visit: the answer, or the ordinary way, and then whatever came meanwhile."""
-        if reply is not None:
-            self._write(reply, keep_alive=not self._last)
-            self.on_response_complete()
-        else:
-            self._told = told or None
-            self._parse(data)
-            if self._last:
-                super().shutdown()
-        if self._behind and not self.transport.is_closing():
-            behind, self._behind = self._behind, b""
-            self.data_received(behind)
-
-    def _wait_behind(self, data: bytes) -> None:
-        self._behind += data
-        if len(self._behind) > _MOST_HEADERS:
-            self.flow.pause_reading()
-
-    async def _left(self) -> None:
-        self._gone = self._gone or asyncio.Event()
-        await self._gone.wait()
-
     def shutdown(self) -> None:
-        self._parse_begun()
-        if self._visit is not None:
-            self._last = True
+        self._parse_incomplete()
+        if self._direct is not None:
+            self._is_last = True
         else:
             super().shutdown()
 
-    # One timer for a connection at rest, looked after when it rings, instead of one for every request.
+    # One timer for an idle connection, checked when it fires, instead of one for every request
 
     def _unset_keepalive_if_required(self) -> None:
-        self._rested = None
+        self._idle_since = None
 
     def on_response_complete(self) -> None:
         if self.pipeline or self.transport.is_closing():
@@ -313,56 +401,16 @@ class _Connection(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self._rested = self.loop.time()
+        self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self._watch_rest(self.timeout_keep_alive)
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
 
-    def _watch_rest(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._rest_is_over)
-
-    def _rest_is_over(self) -> None:
+    def _check_idle(self) -> None:
         self.timeout_keep_alive_task = None
-        if self._rested is None:
+        if self._idle_since is None:
             return
-        left = self._rested + self.timeout_keep_alive - self.loop.time()
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left > 0:
-            self._watch_rest(left)
+            self.timeout_keep_alive_task = self.loop.call_later(left, self._check_idle)
         else:
             self.timeout_keep_alive_handler()
-
-    def send_400_response(self, msg: str) -> None:
-        if self.headers and self._weight() > _MOST_HEADERS:
-            self._refuse()
-        else:
-            super().send_400_response(msg)
-
-    def _weight(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _refuse(self) -> None:
-        self._stop()
-        self._close_with(_TOO_LARGE)
-
-    def _close_with(self, answer: bytes) -> None:
-        self.transport.write(answer)
-        self.transport.close()
-
-    def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
-
-    def _wind(self) -> None:
-        self._clock = self.loop.call_later(self.seconds, self._ring)
-
-    def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
-
-    def _ring(self) -> None:
-        self._clock = None
-        if self._begun is not None:
-            self._parse_begun()
-        elif not self._answering() and not self.transport.is_closing():
-            log.debug("a connection of %s sent no whole request in %g s and is closed", self.client, self.seconds)
-            self.transport.close()

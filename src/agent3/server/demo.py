@@ -49,7 +49,7 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
         message: What you want, such as "a large pepperoni pizza". What is missing is asked for.
     """
     words = message.lower().split()
-    size = next((one for one in ("small", "medium", "large") if one in words), None)
+    size = next((size for size in ("small", "medium", "large") if size in words), None)
     size = size or await ctx.ask("Which size: small, medium or large?", Size)
     topping = next((word for word in words if word.rstrip("s") in _TOPPINGS), None)
     topping = topping or await ctx.ask("Which topping?", str)
@@ -80,15 +80,15 @@ def calculate(expression: str) -> float:
             raise OverflowError("the result is too large")
     except SyntaxError:
         raise ValidationError(f"{expression[:100]!r} is not arithmetic. Try something like 2 * (3 + 4)") from None
-    except (ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as wrong:
+    except (ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as error:
         raise ValidationError(
-            f"{expression[:100]!r} cannot be worked out: {wrong}. Try something like 2 * (3 + 4)"
+            f"{expression[:100]!r} cannot be worked out: {error}. Try something like 2 * (3 + 4)"
         ) from None
     return value
 
 
 def _power(left: float, right: float) -> float:
-    """Bounded, for a tower of powers would keep the machine busy for ever."""
+    """Bounded: a tower of powers would never end."""
     if abs(right) > 64 or abs(left) > 1e9:
         raise OverflowError("the power is too large")
     if left < 0 and right != int(right):

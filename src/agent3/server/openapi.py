@@ -62,7 +62,7 @@ _ANSWER = {
     "properties": {"answers": {"type": "object"}, "message": {"type": "string"}},
     "additionalProperties": False,
 }
-_TOLD = {
+_CALLBACKS = {
     "type": "object",
     "properties": {
         "job": {"type": "string"},
@@ -94,12 +94,16 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(
-    summary: str, body: dict[str, Any] | None = None, answer: dict[str, Any] | None = None, **more: Any
+    summary: str,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
+    done: dict[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": summary,
         "responses": {
-            "200": {"description": "Done", "content": _json(answer or {"type": "object"})},
+            "200": done or {"description": "Done", "content": _json(answer or {"type": "object"})},
             "default": {"description": "An error", "content": _json({"$ref": "#/components/schemas/Error"})},
         },
         **more,
@@ -143,15 +147,25 @@ def document() -> dict[str, Any]:
             "/v1/call": {"post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")])},
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
             "/v1/calls/{job_id}/events": {
-                "get": _events([*job, _query("after", 2**53), _header("Last-Event-ID", "7")])
+                "get": _operation(
+                    "Its events, as a stream; resumes after Last-Event-ID",
+                    done={"description": "A stream", "content": {"text/event-stream": {}}},
+                    parameters=[*job, _query("after", 2**53), _header("Last-Event-ID", "7")],
+                )
             },
             "/v1/calls/{job_id}/callbacks": {
-                "get": _operation("What its caller was told", answer=_TOLD, parameters=job)
+                "get": _operation("What its caller was told", answer=_CALLBACKS, parameters=job)
             },
             "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
             "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
             "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
-            "/v1/artifacts/{artifact_id}": {"get": _bytes(artifact)},
+            "/v1/artifacts/{artifact_id}": {
+                "get": _operation(
+                    "The bytes of a large result",
+                    done={"description": "The bytes", "content": {"*/*": {}}},
+                    parameters=artifact,
+                )
+            },
         },
         "components": {
             "schemas": {"Error": _ERROR, "CallResponse": _RESPONSE},
@@ -169,16 +183,4 @@ def _call(summary: str, body: dict[str, Any], parameters: list[dict[str, Any]]) 
     where = {"Location": {"description": "The job", "schema": {"type": "string"}}}
     operation["responses"]["202"] = {"description": "It goes on as a job", "headers": where, "content": _json(told)}
     operation["responses"]["default"]["content"] = _json({"anyOf": [refused, told]})
-    return operation
-
-
-def _events(parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    operation = _operation("Its events, as a stream; resumes after Last-Event-ID", parameters=parameters)
-    operation["responses"]["200"] = {"description": "A stream", "content": {"text/event-stream": {}}}
-    return operation
-
-
-def _bytes(parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    operation = _operation("The bytes of a large result", parameters=parameters)
-    operation["responses"]["200"] = {"description": "The bytes", "content": {"*/*": {}}}
     return operation

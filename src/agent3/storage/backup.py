@@ -27,7 +27,7 @@ from msgspec import Struct
 from agent3 import failpoints
 from agent3._version import __version__
 from agent3.errors import Conflict, Corrupt, NotFound, SetupError, StorageError
-from agent3.storage.migration import first_missing, shipped
+from agent3.storage.migration import first_missing, load_migrations
 from agent3.storage.sqlite_writer import primary_code, translate_error
 
 __all__ = ["Contents", "Restored", "back_up", "inspect", "restore"]
@@ -126,7 +126,8 @@ def restore(archive: Path, database: Path, blobs: Path | None) -> Restored:
                 _check_integrity(connection, f"The database in {archive}")
                 connection.row_factory = sqlite3.Row
                 applied = "SELECT version, name, checksum FROM schema_migrations ORDER BY version"
-                first_missing(shipped(), connection.execute(applied).fetchall())  # refuses one of a newer version
+                # Refuses the database of a newer version.
+                first_missing(load_migrations(), connection.execute(applied).fetchall())
         except sqlite3.Error as error:
             raise _name_path(error, archive) from error
         if blobs is not None:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from agent3.errors import Corrupt
 
-__all__ = ["is_whole", "sum_of", "summed", "whole"]
+__all__ = ["append_checksum", "is_whole", "sum_of", "whole"]
 
 _BLANKS = " \t\n\r"
 _PAIRS = [(a + b).encode() for a in _BLANKS for b in _BLANKS]
@@ -21,7 +21,7 @@ _BYTES = [high + low for high in _PAIRS for low in _PAIRS]
 _LENGTH = 16
 
 
-def summed(data: bytes, *beside: object) -> bytes:
+def append_checksum(data: bytes, *beside: object) -> bytes:
     """The JSON with its checksum appended; it also covers the values that are stored ``beside`` it."""
     return data + _tail(data, beside)
 

@@ -21,7 +21,7 @@ from agent3.errors import SetupError
 from agent3.storage.database import Row, Transaction
 from agent3.storage.syntax import SYNTAX, Dialect
 
-__all__ = ["Migration", "apply_next", "first_missing", "shipped"]
+__all__ = ["Migration", "apply_next", "first_missing", "load_migrations"]
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _RECORDS = (
@@ -58,7 +58,7 @@ class Migration:
 
 
 @cache
-def shipped() -> tuple[Migration, ...]:
+def load_migrations() -> tuple[Migration, ...]:
     """The migrations of this version of the code, in order."""
     found = [
         Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))

@@ -30,7 +30,7 @@ from agent3.errors import (
     StorageUnsure,
 )
 from agent3.storage.database import Dialect, Row, Work
-from agent3.storage.migration import apply_next, shipped
+from agent3.storage.migration import apply_next, load_migrations
 from agent3.storage.syntax import SYNTAX, number_placeholders
 
 __all__ = ["PostgresDatabase"]
@@ -471,7 +471,8 @@ class PostgresDatabase:
                 while migrating:
                     async with connection.transaction():
                         migrating = (
-                            await apply_next(_Statements(connection), cls.dialect, shipped(), env.now()) is not None
+                            await apply_next(_Statements(connection), cls.dialect, load_migrations(), env.now())
+                            is not None
                         )
         finally:
             with contextlib.suppress(*_FAILURES):

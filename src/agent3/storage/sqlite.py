@@ -21,7 +21,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, RequestError, SetupError, StorageError
 from agent3.storage.database import Dialect, Row, Transaction, Work
 from agent3.storage.disk_space import DiskSpace
-from agent3.storage.migration import apply_next, shipped
+from agent3.storage.migration import apply_next, load_migrations
 from agent3.storage.sqlite_writer import (
     BUSY_SECONDS,
     Statements,
@@ -75,7 +75,7 @@ class SqliteDatabase:
         await asyncio.to_thread(database._start)
 
         async def migrate(tx: Transaction) -> bool:
-            return await apply_next(tx, cls.dialect, shipped(), env.now()) is not None
+            return await apply_next(tx, cls.dialect, load_migrations(), env.now()) is not None
 
         try:
             while await database.write(migrate):

@@ -286,7 +286,7 @@ def test_it_serves_from_a_coroutine_until_that_is_cancelled(
 
 
 def test_a_door_to_other_machines_needs_somebody_who_says_who_calls(server: MCPServer) -> None:
-    with pytest.raises(SetupError, match="nobody says who calls"):
+    with pytest.raises(SetupError, match="callers are not identified"):
         server.listening("0.0.0.0")
 
     def by_token(scope: Any) -> Principal:

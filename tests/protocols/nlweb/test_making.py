@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import pytest
 
 from agent3 import bridge
-from agent3.cli.web import app
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import MalformedResponse, SecurityError, SetupError, TargetError, ValidationError
 from agent3.nlweb import NLWebExecutor
@@ -21,6 +20,7 @@ from agent3.protocols.nlweb.authoring.checking import check
 from agent3.protocols.nlweb.authoring.learning import learn
 from agent3.protocols.nlweb.authoring.recording import Recorder
 from agent3.protocols.nlweb.authoring.workbench import run_action
+from agent3.protocols.nlweb.console.web import app
 from agent3.protocols.nlweb.steps.webmcp import find_plan, list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 from tests.support.sites import Page, Site

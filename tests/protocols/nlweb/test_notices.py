@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from agent3.calls.outcomes import NOTICES, response
-from agent3.cli.main import _answered
-from agent3.cli.options import Where
+from agent3.cli.calls import print_answer
+from agent3.cli.options import GatewayOptions
 from agent3.definitions import ActionType, NLWebInterface
 from agent3.model import Done, Part
 from agent3.protocols.nlweb.visit.visits import Visits
@@ -42,6 +42,6 @@ def test_a_banner_that_was_pressed_is_told_in_the_answer() -> None:
 def test_notices_are_in_the_metadata_and_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     body = response(Done((Part(data=[]),), meta={NOTICES: ["Look \x1b[31mhere."]}), 0.1)
     assert body["metadata"]["notices"] == ["Look \x1b[31mhere."]
-    _answered(body, "shop", Where())
+    print_answer(body, "shop", GatewayOptions())
     assert tuple(capsys.readouterr()) == ("[]\n", "Look  [31mhere.\n")
     assert "notices" not in response(Done((Part(data=[]),)), 0.1)["metadata"]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from agent3.cli import main as cli
-from agent3.cli import web as console
 from agent3.protocols.nlweb.authoring import files
+from agent3.protocols.nlweb.console import web as console
 from agent3.protocols.nlweb.visit.local_profile import at_home
 from agent3.settings import Settings
 from agent3.storage import open_database

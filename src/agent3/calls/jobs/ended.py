@@ -32,7 +32,7 @@ from agent3.env import Env
 from agent3.errors import Agent3Error, Conflict
 from agent3.model import Call, Capability, Done, Event, Failed, encode
 from agent3.storage import Database, Transaction
-from agent3.storage.checksums import summed
+from agent3.storage.checksums import append_checksum
 
 __all__ = ["EndedJobs", "may_repeat", "read_unlogged"]
 
@@ -132,7 +132,7 @@ class EndedJobs:
         )
         log = [*events, _end_event(outcome, seq)] if events else []
         lines: list[tuple[object, ...]] = [
-            (job.id, event.seq, 1, event.kind, summed(encode(event), job.id, event.seq), now) for event in log
+            (job.id, event.seq, 1, event.kind, append_checksum(encode(event), job.id, event.seq), now) for event in log
         ]
         entry = _Entry(job, row, lines, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)

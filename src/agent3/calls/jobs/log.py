@@ -13,7 +13,7 @@ from agent3.calls.jobs.rows import RowReader
 from agent3.env import Env
 from agent3.model import Event, encode
 from agent3.storage import Database, Row, Transaction
-from agent3.storage.checksums import summed
+from agent3.storage.checksums import append_checksum
 
 __all__ = ["MAX_PARAMETERS", "JobLog", "Line"]
 
@@ -44,7 +44,7 @@ class JobLog:
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
             [
-                (job_id, event.seq, event.turn, event.kind, summed(encode(event), job_id, event.seq), at)
+                (job_id, event.seq, event.turn, event.kind, append_checksum(encode(event), job_id, event.seq), at)
                 for event in events
             ],
         )

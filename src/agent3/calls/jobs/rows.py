@@ -32,7 +32,7 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.storage import Row
-from agent3.storage.checksums import summed, whole
+from agent3.storage.checksums import append_checksum, whole
 
 __all__ = [
     "META_ALIAS",
@@ -128,7 +128,7 @@ def digest_of(call: Call) -> str | None:
 
 def encode_call(call: Call) -> bytes:
     """A call for its column; ValidationError if its input has no JSON form."""
-    return summed(_encode_given(encode, call))
+    return append_checksum(_encode_given(encode, call))
 
 
 def _encode_given(encoder: Callable[[Any], bytes], value: Any) -> bytes:
@@ -140,13 +140,13 @@ def _encode_given(encoder: Callable[[Any], bytes], value: Any) -> bytes:
 
 def encode_column(value: Any) -> bytes:
     """Any value as JSON with its checksum."""
-    return summed(encode(value))
+    return append_checksum(encode(value))
 
 
 def encode_outcome(outcome: Outcome, *beside: object) -> bytes:
     """An outcome for its column. An ended job never changes, so its checksum also covers what is stored beside it."""
     status = status_of(outcome)
-    return summed(encode(outcome), status, *beside) if status in _ENDED else encode_column(outcome)
+    return append_checksum(encode(outcome), status, *beside) if status in _ENDED else encode_column(outcome)
 
 
 def encode_state(state: Any, kept: Mapping[str, Any]) -> bytes | None:

@@ -58,24 +58,24 @@ class Consumer:
         def settle() -> None:
             self._timer = None
             if not self._shut:
-                bridge.shared().spawn(self.open())
+                bridge.get_shared().spawn(self.open())
 
         async def start_timer() -> None:
             self._stop_timer()
             self._timer = asyncio.get_running_loop().call_later(_SETTLE, settle)
 
-        bridge.shared().spawn(start_timer())
+        bridge.get_shared().spawn(start_timer())
 
     def close(self) -> None:
         """Take nothing new. What was taken is finished, and answers still come."""
         self._shut = True
-        bridge.shared().spawn(self._stop("requests"))
+        bridge.get_shared().spawn(self._stop("requests"))
 
     def leave(self) -> None:
         """Take nothing more at all."""
         self._shut = True
         if self._tasks or self._timer is not None:
-            bridge.shared().spawn(self._stop("requests", "answers", "heartbeat"))
+            bridge.get_shared().spawn(self._stop("requests", "answers", "heartbeat"))
 
     # In the bridge's loop
 

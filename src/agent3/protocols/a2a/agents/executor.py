@@ -134,7 +134,7 @@ class AgentExecutor:
             registry.register_agent(card, lease=LEASE)
             self._consumer.open_soon()
             if self.core.durable:
-                bridge.shared().spawn(self._delivery.resume())
+                bridge.get_shared().spawn(self._delivery.resume())
 
     # Capabilities
 
@@ -225,7 +225,7 @@ class AgentExecutor:
             idempotency_key=idempotency_key,
             metadata=metadata or {},
         )
-        sending = bridge.shared().spawn(self._send(message))
+        sending = bridge.get_shared().spawn(self._send(message))
         if _is_in_bridge():  # where waiting for it would never end
             sending.add_done_callback(_log_failure)
         else:
@@ -604,7 +604,7 @@ class AgentExecutor:
 def _stop_soon(delivery: RemoteDelivery) -> None:
     """Stop deliveries from any thread: they run in the bridge's loop."""
     if delivery.agents():
-        bridge.shared().spawn(delivery.stop())
+        bridge.get_shared().spawn(delivery.stop())
 
 
 def _now() -> datetime:
@@ -633,7 +633,7 @@ def _is_in_bridge() -> bool:
 
 async def _run_in_bridge(work: Coroutine[Any, Any, T]) -> T:
     """Run something in the bridge's loop, from whichever loop this is."""
-    return await asyncio.wrap_future(bridge.shared().spawn(work))
+    return await asyncio.wrap_future(bridge.get_shared().spawn(work))
 
 
 def _log_failure(sending: Future[None]) -> None:

@@ -122,9 +122,9 @@ class A2AMessageQueue:
         def give_back(claimed: Future[Lease | None]) -> None:
             # A claim that was cancelled in time has given the message back by itself.
             if not claimed.cancelled() and claimed.exception() is None and (lease := claimed.result()) is not None:
-                bridge.shared().spawn(release(lease))
+                bridge.get_shared().spawn(release(lease))
 
-        claiming = bridge.shared().spawn(claim())
+        claiming = bridge.get_shared().spawn(claim())
         try:
             lease = await asyncio.wrap_future(claiming)
         except asyncio.CancelledError:
@@ -134,7 +134,7 @@ class A2AMessageQueue:
             return None
         cipher = self._cipher
         message = A2AMessage.model_validate_json(lease.body) if cipher is None else cipher.decrypt_message(lease.body)
-        bridge.shared().spawn(ack(lease))
+        bridge.get_shared().spawn(ack(lease))
         return message
 
     async def depth(self) -> int:
@@ -176,4 +176,4 @@ class A2AMessageQueue:
 
 async def _run_in_bridge(work: Coroutine[Any, Any, T]) -> T:
     """Run something in the bridge's loop, where the queue lives, from whichever loop this is."""
-    return await asyncio.wrap_future(bridge.shared().spawn(work))
+    return await asyncio.wrap_future(bridge.get_shared().spawn(work))

@@ -16,7 +16,7 @@ from agent3 import bridge, jsonrpc
 from agent3.calls.core import Core
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, SecurityError
-from agent3.listener import Listening, Who, at_this_machine, names_of, run_http
+from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http
 from agent3.model import Capability, Principal
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.agents.authoring import agent_of, card_of, copy_functions
@@ -45,7 +45,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 def asgi(
     agent: object,
     *,
-    principal: Who | None = None,
+    principal: Authenticate | None = None,
     card: AgentCard | None = None,
     extended: Extended | None = None,
     core: Standalone | None = None,
@@ -154,7 +154,7 @@ class AgentApp:
     def __init__(
         self,
         agent: object,
-        principal: Who | None,
+        principal: Authenticate | None,
         cards: CardSources,
         core: Standalone | None,
         allowed_hosts: Sequence[str],
@@ -203,7 +203,7 @@ class AgentApp:
                 self._home = asyncio.get_running_loop()
                 await (await self._endpoint())(scope, _call_in(here, receive), _call_in(here, send))
 
-            await asyncio.wrap_future(bridge.shared().spawn(serve_there()))
+            await asyncio.wrap_future(bridge.get_shared().spawn(serve_there()))
 
     async def _endpoint(self) -> A2AEndpoint:
         """The endpoint on the core as it is now; a core that was closed and used again needs another one."""
@@ -276,7 +276,7 @@ class _WithGrpc(Listening):
     def __enter__(self) -> str:
         url = super().__enter__()
         try:
-            self._grpc_door = bridge.shared().spawn(self._app.speak_grpc(*self._grpc_address, url)).result()
+            self._grpc_door = bridge.get_shared().spawn(self._app.speak_grpc(*self._grpc_address, url)).result()
         except BaseException:
             super().__exit__()
             raise
@@ -285,7 +285,7 @@ class _WithGrpc(Listening):
     def __exit__(self, *_: object) -> None:
         try:
             if self._grpc_door is not None:
-                bridge.shared().spawn(self._grpc_door.aclose()).result()
+                bridge.get_shared().spawn(self._grpc_door.aclose()).result()
         finally:
             super().__exit__()
 

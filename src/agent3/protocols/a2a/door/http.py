@@ -189,7 +189,7 @@ async def stream(
             await send({"type": "http.response.body", "body": _BEAT, "more_body": True})
         sender = _Sender(send, frames, failed, beat)
         pump = loop.create_task(sender.pump(opening))
-        gone = loop.create_task(jsonrpc.hung_up(receive))
+        gone = loop.create_task(jsonrpc.wait_for_disconnect(receive))
         heart = loop.create_task(sender.keep_alive())
         try:
             await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -58,12 +58,12 @@ class RestDoor:
 
             if is_streaming(request):
                 items = dispatcher.stream(talk, principal, request)
-                frames = (jsonrpc.sse(codec.write_item(item, request), id=str(n)) async for n, item in items)
+                frames = (jsonrpc.encode_event(codec.write_item(item, request), id=str(n)) async for n, item in items)
                 await stream(
                     talk.receive,
                     talk.send,
                     frames,
-                    lambda error: jsonrpc.sse(msgspec.json.encode(codec.write_error(error)[1]), event="error"),
+                    lambda error: jsonrpc.encode_event(msgspec.json.encode(codec.write_error(error)[1]), event="error"),
                     more=dispatcher.extension_headers(talk),
                     beat=dispatcher.beat,
                 )

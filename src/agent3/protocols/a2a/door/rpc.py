@@ -80,14 +80,14 @@ class RpcDoor:
             if is_streaming(request):
                 items = dispatcher.stream(talk, principal, request)
                 frames = (
-                    jsonrpc.sse(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(n))
+                    jsonrpc.encode_event(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(n))
                     async for n, item in items
                 )
                 await stream(
                     talk.receive,
                     talk.send,
                     frames,
-                    lambda error: jsonrpc.sse(self._write_error(talk, error)),
+                    lambda error: jsonrpc.encode_event(self._write_error(talk, error)),
                     more=dispatcher.extension_headers(talk),
                     beat=dispatcher.beat,
                     # 1.0 says that an error is a response of its own; before that clients expect a stream in any case.

@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from agent3 import jsonrpc
+from agent3.env import REAL
 from agent3.errors import Agent3Error, MalformedResponse, MissingExtra, ParseError, TargetRefused, TooLarge, Unavailable
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.wire import CODECS, RESTS, Value
@@ -111,9 +112,9 @@ def _to_refusal(status: int, error: Agent3Error, headers: Mapping[str, str], int
         error = TargetRefused(f"{host} refused our credentials (HTTP {status}).", data={"status": status})
     elif 300 <= status < 400:
         error = Unavailable(f"{host} has moved (HTTP {status}). Add it again at its new address.")
-    retry_after = headers.get("Retry-After", "")
-    if error.retry_after is None and retry_after.isdigit():
-        error.retry_after = min(float(retry_after), _LONGEST_RETRY_AFTER)
+    retry_after = headers.get("Retry-After")
+    if error.retry_after is None:
+        error.retry_after = jsonrpc.parse_retry_after(retry_after, REAL.now(), _LONGEST_RETRY_AFTER)
     # A 503 with Retry-After asks for the same request again, so it was not taken; a 408 may have been.
     if (400 <= status < 500 and status != 408) or (status == 503 and retry_after):
         error.sent = False
@@ -134,7 +135,7 @@ async def _read_body(response: Stream) -> bytes:
 
 
 def _is_event_stream(response: Stream) -> bool:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/event-stream"
+    return jsonrpc.is_event_stream(response.headers.get("Content-Type"))
 
 
 async def _read_events(response: Stream) -> AsyncIterator[tuple[str | None, bytes]]:

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar
 
 from agent3 import jsonrpc
@@ -486,14 +485,8 @@ async def _drain(answer: Stream) -> None:
 
 
 def _is_event_stream(answer: Stream) -> bool:
-    return answer.status < 300 and answer.headers.get("content-type", "").startswith("text/event-stream")
+    return answer.status < 300 and jsonrpc.is_event_stream(answer.headers.get("content-type"))
 
 
 def _retry_after(answer: Stream) -> float | None:
-    text = answer.headers.get("retry-after", "")
-    if text.isascii() and text.isdigit():
-        return min(float(text), FOREVER)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - REAL.now()) if text else None
-    except ValueError:
-        return None
+    return jsonrpc.parse_retry_after(answer.headers.get("retry-after"), REAL.now(), FOREVER)

@@ -765,7 +765,7 @@ class MCPClient:
 
 async def _in_bridge(work: Coroutine[Any, Any, T]) -> T:
     """Wait in any loop for work in the bridge's."""
-    return await asyncio.wrap_future(bridge.shared().spawn(work))
+    return await asyncio.wrap_future(bridge.get_shared().spawn(work))
 
 
 async def _gather(*works: Awaitable[None]) -> None:

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agent3 import bridge
 from agent3.errors import CapabilityNotFound, NotFound
-from agent3.listener import Listening, Who, at_this_machine, names_of, run_http, run_http_async
+from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http, run_http_async
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal, encode
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
@@ -272,7 +272,7 @@ class Endpoint:
         self,
         runner: ToolRunner,
         path: str = "/mcp",
-        principal: Who | None = None,
+        principal: Authenticate | None = None,
         allowed_hosts: Sequence[str] = (),
         allowed_origins: Sequence[str] = (),
     ):
@@ -371,6 +371,6 @@ async def serve_stdio(runner: ToolRunner) -> None:
 def run_stdio(runner: ToolRunner) -> None:
     """Likewise from a program's main thread. Ctrl-C ends the process: the thread that reads cannot be interrupted."""
     try:
-        bridge.shared().spawn(serve_stdio(runner)).result()
+        bridge.get_shared().spawn(serve_stdio(runner)).result()
     except KeyboardInterrupt:
         os._exit(130)

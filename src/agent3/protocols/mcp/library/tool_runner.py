@@ -202,7 +202,7 @@ class ToolRunner:
         """Run something in the loop of the core: this one, or the bridge's."""
         if asyncio.get_running_loop() is self._core_loop:
             return await work
-        return await asyncio.wrap_future(bridge.shared().spawn(self.run_here(work)))
+        return await asyncio.wrap_future(bridge.get_shared().spawn(self.run_here(work)))
 
     def _listen_here(self, listener: Listener | None) -> Listener | None:
         """A listener that is called in this loop, wherever events arise."""

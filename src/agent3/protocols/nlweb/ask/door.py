@@ -530,6 +530,6 @@ def _flatten(answer: Body) -> list[Body]:
 def _stream(messages: list[Body]) -> Response:
     async def frames() -> AsyncIterator[bytes]:
         for message in messages:
-            yield jsonrpc.sse(msgspec.json.encode(message))
+            yield jsonrpc.encode_event(msgspec.json.encode(message))
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})

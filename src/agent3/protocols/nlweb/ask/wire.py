@@ -13,9 +13,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
+from agent3.env import REAL
 from agent3.errors import MalformedResponse, TargetError, TargetRefused, Unavailable
-from agent3.jsonrpc import SSEParser
-from agent3.protocols.nlweb.visit.retry_after import retry_after
+from agent3.jsonrpc import SSEParser, is_event_stream, parse_retry_after
 from agent3.security.outbound import Gate
 
 __all__ = ["VERSION", "AskClient", "Dialect", "Query", "Reply", "Result", "encode_query", "endpoint_of", "fold"]
@@ -30,6 +30,8 @@ _MAX_BYTES = 8 << 20
 _MAX_RESULTS = 1_000
 _MAX_PIECES = 10_000
 _MAX_TEXT = 200_000
+_LONGEST_WAIT = 3_600.0
+"""Seconds that a site may ask for by Retry-After."""
 _NOT_UNDERSTOOD = frozenset({400, 405, 415, 422})
 """What a server answers to a form that it does not know."""
 _FLAT_FIELDS = frozenset({"results", "query_id", "message_type", "summary", "_meta"})
@@ -223,7 +225,7 @@ class AskClient:
         async with self._gate.stream(
             method, url, headers=headers, body=body, timeout=seconds, max_bytes=_MAX_BYTES
         ) as response:
-            if response.status == 200 and response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            if response.status == 200 and is_event_stream(response.headers.get("Content-Type")):
                 reply, fields, count = Reply(), set[str](), 0
                 parser = SSEParser(_MAX_BYTES)
                 async for chunk in response:
@@ -239,7 +241,8 @@ class AskClient:
                             on_piece(reply)
                 return reply, fields
             piece = _decode_object(b"".join([chunk async for chunk in response]))
-            status, wait = response.status, retry_after(response.headers.get("Retry-After"))
+            status = response.status
+            wait = parse_retry_after(response.headers.get("Retry-After"), REAL.now(), _LONGEST_WAIT)
         # A failure that the site reports in the protocol's form is a reply, whatever its status.
         if piece is not None and (status == 200 or "_meta" in piece):
             return fold([piece]), set(piece)

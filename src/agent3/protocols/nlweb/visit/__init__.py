@@ -2,5 +2,5 @@
 
 ``visits`` is the whole of it, ``page_session`` one page without the rest, and ``local_profile`` what this machine knows
 for visits without a gateway. Other rooms also use ``login``, ``secret_grants``, ``stored_sessions``, ``snapshots`` and
-``throttle.site_of``; ``robots`` and ``retry_after`` serve the pace. It knows no protocol.
+``throttle.site_of``; ``robots`` serves the pace. It knows no protocol.
 """

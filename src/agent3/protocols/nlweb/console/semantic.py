@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json as notation
-import sys
-
 from cyclopts import App
 
 from agent3.protocols.nlweb.commands import embeddings
+from agent3.terminal.output import print_json, print_note
 
 __all__ = ["app"]
 
-app = App(name="semantic", help="Understand commands by their meaning, without a language model.")
+app = App(name="semantic")
 
 
 @app.command
@@ -24,10 +22,8 @@ def install(*, json: bool = False) -> None:
         Print JSON.
     """
     was_there = embeddings.is_installed()
-    folder = embeddings.install(lambda line: sys.stderr.write(f"{line}\n"))
+    folder = embeddings.install(print_note)
     if json:
-        sys.stdout.write(
-            notation.dumps({"model": embeddings.MINILM, "folder": str(folder), "fetched": not was_there}) + "\n"
-        )
+        print_json({"model": embeddings.MINILM, "folder": str(folder), "fetched": not was_there})
     else:
-        sys.stdout.write(f"{'Already there' if was_there else 'Installed'}: {folder}\n")
+        print(f"{'Already there' if was_there else 'Installed'}: {folder}")

@@ -1,10 +1,10 @@
-"""Heads that were seen before, and all that looks like one and is not."""
+"""KnownHeads that were seen before, and all that looks like one and is not."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent3.server.request_heads import Heads
+from agent3.server.connection import KnownHeads
 
 LINES = [b"POST /agents/echo/mcp HTTP/1.1", b"Host: x", b"Authorization: Bearer key", b"Content-Length: %d"]
 
@@ -21,8 +21,8 @@ def headers(raw: bytes) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value.strip()) for name, _, value in split]
 
 
-def learned(raw: bytes) -> Heads[str]:
-    heads: Heads[str] = Heads()
+def learned(raw: bytes) -> KnownHeads[str]:
+    heads: KnownHeads[str] = KnownHeads()
     heads.learn(raw, headers(raw), "alice")
     return heads
 
@@ -102,14 +102,14 @@ def test_what_must_be_read_each_time_is_not_learned(raw: bytes) -> None:
 
 def test_a_head_whose_length_stands_elsewhere_is_not_learned() -> None:
     """The parser has the last word on what the length is."""
-    heads: Heads[str] = Heads()
+    heads: KnownHeads[str] = KnownHeads()
     raw = request(b"hello")
     heads.learn(raw, [(name, b"6" if name == b"content-length" else value) for name, value in headers(raw)], "alice")
     assert len(heads) == 0
 
 
 def test_only_so_many_are_known_and_the_oldest_go() -> None:
-    heads: Heads[int] = Heads(most=2)
+    heads: KnownHeads[int] = KnownHeads(limit=2)
     for number in range(3):
         raw = request(b"hello", b"X-Number: %d0" % number)
         heads.learn(raw, headers(raw), number)

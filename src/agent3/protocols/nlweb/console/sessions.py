@@ -5,25 +5,31 @@ A session itself cannot be read here: it is sealed, and only a visit of its owne
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from datetime import datetime
 
 from cyclopts import App
 
-from agent3.cli.options import Here, print_json, run_on_database
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.visit.stored_sessions import Kept, Sessions
 from agent3.protocols.nlweb.visit.throttle import site_of
 from agent3.storage import Database
+from agent3.terminal.database import run_on_database
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_json
 
 __all__ = ["app"]
 
-app = App(name="sessions", help="Sessions of callers on websites: their cookies, sealed.")
+app = App(name="sessions")
 
 
 @app.command(name="list")
-def list_(site: str | None = None, *, principal: str | None = None, where: Here = Here()) -> None:  # noqa: B008
+def list_(
+    site: str | None = None,
+    *,
+    principal: str | None = None,
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
     """List sessions, the latest used first.
 
     Parameters
@@ -39,8 +45,8 @@ def list_(site: str | None = None, *, principal: str | None = None, where: Here 
         found = [kept for origin in _origins(site) for kept in await sessions.kept(principal, origin)]
         return sorted(found, key=lambda kept: -kept.used)
 
-    found = run_on_database(where, find)
-    if where.json:
+    found = run_on_database(options.settings(), find)
+    if options.json:
         print_json({"sessions": [asdict(kept) for kept in found], "count": len(found)})
         return
     for kept in found:
@@ -48,9 +54,9 @@ def list_(site: str | None = None, *, principal: str | None = None, where: Here 
             datetime.fromtimestamp(moment).astimezone().isoformat(" ", "minutes")
             for moment in (kept.used, kept.expires)
         )
-        sys.stdout.write(f"{kept.site}  {kept.principal}  used {used}, kept until {expires}\n")
+        print(f"{kept.site}  {kept.principal}  used {used}, kept until {expires}")
     if not found:
-        sys.stdout.write("No sessions are kept.\n")
+        print("No sessions are kept.")
 
 
 @app.command
@@ -59,7 +65,7 @@ def forget(
     *,
     principal: str | None = None,
     everything: bool = False,
-    where: Here = Here(),  # noqa: B008 - frozen
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Forget sessions: the next visit starts without cookies, and logs in where its interface says how.
 
@@ -81,11 +87,11 @@ def forget(
         sessions = Sessions(database)
         return sum([await sessions.forget(principal, origin) for origin in _origins(site)])
 
-    number = run_on_database(where, forget_all)
-    if where.json:
+    number = run_on_database(options.settings(), forget_all)
+    if options.json:
         print_json({"forgotten": number})
     else:
-        sys.stdout.write(f"{number} forgotten.\n")
+        print(f"{number} forgotten.")
 
 
 def _origins(site: str | None) -> list[str | None]:

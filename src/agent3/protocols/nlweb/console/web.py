@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json as notation
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from json import loads
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from cyclopts import App
 
-from agent3.cli.options import Here
 from agent3.definitions import NLWebInterface
 from agent3.errors import Conflict, SetupError, ValidationError
 from agent3.protocols.nlweb.authoring import files, workbench
@@ -27,6 +25,8 @@ from agent3.protocols.nlweb.visit.local_profile import at_home
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
 from agent3.settings import load
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_indented, print_json, print_note
 
 __all__ = ["app"]
 
@@ -36,7 +36,7 @@ _UNDERSTOOD = (
 )
 _YES = ("y", "yes", "s", "si", "sí")
 
-app = App(name="web", help="Websites as agents: make, try and check their interfaces.")
+app = App(name="web")
 
 
 @app.command
@@ -82,7 +82,7 @@ def record(
 
     async def until(page: Any) -> None:
         tasks = [asyncio.ensure_future(ending) for ending in _endings(page, seconds)]
-        _say(f"Recording {url}. {does} To end: {', or '.join([*ways, 'press Ctrl-C'])}.")
+        print_note(f"Recording {url}. {does} To end: {', or '.join([*ways, 'press Ctrl-C'])}.")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -96,12 +96,12 @@ def record(
             action=action,
             headless=headless,
             until=until,
-            on_step=lambda step: _say(f"  {step.kind.value} {step.label or step.selector or step.value}"),
+            on_step=lambda step: print_note(f"  {step.kind.value} {step.label or step.selector or step.value}"),
         )
     )
     _deliver(made, out, json)
     if out is None and not json:
-        _say("Nothing was written to a file. Save the above as NAME.yaml, or record with --out NAME.yaml.")
+        print_note("Nothing was written to a file. Save the above as NAME.yaml, or record with --out NAME.yaml.")
 
 
 @app.command
@@ -146,7 +146,7 @@ def run(
     trace: bool = False,
     yes: bool = False,
     fresh: bool = False,
-    where: Here = Here(),  # noqa: B008 - frozen
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Run an action of an interface file, by its name or by a sentence; or do on any page what a sentence says.
 
@@ -177,12 +177,12 @@ def run(
             raise ValidationError(f'Say what to do there, such as: agent3 web run {file} "search for tea".')
         if param or trace:
             raise ValidationError("--param and --trace are for interface files; say it in the sentence instead.")
-        _drive(file, action, where, headed=headed, yes=yes, fresh=fresh)
+        _drive(file, action, options, headed=headed, yes=yes, fresh=fresh)
         return
-    settings = where.settings()
+    settings = options.settings()
     interface = _load_interface(file)
     if not action:
-        _list_actions(interface, where.json)
+        _list_actions(interface, options.json)
         return
     name, given = _choose_action(interface, action, param)
     prepare(interface, name, given)  # before the question: what cannot be done needs no yes
@@ -194,7 +194,7 @@ def run(
 
     def on_step(label: str, number: int, total: int) -> None:
         # Of a label such as "2 of 'search' (type '#q')", what the step does: its number stands before it already.
-        _say(f"  {number}/{total} {label.partition(' (')[2].removesuffix(')') or label}")
+        print_note(f"  {number}/{total} {label.partition(' (')[2].removesuffix(')') or label}")
 
     async def work() -> Any:
         async with at_home(settings, fresh=fresh) as home:
@@ -205,17 +205,20 @@ def run(
                 headless=not headed,
                 trace=kept,
                 on_step=on_step,
-                on_notice=lambda notices: _say("\n".join(notices)) if notices else None,
+                on_notice=lambda notices: print_note("\n".join(notices)) if notices else None,
                 home=home,
             )
 
     result = asyncio.run(work())
     if kept is not None:
         written = f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}"
-        _say(
+        print_note(
             written if kept.exists() else "No trace was written: a password was typed, and the trace would contain it."
         )
-    _print(_to_json({"result": result} if where.json else result, indent=None if where.json else 2))
+    if options.json:
+        print_json({"result": result})
+    else:
+        print_indented(result)
 
 
 @app.command
@@ -224,7 +227,7 @@ def check(
     *,
     param: tuple[str, ...] = (),
     fresh: bool = False,
-    where: Here = Here(),  # noqa: B008 - frozen
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Check whether an interface still fits its website. Nothing is clicked or sent.
 
@@ -239,7 +242,7 @@ def check(
     fresh:
         Without the cookies of earlier visits.
     """
-    settings = where.settings()
+    settings = options.settings()
     interface = _load_interface(str(file))
     given: dict[str, dict[str, Any]] = {}
     for key, text in map(_split_pair, param):
@@ -255,12 +258,12 @@ def check(
 
     findings = asyncio.run(work())
     wrong = sum(finding.state in ("missing", "failed") for finding in findings)
-    if where.json:
+    if options.json:
         steps = [
             {"action": found.action, "step": found.step, "state": found.state, "detail": found.detail}
             for found in findings
         ]
-        _print(_to_json({"ok": not wrong, "steps": steps}))
+        print_json({"ok": not wrong, "steps": steps})
     else:
         _show_findings(file, findings, wrong)
     if wrong:
@@ -268,21 +271,23 @@ def check(
 
 
 app.command(
-    "agent3.cli.web_heals:app",
+    "agent3.protocols.nlweb.console.heals:app",
     name="heals",
     help="Selectors that no longer fit, and the elements that are used instead.",
 )
 app.command(
-    "agent3.cli.web_sessions:app", name="sessions", help="Sessions of callers on websites: their cookies, sealed."
+    "agent3.protocols.nlweb.console.sessions:app",
+    name="sessions",
+    help="Sessions of callers on websites: their cookies, sealed.",
 )
 
 
 # Running
 
 
-def _drive(url: str, sentence: str, where: Here, *, headed: bool, yes: bool, fresh: bool) -> None:
+def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, yes: bool, fresh: bool) -> None:
     """Do on a page without an interface what a sentence says. Ends with 1 where that was not all of it."""
-    settings = where.settings()
+    settings = options.settings()
 
     async def work() -> tuple[Driven, dict[str, str]]:
         async with at_home(settings, fresh=fresh) as home:
@@ -291,17 +296,17 @@ def _drive(url: str, sentence: str, where: Here, *, headed: bool, yes: bool, fre
             )
 
     result, page = asyncio.run(work())
-    if where.json:
+    if options.json:
         body = {"complete": result.complete, "done": result.done, "left": result.left, "question": result.question}
-        _print(_to_json({**body, "page": page}))
+        print_json({**body, "page": page})
     else:
         for deed in result.done:
-            _say(f"  {deed}")
+            print_note(f"  {deed}")
         for number, clause in enumerate(result.left):
-            _say(f"  {'not done' if number else 'not understood'}: {clause}")
-        _print(f"{page['title']} ({page['url']})\n{page['text']}")
+            print_note(f"  {'not done' if number else 'not understood'}: {clause}")
+        print(f"{page['title']} ({page['url']})\n{page['text']}")
     if not result.complete:
-        _say(f"{result.question or _UNDERSTOOD} agent3 web learn {url} shows what the page offers.")
+        print_note(f"{result.question or _UNDERSTOOD} agent3 web learn {url} shows what the page offers.")
         sys.exit(1)
 
 
@@ -324,13 +329,13 @@ def _choose_action(interface: NLWebInterface, wish: str, param: tuple[str, ...])
     )
     found = asyncio.run(understand(wish, offered))
     if found.action is None:
-        _say(found.question or f"What do you want of {interface.name}?")
+        print_note(found.question or f"What do you want of {interface.name}?")
         sys.exit(3)
     given = {**found.slots, **parse_params(found.action)}
     if missing := [name for name in found.missing if name not in given]:
-        _say(f"{found.question or f'{found.action} needs more.'} Give it with --param {missing[0]}=…")
+        print_note(f"{found.question or f'{found.action} needs more.'} Give it with --param {missing[0]}=…")
         sys.exit(3)
-    _say(f"{found.action} {' '.join(f'{name}={value}' for name, value in given.items())}".rstrip())
+    print_note(f"{found.action} {' '.join(f'{name}={value}' for name, value in given.items())}".rstrip())
     return found.action, given
 
 
@@ -347,7 +352,7 @@ def _parse_value(text: str, schema: Any) -> Any:
     if kind not in ("number", "integer", "boolean", "array", "object"):
         return text
     try:
-        return notation.loads(text)
+        return loads(text)
     except ValueError:
         raise ValidationError(f"{text!r} is not of type {kind}. Write it as in JSON.") from None
 
@@ -358,9 +363,9 @@ def _confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise SetupError(f"This has consequences and was not done: {what}. Say --yes: there is no terminal to ask at.")
-    _say(f"{what}: this has consequences. Do it? [y/N]")
+    print_note(f"{what}: this has consequences. Do it? [y/N]")
     if sys.stdin.readline().strip().lower() not in _YES:
-        _say("Not done.")
+        print_note("Not done.")
         sys.exit(1)
 
 
@@ -429,15 +434,15 @@ def _deliver(interface: NLWebInterface, out: Path | None, json: bool) -> None:
         ]
         name = (reading or others)[0]
         needed = "".join(f" --param {key}=…" for key in input_schema(interface, name).get("required", ()))
-        _say(f"{out}: {', '.join(interface.actions)}.")
-        _say(
+        print_note(f"{out}: {', '.join(interface.actions)}.")
+        print_note(
             f"Read it and correct what you know better. To try it: agent3 web run {out} {name}{needed}. "
             f"To offer it: agent3 add {out}"
         )
     if wanted := sorted(variables_of(interface)):
         host = urlsplit(interface.base_url).netloc
         entries = ",".join(f"{variable}@{host}" for variable in wanted)
-        _say(f"It takes secrets from the environment: set {', '.join(wanted)}, and AGENT3_WEB_SECRETS={entries}")
+        print_note(f"It takes secrets from the environment: set {', '.join(wanted)}, and AGENT3_WEB_SECRETS={entries}")
     if json or out is None:
         sys.stdout.write(files.dump(interface, "json" if json else "yaml"))
 
@@ -451,50 +456,34 @@ def _list_actions(interface: NLWebInterface, json: bool) -> None:
         schema, info = input_schema(interface, name), interface.info.get(name)
         rows.append({"action": name, "description": info.description if info else "", "input": schema})
     if json:
-        _print(_to_json({"actions": rows}))
+        print_json({"actions": rows})
         return
     for row in rows:
         needed = row["input"].get("required", ())
         names = [f"{key}=…" if key in needed else f"[{key}=…]" for key in row["input"].get("properties", {})]
-        _print(" ".join([row["action"], *names]))
+        print(" ".join([row["action"], *names]))
         if row["description"]:
-            _print(f"    {row['description']}")
+            print(f"    {row['description']}")
 
 
 def _show_findings(file: Path, findings: list[Finding], wrong: int) -> None:
     action = None
     for finding in findings:
         if finding.action != action:
-            _print(finding.action)
+            print(finding.action)
         action = finding.action
         step = finding.step.replace(f" of {action!r}", "")
-        _print(f"  {finding.state:<8}{step}{f': {finding.detail}' if finding.detail else ''}")
+        print(f"  {finding.state:<8}{step}{f': {finding.detail}' if finding.detail else ''}")
     unseen = next((finding.action for finding in findings if finding.state == "unseen"), None)
     if wrong:
-        _say(
+        print_note(
             f"{wrong} of {len(findings)} do not fit. Correct them in {file}; what a gateway healed by itself is shown "
             "by: agent3 web heals list"
         )
     elif unseen is not None:
-        _say(
+        print_note(
             "All that could be seen fits. The rest lies behind a click; an action that only reads is run if you give "
             f"its parameters: --param {unseen}.NAME=VALUE"
         )
     else:
-        _say("All of it fits.")
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    def as_text(other: Any) -> str:
-        return base64.b64encode(other).decode() if isinstance(other, bytes) else str(other)
-
-    return notation.dumps(value, default=as_text, ensure_ascii=False, indent=indent)
-
-
-def _say(text: str) -> None:
-    """For people: on standard error, so that standard output holds the result only."""
-    sys.stderr.write(f"{text}\n")
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+        print_note("All of it fits.")

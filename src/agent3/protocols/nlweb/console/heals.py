@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from cyclopts import App
 
-from agent3.cli.options import Here, print_json, run_on_database
 from agent3.protocols.nlweb.healing import StoredBook
 from agent3.protocols.nlweb.healing.records import State
 from agent3.protocols.nlweb.healing.review import Heals
+from agent3.terminal.database import run_on_database
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_json
 
 __all__ = ["app"]
 
-app = App(name="heals", help="Selectors that no longer fit, and the elements that are used instead.")
+app = App(name="heals")
 
 
 @app.command(name="list")
-def list_(interface: str | None = None, *, state: State | None = None, where: Here = Here()) -> None:  # noqa: B008
+def list_(
+    interface: str | None = None,
+    *,
+    state: State | None = None,
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
     """List heals, the latest change first.
 
     Parameters
@@ -31,12 +37,12 @@ def list_(interface: str | None = None, *, state: State | None = None, where: He
     state:
         Only those that are proposed, promoted or reverted.
     """
-    rows = _run(where, lambda heals: heals.find(interface, state))
-    _print({"heals": rows, "count": len(rows)}, rows, where, "Nothing was healed.")
+    rows = _run(options, lambda known: known.find(interface, state))
+    _print({"heals": rows, "count": len(rows)}, rows, options, "Nothing was healed.")
 
 
 @app.command
-def accept(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B008 - frozen
+def accept(heals: tuple[str, ...], *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
     """Accept heals: from now on they replace their selectors, also in actions with consequences.
 
     Parameters
@@ -44,12 +50,12 @@ def accept(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B0
     heals:
         Their ids, as agent3 web heals list prints them.
     """
-    rows = _run(where, lambda known: known.accept(heals, _person()))
-    _print({"accepted": rows}, rows, where, "No heal was named.")
+    rows = _run(options, lambda known: known.accept(heals, _person()))
+    _print({"accepted": rows}, rows, options, "No heal was named.")
 
 
 @app.command
-def revert(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B008 - frozen
+def revert(heals: tuple[str, ...], *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
     """Take heals back: the selectors apply again, and these heals are never made again.
 
     Parameters
@@ -57,32 +63,32 @@ def revert(heals: tuple[str, ...], *, where: Here = Here()) -> None:  # noqa: B0
     heals:
         Their ids, as agent3 web heals list prints them.
     """
-    rows = _run(where, lambda known: known.revert(heals, _person()))
-    _print({"reverted": rows}, rows, where, "No heal was named.")
+    rows = _run(options, lambda known: known.revert(heals, _person()))
+    _print({"reverted": rows}, rows, options, "No heal was named.")
 
 
 def _person() -> str:
-    """Who sits there, as far as the system knows; never the name that stands for the gateway itself."""
+    """The user of this terminal, as far as the system knows; never the name that stands for the gateway itself."""
     try:
         return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):  # a container without a name for its user
         return "cli"
 
 
-def _run(where: Here, work: Callable[[Heals], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    return run_on_database(where, lambda database: work(Heals(StoredBook(database))))
+def _run(options: DatabaseOptions, work: Callable[[Heals], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+    return run_on_database(options.settings(), lambda database: work(Heals(StoredBook(database))))
 
 
-def _print(body: dict[str, Any], rows: Sequence[dict[str, Any]], where: Here, nothing: str) -> None:
-    if where.json:
+def _print(body: dict[str, Any], rows: Sequence[dict[str, Any]], options: DatabaseOptions, nothing: str) -> None:
+    if options.json:
         print_json(body)
         return
     for row in rows:
         changed = datetime.fromtimestamp(row["changed"]).astimezone().isoformat(" ", "seconds")
-        sys.stdout.write(
+        print(
             f"{row['id']}  {row['state']:<9} {row['interface']}/{row['action']}: {row['selector']} -> {row['healed']}"
             f"  ({row['element']['role']} {row['element']['name']!r}, score {row['score']:.2f}, {row['wins']} times,"
-            f" {changed}, {row['by']})\n"
+            f" {changed}, {row['by']})"
         )
     if not rows:
-        sys.stdout.write(f"{nothing}\n")
+        print(nothing)

@@ -1,0 +1,167 @@
+"""``agent3 search``, ``list`` and ``show``: the agents that a gateway knows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent3.cli.options import GatewayOptions, connect
+from agent3.cli.output import make_console, make_table
+from agent3.terminal.output import clean, print_indented, print_result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["list_agents", "print_agent", "search", "show"]
+
+_LIMIT = 50
+"""Agents in one list: the most that a search gives."""
+
+
+def search(
+    text: tuple[str, ...],
+    *,
+    limit: int = 10,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Find agents by what they do.
+
+    Parameters
+    ----------
+    text:
+        What you need, in a few words.
+    limit:
+        At most this many, up to 50 [default: 10].
+    """
+    found = connect(options).search(" ".join(text), limit)
+    print_result(found, options.json, _print_agents)
+
+
+def list_agents(*, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """List all agents."""
+    found = connect(options).search("", _LIMIT)
+    print_result(found, options.json, _print_agents)
+
+
+def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """Show an agent: what it can do, with schemas, prices and ratings.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    card:
+        Show its raw card instead.
+    """
+    gateway = connect(options)
+    body = gateway.card(agent) if card else gateway.show(agent)
+    print_result(body, options.json, print_indented if card else print_agent)
+
+
+def _print_agents(found: Mapping[str, Any]) -> None:
+    if not found["agents"]:
+        if found["query"]:
+            print(f"No agent fits {found['query']!r}. agent3 list shows all agents.")
+        else:
+            print("No agent found. To try some, start the gateway with agent3 serve --demo.")
+        return
+    table = make_table("agent", "what it does", "capabilities", "rating")
+    for agent in found["agents"]:
+        status = agent.get("status", "active")
+        name = agent["id"] if status == "active" else f"{agent['id']} ({status})"
+        capabilities = ", ".join(capability["name"] for capability in agent["capabilities"])
+        table.add_row(name, agent["description"], capabilities, str(agent["rating"] or "-"))
+    make_console().print(table)
+    if len(found["agents"]) == _LIMIT:
+        print(f"These are the first {_LIMIT}. Use agent3 search to find others.")
+
+
+def print_agent(body: Mapping[str, Any]) -> None:
+    """An agent for people: what it is, how it was rated, what it can do, and the parameters of each capability."""
+    console = make_console()
+    rating = body["rating"]
+    rated = f"rated {rating['mean']} by {rating['count']}" if rating["count"] else "not rated yet"
+    facts = [f"version {body['version']}", body["provider"], body["status"], rated, *body["tags"]]
+    console.print(clean(f"{body['name']} ({body['id']})"), style="bold")
+    if body["description"]:
+        console.print(clean(body["description"]))
+    console.print(clean(", ".join(fact for fact in facts if fact)), style="dim")
+    if signature := body.get("signature"):
+        console.print(clean(_signature_text(signature)), style="dim")
+    if sign_in := body.get("signIn"):
+        console.print(_sign_in_text(sign_in), style="dim")
+    for capability in body["capabilities"]:
+        _print_capability(console, capability)
+    if not body["capabilities"]:
+        console.print("\nIt offers nothing that you can call.")
+    if heals := body.get("heals"):
+        console.print("\nHealed", style="bold")
+        for heal in heals:
+            what = f"{heal['selector']} -> {heal['healed']} ({heal['element']['role']} {heal['element']['name']!r})"
+            state = f"{heal['state']}, score {heal['score']:.2f}, {heal['wins']} times"
+            console.print(clean(f"  {heal['id']}  {heal['action']}: {what}: {state}"))
+        console.print("  Decide with agent3 web heals accept ID, or agent3 web heals revert ID.", style="dim")
+
+
+def _signature_text(signature: Mapping[str, Any]) -> str:
+    """Whether the card is signed, and whether the signature is valid: it decides how far the card can be trusted."""
+    why = f": {signature['why']}" if signature.get("why") else ""
+    texts = {
+        "verified": f"card signed and verified, key {', '.join(key[:16] for key in signature.get('keys') or ())}",
+        "unverified": f"card signed, but not verified{why}",
+        "invalid": f"card with an INVALID signature{why}",
+        "given": "card given by hand",
+    }
+    return texts.get(str(signature.get("status")), "card not signed")
+
+
+def _sign_in_text(sign_in: Mapping[str, Any]) -> str:
+    """Until when the sign-in holds. One without an end renews its token by itself until it is revoked."""
+    ends = "" if sign_in["until"] is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(sign_in["until"]))
+    state = "signed in" if sign_in["way"] == "person" else "signed in as a machine"
+    if sign_in["over"]:
+        return f"was {state} until {ends}: sign in again with agent3 add ADDRESS --sign-in"
+    until = f" until {ends}" if ends else ""
+    return f"{state}{until}{', renewed automatically' if sign_in['renews'] and until else ''}"
+
+
+def _print_capability(console: Console, capability: Mapping[str, Any]) -> None:
+    from rich.padding import Padding
+
+    console.print(f"\n{clean(capability['name'])}", style="bold")
+    if capability["description"]:
+        console.print(Padding(clean(capability["description"]), (0, 0, 0, 2), expand=False))
+    schema = capability["inputSchema"] or {}
+    if not (properties := schema.get("properties")):
+        return
+    table = make_table("parameter", "type", "required", "description")
+    for name, definition in properties.items():
+        known = definition if isinstance(definition, dict) else {}
+        if name in (schema.get("required") or ()):
+            required = "required"
+        elif known.get("default") is None:
+            required = "optional"
+        else:
+            required = f"default {json.dumps(known['default'], ensure_ascii=False)}"
+        cells = (name, _type_text(known), required, str(known.get("description", "")))
+        table.add_row(*(clean(cell) for cell in cells))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _type_text(definition: Mapping[str, Any]) -> str:
+    """The type of a parameter, in a word or a few."""
+    if "enum" in definition:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in definition["enum"])
+    if "const" in definition:
+        return json.dumps(definition["const"], ensure_ascii=False)
+    for choice in ("anyOf", "oneOf"):
+        if choice in definition:
+            return " | ".join(_type_text(variant) for variant in definition[choice] if isinstance(variant, dict))
+    if "$ref" in definition:
+        return str(definition["$ref"]).rpartition("/")[2]
+    kind = definition.get("type", "any")
+    if kind == "array" and isinstance(definition.get("items"), dict):
+        return f"array of {_type_text(definition['items'])}"
+    return " | ".join(kind) if isinstance(kind, list) else str(kind)

@@ -1,0 +1,27 @@
+"""Work that a command does on the database of its settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from agent3.settings import Settings, database_url
+from agent3.storage import Database, open_database
+
+__all__ = ["run_on_database"]
+
+T = TypeVar("T")
+
+
+def run_on_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Open the database, do the work, and close it again; blocks until that is done. A gateway may be running."""
+
+    async def run() -> T:
+        database = await open_database(database_url(settings), max_bytes=settings.storage.max_bytes)
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    return asyncio.run(run())
