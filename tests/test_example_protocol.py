@@ -188,6 +188,12 @@ def test_the_commands_of_the_readme_do_what_it_says(home: House, weather: Statio
     assert weather.calls() == [*called, "answer "]
 
 
+def test_its_command_shows_a_card_without_adding_it(home: House, weather: Station) -> None:
+    shown = home.agent3("jsonl", weather.address)
+    assert json.loads(shown.stdout)["name"] == "Weather Station", shown.stderr
+    assert "jsonl" in home.agent3("--help").stdout
+
+
 def test_it_is_shown_with_its_schemas_and_what_does_not_fit_is_not_sent(home: House, weather: Station) -> None:
     weather.calls()
     forecast = home.get("/v1/agents/weather-station").json["capabilities"][0]
