@@ -17,13 +17,13 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import _Traced
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.healing import Healer, StoredBook
+from agent3.protocols.nlweb.steps import snapshots
 from agent3.protocols.nlweb.steps.locator import Plain
 from agent3.protocols.nlweb.steps.parameters import inject
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.protocols.nlweb.visit import page_session as session
-from agent3.protocols.nlweb.visit import snapshots
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import MakeFinder, Visits
 from agent3.storage import open_database

@@ -9,8 +9,8 @@ import pytest
 
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, TargetError, Unavailable, ValidationError
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.page_session import Tools
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Answer, Page
 

@@ -35,7 +35,6 @@ from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
 from agent3.protocols.nlweb.steps.parameters import check, inject, prove
 from agent3.protocols.nlweb.visit import robots
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts
-from agent3.protocols.nlweb.visit.retry_after import LONGEST, retry_after
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 from agent3.protocols.nlweb.visit.visits import Visits
 from tests.support.acting import step
@@ -156,15 +155,6 @@ def test_the_doctor_says_when_the_browser_is_without_its_own_sandbox(
 
 
 # Pace
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [("7", 7.0), ("9" * 400, LONGEST), ("1e400", LONGEST), ("-5", 0.0), ("nan", None), ("soon", None), (None, None),
-     ("Thu, 01 Jan 1970 00:02:00 GMT", 20.0), ("Fri, 31 Dec 9999 23:59:59 GMT", LONGEST)],
-)  # fmt: skip
-def test_a_retry_after_is_a_number_that_can_be_waited_for(said: str | None, meant: float | None) -> None:
-    assert retry_after(said, 100.0) == meant
 
 
 @pytest.mark.parametrize("wait", [math.inf, math.nan, -1.0, 0.2, 30.4])

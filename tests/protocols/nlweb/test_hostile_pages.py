@@ -22,10 +22,10 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import run_action
 from agent3.protocols.nlweb.connector import owner_of
 from agent3.protocols.nlweb.steps import extraction as extract
+from agent3.protocols.nlweb.steps import snapshots
 from agent3.protocols.nlweb.steps.parameters import inject_condition
 from agent3.protocols.nlweb.steps.waits import holds
 from agent3.protocols.nlweb.visit import page_session as session
-from agent3.protocols.nlweb.visit import snapshots
 from agent3.protocols.nlweb.visit.page_session import Tools
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle
 from tests.support.acting import Stage, stage, step

@@ -28,8 +28,8 @@ from agent3.protocols.nlweb.healing import Healer
 from agent3.protocols.nlweb.steps.parameters import inject
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watch_steps
-from agent3.protocols.nlweb.visit.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.throttle import Throttle
 
 __all__ = ["NLWebExecutor"]

@@ -18,9 +18,9 @@ from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
 from agent3.protocols.nlweb.healing import Healer, StoredBook
 from agent3.protocols.nlweb.healing.review import of_agent
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import Visits
 

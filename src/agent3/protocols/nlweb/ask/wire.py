@@ -13,9 +13,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
+from agent3.env import REAL
 from agent3.errors import MalformedResponse, TargetError, TargetRefused, Unavailable
-from agent3.jsonrpc import SSEParser
-from agent3.protocols.nlweb.visit.retry_after import retry_after
+from agent3.jsonrpc import SSEParser, parse_retry_after
 from agent3.security.outbound import Gate
 
 __all__ = ["VERSION", "AskClient", "Dialect", "Query", "Reply", "Result", "encode_query", "endpoint_of", "fold"]
@@ -30,6 +30,7 @@ _MAX_BYTES = 8 << 20
 _MAX_RESULTS = 1_000
 _MAX_PIECES = 10_000
 _MAX_TEXT = 200_000
+_LONGEST_WAIT = 3_600.0
 _NOT_UNDERSTOOD = frozenset({400, 405, 415, 422})
 """What a server answers to a form that it does not know."""
 _FLAT_FIELDS = frozenset({"results", "query_id", "message_type", "summary", "_meta"})
@@ -239,7 +240,8 @@ class AskClient:
                             on_piece(reply)
                 return reply, fields
             piece = _decode_object(b"".join([chunk async for chunk in response]))
-            status, wait = response.status, retry_after(response.headers.get("Retry-After"))
+            status = response.status
+            wait = parse_retry_after(response.headers.get("Retry-After"), REAL.now(), _LONGEST_WAIT)
         # A failure that the site reports in the protocol's form is a reply, whatever its status.
         if piece is not None and (status == 200 or "_meta" in piece):
             return fold([piece]), set(piece)

@@ -29,10 +29,10 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
 from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.local_profile import PERSON, Home
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.page_session import OnStep, Session
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
 
 if TYPE_CHECKING:

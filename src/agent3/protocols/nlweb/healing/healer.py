@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import agent3.protocols.nlweb.healing.page_script as script
+import agent3.protocols.nlweb.healing.records as records
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.healing import records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, digest, parse_fingerprint, role_family
 from agent3.protocols.nlweb.healing.lookahead import Lookahead
 from agent3.protocols.nlweb.healing.records import ElementKey, ElementRecord, Heal, HealUse, Policy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import agent3.protocols.nlweb.healing.records as records
 from agent3.env import REAL, Env
 from agent3.errors import NotFound
 from agent3.model import Agent
-from agent3.protocols.nlweb.healing import records
 from agent3.protocols.nlweb.healing.records import Change, ElementRecord, Heal, State
 from agent3.protocols.nlweb.healing.stores import Book
 

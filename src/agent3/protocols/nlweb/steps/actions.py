@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent3.definitions import ActionType, NLWebAction
+from agent3.env import REAL
 from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
+from agent3.jsonrpc import parse_retry_after
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import forms, page_reading, waits, webmcp
 from agent3.protocols.nlweb.steps.consent_banners import past_banner
 from agent3.protocols.nlweb.steps.parameters import refuse_clipboard
 from agent3.protocols.nlweb.steps.scene import Scene
+from agent3.protocols.nlweb.steps.snapshots import covers
 from agent3.protocols.nlweb.steps.waits import ms_left, parse_number
-from agent3.protocols.nlweb.visit.retry_after import retry_after
-from agent3.protocols.nlweb.visit.snapshots import covers
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page, Response
@@ -40,6 +41,8 @@ _IS_PRIVATE = """([field]) => field ? field.type === 'password'
 _PRIVACY_SECONDS = 1.0
 _TRIES = 3
 _SETTLE_MS = 500.0
+_LONGEST_PAUSE = 3_600.0
+"""Seconds; a site that asks to be left alone for longer is taken to ask for an hour."""
 _SCREEN = 800.0
 _MOST_SCROLLS = 20
 _GROWTH_MS = 1500.0
@@ -122,7 +125,7 @@ async def navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
     if answer.status in (401, 403):
         raise TargetRefused(f"{text}: the site requires a login, or refuses automated visits.")
     if answer.status == 429 or answer.status >= 500:
-        pause = retry_after(answer.headers.get("retry-after"))
+        pause = parse_retry_after(answer.headers.get("retry-after"), REAL.now(), _LONGEST_PAUSE)
         raise Unavailable(f"{text}: try again later.", retry_after=pause, data={"status": answer.status})
     raise TargetError(f"{text}: check whether the address in the interface is still right.")
 

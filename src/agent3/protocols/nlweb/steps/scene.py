@@ -27,7 +27,7 @@ from agent3.security.sanitize import rewrite_value
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Frame, Page
 
-    from agent3.protocols.nlweb.visit.snapshots import Snapshots
+    from agent3.protocols.nlweb.steps.snapshots import Snapshots
 
 __all__ = ["Place", "Scene", "Secrets", "Source"]
 

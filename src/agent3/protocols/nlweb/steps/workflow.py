@@ -35,8 +35,8 @@ from agent3.protocols.nlweb.steps.parameters import (
     step_label,
 )
 from agent3.protocols.nlweb.steps.scene import Scene, Source
+from agent3.protocols.nlweb.steps.snapshots import Done
 from agent3.protocols.nlweb.steps.waits import holds, ms_left
-from agent3.protocols.nlweb.visit.snapshots import Done
 
 __all__ = ["REPEATABLE", "OnStep", "Perform", "run", "single"]
 

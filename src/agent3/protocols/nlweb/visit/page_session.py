@@ -43,9 +43,9 @@ from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
 from agent3.protocols.nlweb.steps.locator import Awaited, Finder, Plain
 from agent3.protocols.nlweb.steps.parameters import describe
 from agent3.protocols.nlweb.steps.scene import Scene, Secrets
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.protocols.nlweb.visit.robots import Robots
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
 if TYPE_CHECKING:

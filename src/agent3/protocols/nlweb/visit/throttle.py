@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from agent3.definitions import NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import SetupError, Unavailable
+from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 from agent3.protocols.nlweb.browser.sandbox import is_loopback
-from agent3.protocols.nlweb.visit.retry_after import retry_after
 
 __all__ = ["FREE", "Pace", "Throttle", "site_of"]
 
@@ -137,7 +137,7 @@ class Throttle:
         found = self._sites.get(site)
         if found is None or status not in (429, 503) or (status == 503 and header is None):
             return
-        asked = retry_after(header, self._env.now())
+        asked = parse_retry_after(header, self._env.now())
         seconds = min(_BAN_PAGES * found.seconds if asked is None else asked, _LONGEST_BAN)
         found.next_page = max(found.next_page, self._env.monotonic() + seconds)
         self._metrics.nlweb_throttled.inc(("site",))

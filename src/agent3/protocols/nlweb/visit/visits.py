@@ -28,6 +28,7 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
 from agent3.protocols.nlweb.steps.preparation import prepare
 from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.login import REFERENCE, Accounts, Login
 from agent3.protocols.nlweb.visit.page_session import (
     READING,
@@ -40,7 +41,6 @@ from agent3.protocols.nlweb.visit.page_session import (
 )
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
