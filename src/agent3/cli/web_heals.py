@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import App
 
 from agent3.cli.options import Here, print_json, run_on_database
-from agent3.protocols.nlweb.healing import StoredBook
+from agent3.protocols.nlweb.healing import ElementStore
 from agent3.protocols.nlweb.healing.records import State
 from agent3.protocols.nlweb.healing.review import Heals
 
@@ -70,7 +70,7 @@ def _person() -> str:
 
 
 def _run(where: Here, work: Callable[[Heals], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    return run_on_database(where, lambda database: work(Heals(StoredBook(database))))
+    return run_on_database(where, lambda database: work(Heals(ElementStore(database))))
 
 
 def _print(body: dict[str, Any], rows: Sequence[dict[str, Any]], where: Here, nothing: str) -> None:

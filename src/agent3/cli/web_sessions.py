@@ -13,7 +13,7 @@ from cyclopts import App
 
 from agent3.cli.options import Here, print_json, run_on_database
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.visit.stored_sessions import Kept, Sessions
+from agent3.protocols.nlweb.visit.stored_sessions import Sessions, StoredSession
 from agent3.protocols.nlweb.visit.throttle import site_of
 from agent3.storage import Database
 
@@ -34,9 +34,9 @@ def list_(site: str | None = None, *, principal: str | None = None, where: Here 
         Only those of this caller.
     """
 
-    async def find(database: Database) -> list[Kept]:
+    async def find(database: Database) -> list[StoredSession]:
         sessions = Sessions(database)
-        found = [kept for origin in _origins(site) for kept in await sessions.kept(principal, origin)]
+        found = [kept for origin in _origins(site) for kept in await sessions.find(principal, origin)]
         return sorted(found, key=lambda kept: -kept.used)
 
     found = run_on_database(where, find)

@@ -32,7 +32,7 @@ from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
-from agent3.protocols.nlweb.steps.parameters import check, inject, prove
+from agent3.protocols.nlweb.steps.parameters import check, check_parameters, inject
 from agent3.protocols.nlweb.visit import robots
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
@@ -326,7 +326,7 @@ def test_a_value_leads_to_no_other_path_and_no_other_host(address: str, given: d
         inject(going(address), given)
     assert refused.value.errors[0]["path"] == "/id"
     with pytest.raises(ValidationError, match="would lead elsewhere"):
-        prove([going(address)], given, "act")
+        check_parameters([going(address)], given, "act")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_only_looks_like_another_path_is_a_name(address: str, given: str, f
 
 def test_what_is_only_known_later_is_judged_then() -> None:
     check([going("/{id}/.{other}")], "act")
-    prove([going("/{item}/{other}")], {"other": "x"}, "act")
+    check_parameters([going("/{item}/{other}")], {"other": "x"}, "act")
 
 
 # Streams

@@ -135,9 +135,9 @@ def test_a_page_that_hangs_ends_in_time_and_the_next_one_is_read(play: Stage, mo
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     end = time.monotonic() + 60  # the old one is closed in the background
-    while len(play.scene.page.context.pages) > 1 and time.monotonic() < end:
+    while len(play.ctx.page.context.pages) > 1 and time.monotonic() < end:
         play.page.wait_for_timeout(20)
-    assert len(play.scene.page.context.pages) == 1
+    assert len(play.ctx.page.context.pages) == 1
 
 
 # What callers put in

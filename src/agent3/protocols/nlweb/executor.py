@@ -27,7 +27,7 @@ from agent3.protocols.nlweb.browser.sync_page import View
 from agent3.protocols.nlweb.healing import Healer
 from agent3.protocols.nlweb.steps.parameters import inject
 from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.run_context import Source
 from agent3.protocols.nlweb.steps.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watch_steps
 from agent3.protocols.nlweb.visit.throttle import Throttle
@@ -85,17 +85,17 @@ class NLWebExecutor:
     @property
     def sources(self) -> list[Source]:
         """Where the extractions of the last action had their data from: selectors, or which fallback."""
-        return list(self._get_session().scene.sources)
+        return list(self._get_session().ctx.sources)
 
     @property
     def healed(self) -> list[dict[str, Any]]:
         """Which selectors of the last action did not fit, what was used in their place, and how sure that was."""
-        return self._get_session().scene.finder.told()
+        return self._get_session().ctx.finder.describe_heals()
 
     @property
     def snapshot(self) -> Snapshot | None:
         """The page at the latest failure: its picture, its content, and the steps before."""
-        snapshots = self._get_session().scene.snapshots
+        snapshots = self._get_session().ctx.snapshots
         return snapshots.last if snapshots else None
 
     def start_browser(self, headless: bool = True) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "Tool",
     "ToolSet",
     "how_to_answer",
+    "refusal",
 ]
 
 LOOPBACK_HOSTS = ("127.0.0.1", "127.0.0.1:*", "localhost", "localhost:*", "[::1]", "[::1]:*")
@@ -156,7 +157,7 @@ class MCPDoor:
             checked = CheckedInput(incoming, outgoing)
             await self._server.run(checked, outgoing, self._server.create_initialization_options())
 
-    def changed(self, kind: Kind, uri: str | None = None) -> None:
+    def notify_change(self, kind: Kind, uri: str | None = None) -> None:
         """Notify clients of both eras that a list changed, or with ``uri`` that one resource did. From any thread."""
         if kind == "tools":
             self.handlers.forget_tools()
@@ -175,14 +176,21 @@ class MCPDoor:
         try:
             principal = self.principal(scope)
         except Agent3Error as error:
-            headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+            response = refusal(error)
+            if error.http_status == 401:
+                response.headers["WWW-Authenticate"] = "Bearer"
             if error.retry_after is not None:
-                headers["Retry-After"] = str(max(1, round(error.retry_after)))
-            fault = {"code": error.rpc_code, "message": error.message, "data": error.to_dict()}
-            body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
-            await Response(body, error.http_status, headers, "application/json")(scope, receive, send)
+                response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+            await response(scope, receive, send)
             return
         await self._manager.handle_request(add_principal(scope, principal), receive, send)
+
+
+def refusal(error: Agent3Error) -> Response:
+    """The answer to a request that is refused before its message is read."""
+    fault = {"code": error.rpc_code, "message": error.message, "data": error.to_dict()}
+    body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
+    return Response(body, error.http_status, media_type="application/json")
 
 
 class _Endpoint:

@@ -21,7 +21,7 @@ from agent3.gateway.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS
 from agent3.model import Answer, Done, Event, Failed, Outcome, Part, Principal, Working
 from agent3.protocols.mcp.door.job_tasks import JobTasks
 from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
-from agent3.protocols.mcp.door.toolset import Resource, Task, Template, Tool
+from agent3.protocols.mcp.door.toolset import Resource, ResourceTemplate, Task, Tool
 
 __all__ = ["INSTRUCTIONS", "GatewayTools"]
 
@@ -164,9 +164,9 @@ class GatewayTools:
         """None are listed: a result names those that belong to it."""
         return ()
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """The one family that there is."""
-        return (Template(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
+        return (ResourceTemplate(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
 
     async def read(self, uri: str, caller: MCPCaller) -> Done:
         """A large result of this caller's; NotFound for anything else."""

@@ -41,10 +41,10 @@ from agent3.protocols.mcp.door.tasks import TaskHandlers
 from agent3.protocols.mcp.door.toolset import (
     Caller,
     Capabilities,
-    Completed,
     Completion,
+    CompletionResult,
     Completions,
-    Prompted,
+    FilledPrompt,
     Prompts,
     Resources,
     Tool,
@@ -345,7 +345,7 @@ class RequestHandlers:
         """prompts/get."""
         arguments = params.arguments or {}
 
-        async def fill(caller: Caller) -> Prompted | Needs:
+        async def fill(caller: Caller) -> FilledPrompt | Needs:
             return await self._prompts.prompt(params.name, arguments, caller)
 
         prompt = await self._run_replayed(ctx, params, "prompts/get", params.name, arguments, fill)
@@ -366,8 +366,8 @@ class RequestHandlers:
             given=(params.context.arguments if params.context is not None else None) or {},
         )
         found = await _with_mcp_errors(completions.complete(completion, principal_of(ctx)))
-        if not isinstance(found, Completed):
-            found = Completed(tuple(found), len(found), len(found) > MOST_COMPLETIONS)
+        if not isinstance(found, CompletionResult):
+            found = CompletionResult(tuple(found), len(found), len(found) > MOST_COMPLETIONS)
         values = list(found.values[:MOST_COMPLETIONS])
         return wire.CompleteResult(completion=wire.Completion(values=values, total=found.total, has_more=found.more))
 

@@ -29,8 +29,8 @@ __all__ = [
     "StateTokens",
     "feature_for",
     "parse_reply",
-    "roots",
-    "sampling",
+    "roots_question",
+    "sampling_question",
     "to_answer",
     "to_answers",
     "to_request",
@@ -49,7 +49,7 @@ _REPLIES: dict[str, tuple[type[Reply], ...]] = {
 """The types of a reply, by the feature that gives it."""
 
 
-def sampling(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
+def sampling_question(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
     """A question for the client's own model; ``params`` by the protocol's names, ``messages`` for more than a text.
 
     The answer's data is the protocol's CreateMessageResult. ValueError for parameters that it does not have.
@@ -61,7 +61,7 @@ def sampling(question_id: str, text: str, *, max_tokens: int = 1000, **params: A
     return Question(question_id, text, {"type": "object", REQUEST: request})
 
 
-def roots(question_id: str) -> Question:
+def roots_question(question_id: str) -> Question:
     """Which folders the client lets us see. The answer's data is the protocol's ListRootsResult."""
     return Question(question_id, "Which folders may be used?", {"type": "object", REQUEST: {"method": "roots/list"}})
 

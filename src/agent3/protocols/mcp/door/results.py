@@ -15,7 +15,7 @@ from msgspec import UnsetType
 from pydantic import TypeAdapter
 
 from agent3.model import Done, Failed, Needs, Part, Working, encode
-from agent3.protocols.mcp.door.toolset import Prompted
+from agent3.protocols.mcp.door.toolset import FilledPrompt
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
 __all__ = [
@@ -148,7 +148,7 @@ def to_contents(parts: Sequence[Part], uri: str) -> list[Contents]:
     return [_to_contents(part, uri, _own_meta(part)) for part in parts]
 
 
-def to_prompt_result(prompt: Prompted, version: str) -> wire.GetPromptResult:
+def to_prompt_result(prompt: FilledPrompt, version: str) -> wire.GetPromptResult:
     """A prompt filled in."""
     messages = [
         wire.PromptMessage(role=message.role, content=_to_block(message.part, number, version))

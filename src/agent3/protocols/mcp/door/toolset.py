@@ -24,22 +24,22 @@ __all__ = [
     "URI",
     "Caller",
     "Capabilities",
-    "Completed",
     "Completion",
+    "CompletionResult",
     "Completions",
     "Era",
+    "FilledPrompt",
     "Fingerprints",
-    "Message",
     "Prompt",
     "PromptArgument",
-    "Prompted",
+    "PromptMessage",
     "Prompts",
     "Resource",
+    "ResourceTemplate",
     "Resources",
     "Subscriptions",
     "Task",
     "Tasks",
-    "Template",
     "Tool",
     "ToolSet",
     "ignore_event",
@@ -81,7 +81,7 @@ class Resource(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Template(Struct, frozen=True, kw_only=True):
+class ResourceTemplate(Struct, frozen=True, kw_only=True):
     """A family of resources, by a URI template (RFC 6570)."""
 
     uri_template: str
@@ -114,17 +114,17 @@ class Prompt(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Message(Struct, frozen=True):
+class PromptMessage(Struct, frozen=True):
     """One message of a prompt."""
 
     role: Literal["user", "assistant"]
     part: Part
 
 
-class Prompted(Struct, frozen=True):
+class FilledPrompt(Struct, frozen=True):
     """A prompt with its arguments filled in."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     description: str | None = None
     meta: dict[str, Any] = {}
 
@@ -140,7 +140,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     """The arguments that are already filled in."""
 
 
-class Completed(Struct, frozen=True):
+class CompletionResult(Struct, frozen=True):
     """Proposals for a value; ``more`` says that there are others."""
 
     values: tuple[str, ...]
@@ -227,7 +227,7 @@ class Resources(Protocol):
         """The resources that this caller may read."""
         ...
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """The families of resources that this caller may read."""
         ...
 
@@ -264,7 +264,7 @@ class Prompts(Protocol):
         """The prompts that this caller has."""
         ...
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
         """The prompt filled in; ``NotFound`` for one that is not listed, ``ValidationError`` for wrong arguments.
 
         After a ``Needs`` it is called again from the top, with ``caller.answers``.
@@ -276,7 +276,7 @@ class Prompts(Protocol):
 class Completions(Protocol):
     """Proposes values for arguments that are being typed."""
 
-    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | Completed:
+    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | CompletionResult:
         """What the value could become, best first."""
         ...
 

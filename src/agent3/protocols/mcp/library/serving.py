@@ -27,7 +27,7 @@ from agent3.listener import Listening, Who, at_this_machine, names_of, run_http,
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal, encode
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.toolset import Caller, Resource, Template, Tool
+from agent3.protocols.mcp.door.toolset import Caller, Resource, ResourceTemplate, Tool
 from agent3.protocols.mcp.library.catalogue import Version
 from agent3.protocols.mcp.library.tool_runner import DEPRECATED, ToolRunner
 
@@ -106,9 +106,13 @@ class ServedTools:
         """None are listed: large results are linked where they arise."""
         return []
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """Large results, by the handle in their link."""
-        return [Template(uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool")]
+        return [
+            ResourceTemplate(
+                uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool"
+            )
+        ]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
         """A large result, for the caller of the tool."""
@@ -204,7 +208,7 @@ class _OpenDoor:
         self.task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def _run(self) -> None:
-        stop_watching = self._runner.watch(lambda: self._door.changed("tools"))
+        stop_watching = self._runner.watch(lambda: self._door.notify_change("tools"))
         try:
             async with self._door.running():
                 self.opened.set_result(None)
@@ -361,7 +365,7 @@ def _make_door(runner: ToolRunner, **options: Any) -> MCPDoor:
 async def serve_stdio(runner: ToolRunner) -> None:
     """Serve the host at standard input and output until it closes its end."""
     door = _make_door(runner)
-    stop_watching = runner.watch(lambda: door.changed("tools"))
+    stop_watching = runner.watch(lambda: door.notify_change("tools"))
     try:
         await door.stdio()
     finally:

@@ -38,7 +38,7 @@ from agent3.model import Answer, Done, Failed, Needs, Outcome, Question, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.nlweb.ask.sites import ASK
 from agent3.protocols.nlweb.ask.wire import VERSION
-from agent3.protocols.nlweb.commands import joined
+from agent3.protocols.nlweb.commands import join_follow_up
 from agent3.protocols.nlweb.connector import COMMAND
 from agent3.schema.coercion import from_words
 
@@ -130,7 +130,7 @@ class _Ask(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The question in a sentence that stands by itself."""
-        return self.query.decontextualized_query or joined(self.query.text, self.context.previous)
+        return self.query.decontextualized_query or join_follow_up(self.query.text, self.context.previous)
 
 
 class _Await(Struct, frozen=True):

@@ -98,7 +98,7 @@ async def _look(
         filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), given, label)
     except ValidationError:
         return "unseen", "its selector needs parameters"
-    place = await session.scene.place(filled, _APPEAR_MS)
+    place = await session.ctx.get_place(filled, _APPEAR_MS)
     found = place.locator(filled.selector or "")
     try:
         await found.first.wait_for(state="attached", timeout=_APPEAR_MS)

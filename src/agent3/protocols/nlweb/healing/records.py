@@ -95,7 +95,7 @@ class ElementRecord(Struct, frozen=True):
     page: PageMarks | None = None
 
     @property
-    def promoted(self) -> Heal | None:
+    def stand_in(self) -> Heal | None:
         """The heal that stands in for the selector; the latest, should there be several."""
         return next((heal for heal in reversed(self.heals) if heal.state == "promoted"), None)
 

@@ -18,9 +18,22 @@ from urllib.parse import quote, unquote
 from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 
-__all__ = ["check", "describe", "escape_braces", "inject", "inject_condition", "look_up", "match_template",
-           "parameter_names", "prove", "refuse_clipboard", "saved_names", "selector_templates", "step_label",
-           "suggest"]  # fmt: skip
+__all__ = [
+    "check",
+    "check_parameters",
+    "describe",
+    "escape_braces",
+    "inject",
+    "inject_condition",
+    "look_up",
+    "match_template",
+    "parameter_names",
+    "refuse_clipboard",
+    "saved_names",
+    "selector_templates",
+    "step_label",
+    "suggest",
+]  # fmt: skip
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
@@ -73,22 +86,22 @@ def inject_condition(condition: Condition, parameters: Mapping[str, Any], step: 
     return _Filler(parameters, step).condition(condition)
 
 
-def prove(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
+def check_parameters(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
     """Check every step before the first one runs, those within others too; ValidationError as ``inject``.
 
     A step that runs only ``when`` a parameter is given is not asked for it.
     """
     steps = list(actions)
-    _prove(steps, parameters, frozenset(saved_names(steps)) | _OWN, name)
+    _check_steps(steps, parameters, frozenset(saved_names(steps)) | _OWN, name)
 
 
 def check(actions: Iterable[NLWebAction], name: str) -> None:
     """Check how the steps write their placeholders, whatever the parameters will be; ValidationError names the step."""
     steps = list(actions)
-    _prove(steps, {}, frozenset(parameter_names(steps) | saved_names(steps)) | _OWN, name)
+    _check_steps(steps, {}, frozenset(parameter_names(steps) | saved_names(steps)) | _OWN, name)
 
 
-def _prove(
+def _check_steps(
     steps: list[NLWebAction], parameters: Mapping[str, Any], later: frozenset[str], name: str, before: str = ""
 ) -> None:
     for number, step in enumerate(steps, 1):
@@ -97,8 +110,8 @@ def _prove(
         if not skipped:
             label = step_label(step, name, f"{before}{number}")
             inject(step, parameters, label, secrets=lambda _: "", later=later)
-            _prove(step.steps, parameters, later, name, f"{before}{number}.")
-        _prove(step.otherwise, parameters, later, name, f"{before}{number}.")
+            _check_steps(step.steps, parameters, later, name, f"{before}{number}.")
+        _check_steps(step.otherwise, parameters, later, name, f"{before}{number}.")
 
 
 def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:

@@ -36,13 +36,13 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
-from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
+from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import workflow
 from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
-from agent3.protocols.nlweb.steps.locator import Awaited, Finder, Plain
+from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
-from agent3.protocols.nlweb.steps.scene import Scene, Secrets
+from agent3.protocols.nlweb.steps.run_context import RunContext, Secrets
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.protocols.nlweb.visit.robots import Robots
@@ -180,7 +180,7 @@ class Session:
         guard = Guard(sandbox, base_url=interface.base_url, resolver=resolver, overrides=self._overrides)
         self.proxy = GuardedProxy(guard.admit)
         self._stack = AsyncExitStack()
-        self._scene: Scene | None = None
+        self._ctx: RunContext | None = None
         self._awaited: str | None = None
         """The selector that the running step waits for."""
         self.crashed = False
@@ -197,26 +197,26 @@ class Session:
     @property
     def alive(self) -> bool:
         """Whether the session is open, and neither its browser nor its page has died."""
-        return self._scene is not None and self._chrome is not None and self._chrome.alive and not self.crashed
+        return self._ctx is not None and self._chrome is not None and self._chrome.alive and not self.crashed
 
     @property
     def chrome(self) -> Chrome:
         """The browser, while the session is open."""
-        if self._chrome is None or self._scene is None:
+        if self._chrome is None or self._ctx is None:
             raise self._not_open()
         return self._chrome
 
     @property
     def page(self) -> Page:
         """The page in front, while the session is open."""
-        return self.scene.page
+        return self.ctx.page
 
     @property
-    def scene(self) -> Scene:
+    def ctx(self) -> RunContext:
         """The page with all that the steps share, while the session is open."""
-        if self._scene is None:
+        if self._ctx is None:
             raise self._not_open()
-        return self._scene
+        return self._ctx
 
     async def open(self, *, headless: bool = True, state: Any = None) -> None:
         """Start proxy, browser and page, with the cookies of ``state``; if one fails, nothing stays behind."""
@@ -234,10 +234,10 @@ class Session:
                 stack.push_async_callback(close_in_time, context.close, _CLOSE_SECONDS)
             page = await self._new_page(context)
             context.on("response", self._note_response)
-            self._scene = Scene(
+            self._ctx = RunContext(
                 page,
                 self._interface,
-                self._tools.finder or Plain(),
+                self._tools.finder or SelectorFinder(),
                 self._uploads,
                 llm=self._tools.llm,
                 secrets=self._tools.secrets,
@@ -247,7 +247,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close page, context and proxy, and the browser if it is our own, in this order."""
-        self._scene = None
+        self._ctx = None
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -269,10 +269,10 @@ class Session:
         """
         if self.hung and steps and steps[0].action_type is ActionType.NAVIGATE:
             # A page that hangs in a script of its own would not even navigate away.
-            await self.scene.renew(await self._new_page(self.page.context))
+            await self.ctx.renew(await self._new_page(self.page.context))
             self.hung = False
         return await workflow.run(
-            self.scene,
+            self.ctx,
             steps,
             parameters,
             self.perform,
@@ -283,7 +283,7 @@ class Session:
 
     async def single(self, action: NLWebAction) -> Any:
         """Run one step as it stands, as ``perform``; a failure leaves a snapshot of the page."""
-        return await workflow.single(self.scene, action, self.perform, self._timeouts.sequence)
+        return await workflow.single(self.ctx, action, self.perform, self._timeouts.sequence)
 
     async def perform(self, action: NLWebAction, label: str = "", limit: float = math.inf) -> Any:
         """Run one filled step; its result or None. ``label`` names it in errors; ``limit`` is the most it may take.
@@ -294,8 +294,8 @@ class Session:
         start = time.perf_counter()
         status = "error"
         try:
-            self.scene.label = label or describe(action)
-            result = well_formed(await self._attempt(action, self.scene.label, limit))
+            self.ctx.label = label or describe(action)
+            result = well_formed(await self._attempt(action, self.ctx.label, limit))
             status = "success"
         except CallTimeout:
             status = "timeout"
@@ -313,7 +313,7 @@ class Session:
     async def _attempt(self, action: NLWebAction, label: str, limit: float) -> Any:
         seconds = min(self._timeouts.of(action), limit)
         margin = _MARGIN
-        if action.action_type is ActionType.EXTRACT and self.scene.llm is not None:
+        if action.action_type is ActionType.EXTRACT and self.ctx.llm is not None:
             margin += _MODEL_SECONDS
         refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
         failure: Agent3Error
@@ -357,17 +357,17 @@ class Session:
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
         try:
-            result = await STEPS[action.action_type](self.scene, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, _left(end))
         except playwright().Error as error:
             # An extraction that meets the page on its way to the next one reads that one instead.
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
                 raise
-            result = await STEPS[action.action_type](self.scene, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, _left(end))
         if action.wait_for:
-            where = await self.scene.place(action, _left(end))
+            where = await self.ctx.get_place(action, _left(end))
             awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
             self._awaited = action.wait_for
-            await self.scene.finder.appears(where, awaited, _left(end))
+            await self.ctx.finder.appears(where, awaited, _left(end))
         if outside := self._find_outside():
             raise outside
         asks = self.login_selector if action.action_type is ActionType.NAVIGATE else None
@@ -377,7 +377,7 @@ class Session:
 
     def _find_outside(self) -> SecurityError | None:
         """A refused redirect over http ends on the proxy's own answer: an empty page at a forbidden address."""
-        url = self._scene.page.url if self._scene else ""
+        url = self._ctx.page.url if self._ctx else ""
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url[:200]} blocked", data={"reason": reason}) if reason else None
 
@@ -436,7 +436,7 @@ class Session:
         unreached = isinstance(error, Unavailable) and self.proxy.failures > failures
         if not refused and not unreached:
             return error
-        host, port = place(self.page.url)
+        host, port = host_and_port(self.page.url)
         where = (f"{host}:{port}", f"[{host}]:{port}")
         if refused and self.proxy.refused[-1] in where:
             return SecurityError(

@@ -74,7 +74,7 @@ class Grants:
                 "web.secrets in agent3.toml, or to AGENT3_WEB_SECRETS."
             )
 
-    def cover(self, interface: NLWebInterface) -> bool:
+    def covers(self, interface: NLWebInterface) -> bool:
         """Whether an interface may have all the secrets that it names, and therefore what they opened before."""
         return not self._find_missing(interface, variables_of(interface))
 

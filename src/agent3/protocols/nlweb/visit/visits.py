@@ -27,7 +27,7 @@ from agent3.protocols.nlweb.browser.sandbox import Overrides, Resolver
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
 from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.run_context import Source
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.login import REFERENCE, Accounts, Login
 from agent3.protocols.nlweb.visit.page_session import (
@@ -229,13 +229,13 @@ class _Visit:
             try:
                 await session.open(state=before)
                 result = await self._act(session, name, steps, parameters, known=before is not None)
-                scene = session.scene
+                ctx = session.ctx
                 visited = Visited(
                     result=result,
-                    sources=list(scene.sources),
-                    heals=scene.finder.told(),
-                    tools=[*dict.fromkeys(scene.tools)],
-                    notices=list(scene.notices),
+                    sources=list(ctx.sources),
+                    heals=ctx.finder.describe_heals(),
+                    tools=[*dict.fromkeys(ctx.tools)],
+                    notices=list(ctx.notices),
                 )
                 await self._save_state(session, before)
                 return visited
@@ -273,7 +273,7 @@ class _Visit:
                     raise
         self._visits.grants.require(self._interface, login.variables)
         values, secrets = await login.fill(self._visits.vault)
-        session.scene.used_secrets.update(secret.reveal() for secret in secrets)
+        session.ctx.used_secrets.update(secret.reveal() for secret in secrets)
         async with self._visits.accounts.attempt(self._interface, login, values) as account:
             try:
                 await self._log_in(session, login, values)
@@ -349,7 +349,7 @@ class _Visit:
         visits = self._visits
         if visits.sessions is None:
             return None
-        if not visits.grants.cover(self._interface):
+        if not visits.grants.covers(self._interface):
             log.warning("%s: without its secrets it does not get its session either", self._interface.name)
             return None
         return await visits.sessions.load(self._principal, scope_of(self._interface))
@@ -361,7 +361,7 @@ class _Visit:
             state = await session.state()
             if state == before or (before is None and not state["cookies"] and not state["origins"]):
                 return
-            if visits.sessions is not None and visits.grants.cover(self._interface):
+            if visits.sessions is not None and visits.grants.covers(self._interface):
                 await visits.sessions.save(self._principal, scope_of(self._interface), state)
         except Unavailable:
             return

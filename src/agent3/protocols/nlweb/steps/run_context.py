@@ -20,7 +20,7 @@ from agent3.identity.redaction import redact
 from agent3.identity.secrets import Secret
 from agent3.llm.port import LLM
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.locator import Finder, Plain
+from agent3.protocols.nlweb.steps.locator import Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.security.sanitize import rewrite_value
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent3.protocols.nlweb.steps.snapshots import Snapshots
 
-__all__ = ["Place", "Scene", "Secrets", "Source"]
+__all__ = ["Place", "RunContext", "Secrets", "Source"]
 
 Place = Any
 """A Playwright ``Page`` or ``Frame``: what has ``locator`` and ``evaluate``."""
@@ -50,7 +50,7 @@ class Source:
 
 
 @dataclass(eq=False)
-class Scene:
+class RunContext:
     """The page in front and everything around it. It belongs to the loop of its page.
 
     ``parameters`` are the caller's; ``memory`` holds what steps saved, and ``dialog``, the text of the last dialog.
@@ -59,7 +59,7 @@ class Scene:
 
     first: Page
     interface: NLWebInterface
-    finder: Finder = field(default_factory=Plain)
+    finder: Finder = field(default_factory=SelectorFinder)
     uploads: Path | None = None
     llm: LLM | None = None
     secrets: Secrets | None = None
@@ -100,7 +100,7 @@ class Scene:
         return followed[-1] if followed else self.first
 
     @property
-    def unfollowed(self) -> int:
+    def ignored_popups(self) -> int:
         """How many popups opened that no step spoke of."""
         return sum(popup not in self._followed and not popup.is_closed() for popup in self._popups)
 
@@ -160,7 +160,7 @@ class Scene:
             raise TargetError("There is no popup to close: only the first page is open.")
         await self.page.close()
 
-    async def place(self, action: NLWebAction, ms: float) -> Page | Frame:
+    async def get_place(self, action: NLWebAction, ms: float) -> Page | Frame:
         """Where a step acts: the page in front, or the iframe that it names."""
         if not action.frame:
             return self.page
