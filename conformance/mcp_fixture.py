@@ -31,7 +31,7 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.job_tasks import JobTasks
+from agent3.protocols.mcp.door.gateway_tools import JobTasks
 from agent3.protocols.mcp.door.questions import roots_question, sampling_question
 from agent3.protocols.mcp.door.toolset import (
     URI,

@@ -22,7 +22,7 @@ from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.driver import Driven
-from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
+from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of

@@ -16,12 +16,12 @@ from agent3.errors import Agent3Error, CallTimeout, ValidationError
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import _Traced
 from agent3.protocols.nlweb.browser.pool import Pool
+from agent3.protocols.nlweb.browser.sdk import well_formed
 from agent3.protocols.nlweb.healing import ElementStore, Healer
 from agent3.protocols.nlweb.steps import snapshots
 from agent3.protocols.nlweb.steps.locator import SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import inject
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
-from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.protocols.nlweb.visit import page_session as session
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions

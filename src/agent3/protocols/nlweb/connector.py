@@ -52,7 +52,7 @@ from agent3.model import (
     text_of,
 )
 from agent3.protocols.nlweb.commands import Resolution
-from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
+from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits

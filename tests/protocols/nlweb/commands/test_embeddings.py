@@ -14,7 +14,7 @@ import tokenizers
 
 from agent3.errors import SetupError
 from agent3.protocols.nlweb.commands import embeddings
-from agent3.protocols.nlweb.commands.blas import _find_functions, one_thread
+from agent3.protocols.nlweb.commands.embeddings import _find_functions, one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -28,19 +28,9 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.mcp.client.channels import ServerError, params_of
 from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
 
-__all__ = [
-    "block_to_part",
-    "content_to_parts",
-    "encode_elicit_result",
-    "encode_responses",
-    "error_to_needs",
-    "notification_to_event",
-    "request_to_question",
-    "requests_to_needs",
-    "result_to_outcome",
-    "server_error_to_error",
-    "task_to_outcome",
-]
+__all__ = ["block_to_part", "content_to_parts", "encode_elicit_result", "encode_responses", "error_to_needs",
+           "notification_to_event", "request_to_question", "requests_to_needs", "result_to_outcome",
+           "server_error_to_error", "task_to_outcome"]  # fmt: skip
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0

@@ -35,7 +35,7 @@ from agent3.model import (
     encode,
 )
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.job_tasks import JobTasks
+from agent3.protocols.mcp.door.gateway_tools import JobTasks
 from agent3.protocols.mcp.door.passthrough import Passthrough, passthrough_meta
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,

@@ -23,18 +23,8 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.pagination import strict_base64
 from agent3.protocols.mcp.meta_keys import REQUEST
 
-__all__ = [
-    "Pause",
-    "Reply",
-    "StateTokens",
-    "feature_for",
-    "parse_reply",
-    "roots_question",
-    "sampling_question",
-    "to_answer",
-    "to_answers",
-    "to_request",
-]
+__all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "roots_question", "sampling_question",
+           "to_answer", "to_answers", "to_request"]  # fmt: skip
 
 log = logger("mcp")
 

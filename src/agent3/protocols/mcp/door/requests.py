@@ -19,18 +19,8 @@ from agent3.model import LOCAL, Principal
 from agent3.protocols.mcp.door.toolset import Era
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, TASKS
 
-__all__ = [
-    "Context",
-    "add_principal",
-    "client_features",
-    "era_of",
-    "meta_of",
-    "missing_features_error",
-    "parse_features",
-    "principal_of",
-    "session_of",
-    "to_mcp_error",
-]
+__all__ = ["Context", "add_principal", "client_features", "era_of", "meta_of", "missing_features_error",
+           "parse_features", "principal_of", "session_of", "to_mcp_error"]  # fmt: skip
 
 Context = ServerRequestContext[Any, Any]
 

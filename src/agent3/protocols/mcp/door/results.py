@@ -18,16 +18,8 @@ from agent3.model import Done, Failed, Needs, Part, Working, encode
 from agent3.protocols.mcp.door.toolset import FilledPrompt
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
-__all__ = [
-    "failure_text",
-    "failure_to_dict",
-    "passed_error",
-    "questions_as_text",
-    "to_contents",
-    "to_json_value",
-    "to_prompt_result",
-    "to_tool_result",
-]
+__all__ = ["failure_text", "failure_to_dict", "passed_error", "questions_as_text", "to_contents", "to_json_value",
+           "to_prompt_result", "to_tool_result"]  # fmt: skip
 
 Contents = wire.TextResourceContents | wire.BlobResourceContents
 _content_block: TypeAdapter[wire.ContentBlock] = TypeAdapter(wire.ContentBlock)

@@ -16,34 +16,10 @@ from msgspec import Struct
 from agent3.model import Answer, Done, Event, Needs, Outcome, Part, Principal
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
-__all__ = [
-    "ANNOTATIONS",
-    "BLOCK",
-    "PASSED",
-    "STRUCTURED",
-    "URI",
-    "Caller",
-    "Capabilities",
-    "Completion",
-    "CompletionResult",
-    "Completions",
-    "Era",
-    "FilledPrompt",
-    "Fingerprints",
-    "Prompt",
-    "PromptArgument",
-    "PromptMessage",
-    "Prompts",
-    "Resource",
-    "ResourceTemplate",
-    "Resources",
-    "Subscriptions",
-    "Task",
-    "Tasks",
-    "Tool",
-    "ToolSet",
-    "ignore_event",
-]
+__all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "STRUCTURED", "URI", "Caller", "Capabilities", "Completion",
+           "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Prompt", "PromptArgument",
+           "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Subscriptions", "Task", "Tasks",
+           "Tool", "ToolSet", "ignore_event"]  # fmt: skip
 
 Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""

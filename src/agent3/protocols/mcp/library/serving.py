@@ -31,16 +31,7 @@ from agent3.protocols.mcp.door.toolset import Caller, Resource, ResourceTemplate
 from agent3.protocols.mcp.library.catalogue import Version
 from agent3.protocols.mcp.library.tool_runner import DEPRECATED, ToolRunner
 
-__all__ = [
-    "Endpoint",
-    "Listening",
-    "ServedTools",
-    "names_of",
-    "run_http",
-    "run_http_async",
-    "run_stdio",
-    "serve_stdio",
-]
+__all__ = ["Endpoint", "Listening", "ServedTools", "names_of", "run_http", "run_http_async", "run_stdio", "serve_stdio"]
 
 _DOOR = "mcp"
 """What the ledger calls this door."""

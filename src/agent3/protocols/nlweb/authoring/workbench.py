@@ -28,7 +28,7 @@ from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Override
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
-from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.local_profile import OWNER, LocalProfile
 from agent3.protocols.nlweb.visit.login import Login

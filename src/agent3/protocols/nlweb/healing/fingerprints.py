@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.browser.sdk import well_formed
 
 __all__ = ["Fingerprint", "digest", "digest_words", "parse_fingerprint", "role_family", "split_words"]
 

@@ -19,9 +19,8 @@ from agent3.errors import TargetError
 from agent3.identity.redaction import redact
 from agent3.identity.secrets import Secret
 from agent3.llm.port import LLM
-from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 from agent3.protocols.nlweb.steps.locator import Finder, SelectorFinder
-from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.security.sanitize import rewrite_value
 
 if TYPE_CHECKING:

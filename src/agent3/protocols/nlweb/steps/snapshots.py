@@ -24,8 +24,7 @@ from msgspec import Struct, to_builtins
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import Secret
 from agent3.observe.logs import get as logger
-from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page

@@ -37,14 +37,13 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
-from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 from agent3.protocols.nlweb.steps import workflow
 from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
 from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
 from agent3.protocols.nlweb.steps.run_context import RunContext, Secrets
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
-from agent3.protocols.nlweb.steps.wellformed import well_formed
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 

@@ -26,7 +26,7 @@ from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Overrides, Resolver
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
-from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.run_context import Source
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.login import REFERENCE, Accounts, Login
