@@ -48,16 +48,13 @@ class MCP(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self.connector = MCPConnector(
-            services.policy,
-            idle=services.settings.calls.attempt_timeout,
-            on_change=self._on_change,
-            env=services.env,
-        )
 
-    def _on_change(self, address: str) -> None:
-        if self.services.lasting:
-            self.services.renewals.changed(address)
+        def on_change(address: str) -> None:
+            if services.lasting:
+                services.renewals.changed(address)
+
+        idle = services.settings.calls.attempt_timeout
+        self.connector = MCPConnector(services.policy, idle=idle, on_change=on_change, env=services.env)
 
     # agent3 add
 

@@ -180,7 +180,11 @@ class NLWebConnector:
             # The chain checked the input against the capability's schema. A sentence, and the input of the capability
             # that a website stands in for, have not been checked against the schema of this action.
             compile_schema(input_schema(interface, intent.action)).check(parameters)
-        if question := _find_confirmation(intent, interface, intent.action):
+        info = interface.info.get(intent.action)
+        if info is not None and info.hints.consequential and not intent.confirmed:
+            given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
+            what = f"{info.description or intent.action} at {interface.name}{f' ({given})' if given else ''}"
+            question = Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
             return Needs((question,), state=msgspec.to_builtins(intent))
         # The one place that knows where the chain keeps the end of the call.
         expires: float | None = call.live.expires
@@ -394,16 +398,6 @@ def _find_questions(intent: _Intent, interface: NLWebInterface, action: str) -> 
         answer = {**described, "enum": options} if options else dict(described)
         questions.append(Question(name, f"{text.rstrip('?.')}?", answer))
     return tuple(questions)
-
-
-def _find_confirmation(intent: _Intent, interface: NLWebInterface, action: str) -> Question | None:
-    """The question before an action that has consequences, unless it was answered with yes."""
-    info = interface.info.get(action)
-    if intent.confirmed or info is None or not info.hints.consequential:
-        return None
-    given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
-    what = f"{info.description or action} at {interface.name}{f' ({given})' if given else ''}"
-    return Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
 
 
 # Around a visit

@@ -128,7 +128,13 @@ class NLWebExecutor:
             session = self._get_session()
             # A worn browser is replaced, and its cookies are kept. Only before an action that begins with a navigation:
             # any other needs the page that is open.
-            if steps and steps[0].action_type is ActionType.NAVIGATE and (reason := self._find_wear(session)):
+            reason = None
+            if steps and steps[0].action_type is ActionType.NAVIGATE:
+                if self.monitor.should_restart_browser():
+                    reason = "age"
+                else:
+                    reason = bridge.run(session.chrome.find_wear(self.wear)) if session.alive else "died"
+            if reason is not None:
                 state = bridge.run(session.state()) if session.alive else None
                 self.stop_browser()
                 self._open_session(state)
@@ -175,12 +181,6 @@ class NLWebExecutor:
         _OPEN[session] = os.getpid()
         self._session = session
         self.monitor.browser_start_time = time.time()
-
-    def _find_wear(self, session: Session) -> str | None:
-        """Why the browser should be replaced: the monitor finds it old, or it is worn; None if it should not."""
-        if self.monitor.should_restart_browser():
-            return "age"
-        return bridge.run(session.chrome.find_wear(self.wear)) if session.alive else "died"
 
 
 _OPEN: dict[Session, int] = {}

@@ -45,30 +45,25 @@ class NLWeb(Protocol):
             vault=services.vault,
             grants=Grants.read(web.secrets),
             robots=Robots(web.robots, env=services.env),
-            finder=self._finder,
+            # Elements that have moved are found again by what earlier visits saw.
+            finder=lambda interface: Healer(interface, self._store, metrics=services.metrics, env=services.env),
             snapshots=None if snapshots is None else lambda: Snapshots(snapshots),
             metrics=services.metrics,
         )
+
+        def may_call(principal: Principal, agent: Agent, name: str) -> bool:
+            capability = agent.capability(name)
+            return capability is not None and services.gateway.may_call(principal, agent, capability)
+
         self.connector = NLWebConnector(
             visits,
             resolve=understand,
             load=load,
-            find=self._find,
-            may=self._may_call,
+            find=lambda agent: services.gateway.directory.get(agent),
+            may=may_call,
             sites=Sites(services.policy),
             env=services.env,
         )
-
-    def _finder(self, interface: NLWebInterface) -> Healer:
-        """What finds elements again that have moved, by what earlier visits saw."""
-        return Healer(interface, self._store, metrics=self.services.metrics, env=self.services.env)
-
-    async def _find(self, agent: str) -> Agent:
-        return await self.services.gateway.directory.get(agent)
-
-    def _may_call(self, principal: Principal, agent: Agent, name: str) -> bool:
-        capability = agent.capability(name)
-        return capability is not None and self.services.gateway.may_call(principal, agent, capability)
 
     # agent3 add
 

@@ -41,6 +41,7 @@ from agent3.protocols.mcp.door.toolset import (
     BLOCK,
     STRUCTURED,
     Caller,
+    Capabilities,
     Completion,
     CompletionResult,
     FilledPrompt,
@@ -112,7 +113,7 @@ def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
 class AgentTools:
     """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server.
 
-    Resources, prompts and completions are there only where the server has them, for the door announces what is there.
+    ``capabilities`` names what the door announces: resources, prompts and completions only where the server has them.
     """
 
     def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None):
@@ -123,8 +124,18 @@ class AgentTools:
         self._generation = 0
         self._all: dict[str, Tool] = {}
         self.renew(agent)
-        if passthrough is not None:
-            self._show(passthrough, offers(agent))
+        self._passthrough = passthrough
+        offered = offers(agent) if passthrough is not None else frozenset()
+        has_resources = "resources" in offered
+        self.capabilities = Capabilities(
+            resources=self if has_resources else None,
+            subscriptions=self if has_resources else None,
+            unwatch=self.unwatch if has_resources else None,
+            prompts=self if "prompts" in offered else None,
+            completions=self if "completions" in offered else None,
+            tasks=self,
+            fingerprint=self.fingerprint,
+        )
 
     def renew(self, agent: Agent) -> bool:
         """The agent as it is from now on; whether that is another list of tools."""
@@ -230,48 +241,51 @@ class AgentTools:
 
     # What an MCP server has besides
 
-    def _show(self, passthrough: Passthrough, offered: frozenset[str]) -> None:
-        self._passthrough = passthrough
-        if "resources" in offered:
-            self.resources, self.templates = self._resources, self._templates
-            self.read, self.watch, self.unwatch = self._read, self._watch, self._unwatch
-        if "prompts" in offered:
-            self.prompts, self.prompt = self._prompts, self._prompt
-        if "completions" in offered:
-            self.complete = self._complete
+    @property
+    def _server(self) -> Passthrough:
+        assert self._passthrough is not None, "only announced for an MCP server"
+        return self._passthrough
 
-    async def _resources(self, principal: Principal) -> Sequence[Resource]:
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        """The resources of the server; none for a caller that may not read them."""
         if not self._may_see(principal, READ):
             return []
-        return await self._measure("resources/list", principal, self._passthrough.resources)
+        return await self._measure("resources/list", principal, self._server.resources)
 
-    async def _templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
+        """The resource templates of the server, likewise."""
         if not self._may_see(principal, READ):
             return []
-        return await self._measure("resources/templates/list", principal, self._passthrough.templates)
+        return await self._measure("resources/templates/list", principal, self._server.templates)
 
-    async def _prompts(self, principal: Principal) -> Sequence[Prompt]:
+    async def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        """The prompts of the server; none for a caller that may not get them."""
         if not self._may_see(principal, PROMPT):
             return []
-        return await self._measure("prompts/list", principal, self._passthrough.prompts)
+        return await self._measure("prompts/list", principal, self._server.prompts)
 
-    async def _complete(self, completion: Completion, principal: Principal) -> CompletionResult:
+    async def complete(self, completion: Completion, principal: Principal) -> CompletionResult:
+        """What the server proposes for an argument."""
         if not self._may_see(principal, READ if completion.kind == "resource" else PROMPT):
             return CompletionResult(())
-        return await self._measure("completion/complete", principal, lambda: self._passthrough.complete(completion))
+        return await self._measure("completion/complete", principal, lambda: self._server.complete(completion))
 
-    async def _watch(self, uri: str, principal: Principal) -> None:
+    async def watch(self, uri: str, principal: Principal) -> None:
+        """Have changes of a resource notified."""
         self._check(principal, READ, uri)
-        await self._measure("resources/subscribe", principal, lambda: self._passthrough.watch(uri, principal.id))
+        await self._measure("resources/subscribe", principal, lambda: self._server.watch(uri, principal.id))
 
-    def _unwatch(self, uri: str, principal: Principal) -> None:
-        self._passthrough.unwatch(uri, principal.id)
+    def unwatch(self, uri: str, principal: Principal) -> None:
+        """Take back one ``watch``."""
+        self._server.unwatch(uri, principal.id)
 
-    async def _read(self, uri: str, caller: Caller) -> Done | Needs:
-        return await self._run_recorded(READ, uri, caller, lambda: self._passthrough.read(uri, caller))
+    async def read(self, uri: str, caller: Caller) -> Done | Needs:
+        """The contents of a resource."""
+        return await self._run_recorded(READ, uri, caller, lambda: self._server.read(uri, caller))
 
-    async def _prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
-        return await self._run_recorded(PROMPT, name, caller, lambda: self._passthrough.prompt(name, arguments, caller))
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
+        """A prompt with its arguments filled in."""
+        return await self._run_recorded(PROMPT, name, caller, lambda: self._server.prompt(name, arguments, caller))
 
     def _may_see(self, principal: Principal, method: str) -> bool:
         return self._gateway.core.access.allows(principal, self.agent.id, method, "mcp")

@@ -132,9 +132,19 @@ class Exchange(Generic[T]):
     async def _ask_in_place(self, questions: Sequence[Question]) -> dict[str, Answer] | None:
         """Ask one by one; after a refusal the rest counts as cancelled. None where the client could not be asked."""
         answers: dict[str, Answer] = {}
+        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         for question in questions:
             try:
-                answers[question.id] = to_answer(question, await self._ask(question))
+                request = to_request(question)
+                kind: type[Reply] = wire.CreateMessageResult
+                if isinstance(request, wire.ElicitRequest):
+                    kind = wire.ElicitResult
+                elif isinstance(request, wire.ListRootsRequest):
+                    kind = wire.ListRootsResult
+                elif request.params.tools or request.params.tool_choice:
+                    kind = wire.CreateMessageResultWithTools
+                reply = await self._ctx.session.send_request(request, kind, metadata=related)
+                answers[question.id] = to_answer(question, reply)
             except (MCPError, WireError) as error:
                 if feature_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
                     log.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
@@ -144,18 +154,6 @@ class Exchange(Generic[T]):
             if answers[question.id].action != "accept":
                 break
         return {question.id: answers.get(question.id, Answer("cancel")) for question in questions}
-
-    async def _ask(self, question: Question) -> Reply:
-        request = to_request(question)
-        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
-        session = self._ctx.session
-        if isinstance(request, wire.ElicitRequest):
-            return await session.send_request(request, wire.ElicitResult, metadata=related)
-        if isinstance(request, wire.ListRootsRequest):
-            return await session.send_request(request, wire.ListRootsResult, metadata=related)
-        if request.params.tools or request.params.tool_choice:
-            return await session.send_request(request, wire.CreateMessageResultWithTools, metadata=related)
-        return await session.send_request(request, wire.CreateMessageResult, metadata=related)
 
 
 def _state_of(needs: Needs) -> str:

@@ -288,7 +288,10 @@ class Capabilities:
 
     @classmethod
     def of(cls, toolset: ToolSet) -> Capabilities:
-        """What a tool set offers. Also finds methods that were set on the instance, as ``AgentTools`` does."""
+        """What a tool set offers: what it declares as ``capabilities``, else all that it has the methods of."""
+        declared = getattr(toolset, "capabilities", None)
+        if isinstance(declared, cls):
+            return declared
         return cls(
             resources=toolset if isinstance(toolset, Resources) else None,
             subscriptions=toolset if isinstance(toolset, Subscriptions) else None,

