@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from agent3.protocols.a2a.agents.registry import AgentRegistry
     from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
     from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
-    from agent3.protocols.mcp.library.client import MCPClient
-    from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
-    from agent3.protocols.mcp.library.server import MCPServer
-    from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
-    from agent3.protocols.nlweb.executor import NLWebExecutor
+    from agent3.protocols.mcp import MCPClient, MCPInputValidator, MCPRateLimiter, MCPSecurityManager, MCPServer
+    from agent3.protocols.nlweb import NLWebExecutor, NLWebSandbox
 
 __all__ = [
     "A2AClient",
@@ -100,11 +97,8 @@ _HOMES = {
         "ToolParameter",
     ),
     "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
-    "agent3.protocols.mcp.library.client": ("MCPClient",),
-    "agent3.protocols.mcp.library.server": ("MCPServer",),
-    "agent3.protocols.mcp.library.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
-    "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
-    "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
+    "agent3.protocols.mcp": ("MCPClient", "MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager", "MCPServer"),
+    "agent3.protocols.nlweb": ("NLWebExecutor", "NLWebSandbox"),
     "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -8,8 +8,7 @@ from typing import Any
 
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.nlweb import NLWebExecutor
-from agent3.protocols.nlweb.steps.run_context import RunContext
-from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
+from agent3.protocols.nlweb import RunContext, Timeouts, Tools
 from tests.support.sites import Page, Site
 
 __all__ = ["PATIENT", "Stage", "stage", "step"]

@@ -11,9 +11,8 @@ from typing import Any
 from cyclopts import App
 
 from agent3.cli.options import Here, print_json, run_on_database
-from agent3.protocols.nlweb.healing import ElementStore
+from agent3.protocols.nlweb import ElementStore, Heals
 from agent3.protocols.nlweb.healing.records import State
-from agent3.protocols.nlweb.healing.review import Heals
 
 __all__ = ["app"]
 

@@ -13,8 +13,7 @@ from cyclopts import App
 
 from agent3.cli.options import Here, print_json, run_on_database
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.visit.stored_sessions import Sessions, StoredSession
-from agent3.protocols.nlweb.visit.throttle import site_of
+from agent3.protocols.nlweb import Sessions, StoredSession, site_of
 from agent3.storage import Database
 
 __all__ = ["app"]
