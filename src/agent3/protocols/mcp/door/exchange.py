@@ -119,7 +119,7 @@ class Exchange(Generic[T]):
 
     async def _turn(self, turn: Coroutine[Any, Any, T | Needs]) -> T | Needs:
         """Run one turn while its notifications are sent."""
-        async with self._notifier.sending():
+        async with self._notifier.send_meanwhile():
             return await turn
 
     def _subject(self, operation: Operation[T]) -> str:
@@ -206,7 +206,7 @@ class _Notifier:
         await self._ctx.close_sse_stream()
 
     @asynccontextmanager
-    async def sending(self) -> AsyncIterator[None]:
+    async def send_meanwhile(self) -> AsyncIterator[None]:
         """Send notifications during a block, and the remaining ones at its end."""
         if not (self._wants_progress or self._levels):
             yield

@@ -413,11 +413,11 @@ def adapt_returns(function: Callable[..., Any]) -> Callable[..., Any]:
         return _adapt(await value)
 
     @functools.wraps(function)
-    def adapted(*args: Any, **named: Any) -> Any:
+    def run(*args: Any, **named: Any) -> Any:
         value = function(*args, **named)
         return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
 
-    return adapted
+    return run
 
 
 def _adapt(value: Any) -> Any:

@@ -61,6 +61,7 @@ _LONGEST = 2_000
 _PROTOCOLS = ("mcp", "a2a", "http")
 _READERS = {COMMAND: "text", ASK: "query"}
 """Capabilities that take earlier questions, with the name of the field for the question itself."""
+_TYPES: Mapping[str, type] = {"grounding": dict, "actions": list}
 _LINE = re.compile(r"^\s*([\w.-]{1,128})\s*:\s*(.*)$")
 _CODES: tuple[tuple[type[Agent3Error], str], ...] = (
     (RateLimited, "RATE_LIMITED"),
@@ -433,8 +434,16 @@ def _encode_outcome(outcome: Outcome, ask: _Ask | None = None) -> Body:
         value = value_of(outcome.parts) if outcome.parts else None
         if isinstance(value, dict) and isinstance(value.get("results"), list):
             value = value["results"]
-        rows = value if isinstance(value, list) else [] if value is None else [value]
-        return _encode_answer([_encode_row(row) for row in rows], ask)
+        rows: list[Body] = []
+        for item in value if isinstance(value, list) else [] if value is None else [value]:
+            if isinstance(item, dict):
+                row = item if isinstance(item.get("@type"), str) else {"@type": "Thing", **item}
+                # The protocol gives two fields a type; an agent may mean something else by them.
+                rows.append({name: field for name, field in row.items() if isinstance(field, _TYPES.get(name, object))})
+            else:
+                text = item if isinstance(item, str) else msgspec.json.encode(item).decode()
+                rows.append({"@type": "Answer", "text": text})
+        return _encode_answer(rows, ask)
     if isinstance(outcome, Failed):
         raise error_of(outcome)
     if isinstance(outcome, Needs):
@@ -461,15 +470,6 @@ def _encode_answer(rows: list[Body], ask: _Ask | None) -> Body:
         sentences.append(": ".join(words) or msgspec.json.encode(row).decode())
     content = [{"Type": "text", "Text": "\n".join(sentences) or "Nothing was found."}]
     return {"_meta": _meta("Answer", response_format=form), "content": content, "structuredData": rows}
-
-
-def _encode_row(value: Any) -> Body:
-    if not isinstance(value, dict):
-        return {"@type": "Answer", "text": value if isinstance(value, str) else msgspec.json.encode(value).decode()}
-    row = value if isinstance(value.get("@type"), str) else {"@type": "Thing", **value}
-    # The protocol gives these two fields a type; an agent may mean something else by them.
-    types: Mapping[str, type] = {"grounding": dict, "actions": list}
-    return {name: field for name, field in row.items() if isinstance(field, types.get(name, object))}
 
 
 def _encode_question(question: Question) -> Body:

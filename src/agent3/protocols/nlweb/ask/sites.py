@@ -219,7 +219,16 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
     if reply.kind == "Elicitation":
         if not reply.questions:
             raise MalformedResponse(f"{call.agent} asks back without a question.")
-        return Needs(tuple(_parse_question(question, reply.text) for question in reply.questions), state=state)
+        questions = []
+        for question in reply.questions:
+            options = question.get("options")
+            choices = [str(option) for option in options] if isinstance(options, list) else []
+            schema: dict[str, Any] = {"type": "string", "enum": choices} if choices else {"type": "string"}
+            if question.get("type") == "multi_select":
+                schema = {"type": "array", "items": schema}
+            text = str(question.get("text") or reply.text or "?")
+            questions.append(Question(str(question.get("id") or "answer"), text, schema))
+        return Needs(tuple(questions), state=state)
     if reply.kind == "Promise":
         if not reply.token:
             raise MalformedResponse(f"{call.agent} promises an answer without a token to ask for it.")
@@ -232,11 +241,3 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
     body: dict[str, Any] = {"text": reply.text} if reply.text else {}
     body["results"] = msgspec.to_builtins(reply.results)
     return Done((Part(data=body),), meta={"query": reply.query} if reply.query else {})
-
-
-def _parse_question(given: Mapping[str, Any], intro: str) -> Question:
-    options = [str(option) for option in options] if isinstance(options := given.get("options"), list) else []
-    schema: dict[str, Any] = {"type": "string", "enum": options} if options else {"type": "string"}
-    if given.get("type") == "multi_select":
-        schema = {"type": "array", "items": schema}
-    return Question(str(given.get("id") or "answer"), str(given.get("text") or intro or "?"), schema)

@@ -48,19 +48,8 @@ ACCEPT = (
     "aceitar", "aceitar tudo",
 )  # fmt: skip
 NOTED = (
-    "close",
-    "dismiss",
-    "got it",
-    "ok",
-    "okay",
-    "understood",
-    "\u00d7",
-    "\u2715",
-    "x",
-    "cerrar",
-    "entendido",
-    "vale",
-)
+    "close", "dismiss", "got it", "ok", "okay", "understood", "\u00d7", "\u2715", "x", "cerrar", "entendido", "vale",
+)  # fmt: skip
 """For a banner that only informs: one that offers nothing else, and takes nothing in."""
 
 _CLEAR = r"""([labels, noted, acted, grave]) => {

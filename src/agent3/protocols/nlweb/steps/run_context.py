@@ -89,8 +89,8 @@ class RunContext:
 
     def __post_init__(self) -> None:
         context = self.first.context
-        context.on("page", self._note_page)
-        context.on("dialog", self._note_dialog)
+        context.on("page", self.on_page)
+        context.on("dialog", self.on_dialog)
 
     @property
     def page(self) -> Page:
@@ -169,7 +169,8 @@ class RunContext:
             raise TargetError(f"{action.frame!r} is not an iframe. Name the iframe itself, not what is around it.")
         return inside
 
-    def _note_page(self, page: Page) -> None:
+    def on_page(self, page: Page) -> None:
+        """A page opened: note a popup, and close the oldest of too many."""
         if page is self.first:
             return
         self._popups = [popup for popup in self._popups if not popup.is_closed()]
@@ -179,7 +180,8 @@ class RunContext:
             strangers = [popup for popup in self._popups[:-1] if popup not in self._followed]
             self._run_soon((strangers or [page])[0].close())
 
-    def _note_dialog(self, dialog: Dialog) -> None:
+    def on_dialog(self, dialog: Dialog) -> None:
+        """Answer a dialog as the steps said, and keep its text."""
         self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
         # A page that asks whether to leave it would hold every navigation up.

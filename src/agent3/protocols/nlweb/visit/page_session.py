@@ -211,7 +211,7 @@ class Session:
                 context = await self._chrome.context(server, state=state)
                 stack.push_async_callback(close_in_time, context.close, _CLOSE_SECONDS)
             page = await self._new_page(context)
-            context.on("response", self._note_response)
+            context.on("response", self.on_response)
             self._ctx = RunContext(
                 page,
                 self._interface,
@@ -301,7 +301,14 @@ class Session:
                 url = value if _SCHEME.match(value) else urljoin(self._interface.base_url, value)
                 self._sandbox.require(url)
                 action = action.model_copy(update={"value": url})
-                await self._wait_for_turn()
+                if self._throttle is not None:
+                    self._report_waiting(False)  # for our own pace, not for the site
+                    if not self._knows_delay:
+                        self._knows_delay = True
+                        delay = await self._robots.crawl_delay(self._interface)
+                        self._pace = replace(self._pace, seconds=max(self._pace.seconds, delay))
+                    await self._throttle.wait_for_turn(self._site, self._pace)
+                    self._report_waiting(True)
             elif action.action_type is ActionType.UPLOAD:
                 action = action.model_copy(update={"value": str(inside(self._uploads, action.value or ""))})
             async with asyncio.timeout(seconds + margin):
@@ -457,19 +464,7 @@ class Session:
         page.on("crash", note_crash)
         return page
 
-    async def _wait_for_turn(self) -> None:
-        """Wait until the website may be asked for another page."""
-        if self._throttle is None:
-            return
-        self._report_waiting(False)  # for our own pace, not for the site
-        if not self._knows_delay:
-            self._knows_delay = True
-            delay = await self._robots.crawl_delay(self._interface)
-            self._pace = replace(self._pace, seconds=max(self._pace.seconds, delay))
-        await self._throttle.wait_for_turn(self._site, self._pace)
-        self._report_waiting(True)
-
-    def _note_response(self, response: Response) -> None:
+    def on_response(self, response: Response) -> None:
         """Count a page of the site, however it was requested. Other hosts and frames say nothing of the site."""
         if self._throttle is None or not response.request.is_navigation_request():
             return
