@@ -17,6 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import X_MCP_HEADER_KEY, validate_mcp_param_headers
 from msgspec import Struct
+from pydantic import BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.calls.outcomes import failed_by
@@ -59,6 +60,7 @@ CallResult = wire.CallToolResult | wire.InputRequiredResult
 Hint = Callable[[str, Needs], str]
 """What a client that cannot elicit is told to do, given the tool and its questions."""
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 OUTCOME = "agent3.outcome"
 """The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself."""
@@ -245,20 +247,7 @@ class RequestHandlers:
         """resources/list."""
         listing = self._resources.resources(principal_of(ctx))
         found, cursor = await self._page(listing, lambda resource: resource.uri, params)
-        resources = [
-            wire.Resource(
-                uri=resource.uri,
-                name=resource.name,
-                title=resource.title,
-                description=resource.description,
-                mime_type=resource.media_type,
-                size=resource.size,
-                annotations=_to_annotations(resource.annotations),
-                icons=to_icons(resource.icons),
-                _meta=resource.meta or None,
-            )
-            for resource in found
-        ]
+        resources = [_to_wire(wire.Resource, resource) for resource in found]
         return wire.ListResourcesResult(resources=resources, next_cursor=cursor)
 
     async def list_templates(
@@ -267,19 +256,7 @@ class RequestHandlers:
         """resources/templates/list."""
         listing = self._resources.templates(principal_of(ctx))
         found, cursor = await self._page(listing, lambda template: template.uri_template, params)
-        templates = [
-            wire.ResourceTemplate(
-                uri_template=template.uri_template,
-                name=template.name,
-                title=template.title,
-                description=template.description,
-                mime_type=template.media_type,
-                annotations=_to_annotations(template.annotations),
-                icons=to_icons(template.icons),
-                _meta=template.meta or None,
-            )
-            for template in found
-        ]
+        templates = [_to_wire(wire.ResourceTemplate, template) for template in found]
         return wire.ListResourceTemplatesResult(resource_templates=templates, next_cursor=cursor)
 
     async def read_resource(
@@ -318,25 +295,7 @@ class RequestHandlers:
     async def list_prompts(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListPromptsResult:
         """prompts/list."""
         found, cursor = await self._page(self._prompts.prompts(principal_of(ctx)), lambda prompt: prompt.name, params)
-        prompts = [
-            wire.Prompt(
-                name=prompt.name,
-                title=prompt.title,
-                description=prompt.description,
-                arguments=[
-                    wire.PromptArgument(
-                        name=argument.name,
-                        title=argument.title,
-                        description=argument.description,
-                        required=argument.required,
-                    )
-                    for argument in prompt.arguments
-                ],
-                icons=to_icons(prompt.icons),
-                _meta=prompt.meta or None,
-            )
-            for prompt in found
-        ]
+        prompts = [_to_wire(wire.Prompt, prompt, arguments=[]) for prompt in found]
         return wire.ListPromptsResult(prompts=prompts, next_cursor=cursor)
 
     async def get_prompt(
@@ -463,5 +422,6 @@ def to_icons(icons: Sequence[Mapping[str, Any]]) -> list[wire.Icon] | None:
     return [wire.Icon.model_validate(icon) for icon in icons] or None
 
 
-def _to_annotations(annotations: dict[str, Any]) -> wire.Annotations | None:
-    return wire.Annotations.model_validate(annotations) if annotations else None
+def _to_wire(kind: type[ModelT], described: Struct, **always: Any) -> ModelT:
+    """A description of ``toolset``, which has the protocol's names, as the protocol's type."""
+    return kind.model_validate({**always, **msgspec.to_builtins(described)}, by_name=False)

@@ -25,6 +25,10 @@ Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
 
 
+_WIRE_NAMES = {"media_type": "mimeType", "uri_template": "uriTemplate", "meta": "_meta"}
+"""The names by which the door encodes these descriptions, where they differ from the fields."""
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     """One tool as a client sees it. ``annotations`` uses the names of the wire, such as ``readOnlyHint``.
 
@@ -43,7 +47,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Resource(Struct, frozen=True, kw_only=True):
+class Resource(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """Something that can be read, by its address."""
 
     uri: str
@@ -57,7 +61,7 @@ class Resource(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class ResourceTemplate(Struct, frozen=True, kw_only=True):
+class ResourceTemplate(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """A family of resources, by a URI template (RFC 6570)."""
 
     uri_template: str
@@ -79,7 +83,7 @@ class PromptArgument(Struct, frozen=True, kw_only=True):
     required: bool = False
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class Prompt(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """A prompt that a person can choose."""
 
     name: str
