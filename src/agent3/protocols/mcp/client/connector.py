@@ -72,11 +72,19 @@ class MCPConnector:
         on_change: OnChange | None = None,
         env: Env = REAL,
     ):
-        self.upstreams = Upstreams(policy, idle=unused, on_change=self._notice_change, env=env)
-        self.upstreams.on_note = self._pass_on
-        self._on_change = on_change
         self._stored: dict[str, str] = {}
         """The addresses that servers are known by outside, where secrets were put into them."""
+
+        def notice_change(address: str) -> None:
+            if on_change is not None:
+                on_change(self._stored.get(address, address))
+
+        def pass_on(address: str, method: str, params: dict[str, Any]) -> None:
+            for on_notification in list(self._listeners.get(self._stored.get(address, address), ())):
+                on_notification(method, params)
+
+        self.upstreams = Upstreams(policy, idle=unused, on_change=notice_change, env=env)
+        self.upstreams.on_note = pass_on
         self._idle = idle
         self._ceiling = ceiling
         self._listeners: dict[str, list[OnNotification]] = {}
@@ -303,14 +311,6 @@ class MCPConnector:
         if (stored := route.meta.get(STORED)) is not None:
             self._stored[route.address] = stored
         return self.upstreams.get(route.address, secret, route.meta)
-
-    def _pass_on(self, address: str, method: str, params: dict[str, Any]) -> None:
-        for on_notification in list(self._listeners.get(self._stored.get(address, address), ())):
-            on_notification(method, params)
-
-    def _notice_change(self, address: str) -> None:
-        if self._on_change is not None:
-            self._on_change(self._stored.get(address, address))
 
 
 class _QuestionRelay:

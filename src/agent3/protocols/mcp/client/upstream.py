@@ -350,7 +350,11 @@ class Upstream:
                     continue
                 if error.status is not None and error.status >= 500:
                     raise
-                if unsupported and supported and not any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported):
+                if (
+                    unsupported
+                    and supported
+                    and not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in supported)
+                ):
                     raise
                 return None
             except CallTimeout:

@@ -191,31 +191,28 @@ class AgentEndpoints:
         log.debug("the door of %s is closed: %s", name, why)
 
     async def _check_doors(self) -> None:
+        """Close doors that are idle, or whose agent is gone or another one; renew all others."""
         while True:
             await asyncio.sleep(_LOOK)
-            for name in list(self._open):
+            for name, door in list(self._open.items()):
+                if self._open.get(name) is not door:
+                    continue  # closed or replaced while another one was checked
                 try:
-                    await self._check_door(name)
+                    agent = await self._gateway.directory.get(name)
+                    if self._open.get(name) is not door:
+                        continue
+                    if not door.fits(agent):
+                        self._close(name, "its agent is another one now")
+                    elif not door.busy and door.used < self.now() - self._idle:
+                        self._close(name, "it was not used")
+                    else:
+                        door.renew(agent)
+                        door.keep_connected()
+                except AgentNotFound:
+                    if self._open.get(name) is door:
+                        self._close(name, "its agent is gone")
                 except Agent3Error as error:
                     log.warning("the door of %s could not be checked: %s", name, error)
-
-    async def _check_door(self, name: str) -> None:
-        """Close a door that is idle, or whose agent is gone or another one; renew any other."""
-        door = self._open.get(name)
-        if door is None:
-            return
-        try:
-            agent = await self._gateway.directory.get(name)
-        except AgentNotFound:
-            self._close(name, "its agent is gone")
-            return
-        if not door.fits(agent):
-            self._close(name, "its agent is another one now")
-        elif not door.busy and door.used < self.now() - self._idle:
-            self._close(name, "it was not used")
-        else:
-            door.renew(agent)
-            door.keep_connected()
 
     # What a door is made of
 

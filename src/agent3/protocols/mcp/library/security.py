@@ -113,7 +113,7 @@ class MCPSecurityManager:
     def principal(self, scope: Mapping[str, Any]) -> Principal:
         """Who calls, from the headers X-Client-Id, X-Timestamp and X-Signature of an ASGI scope; for ``MCPDoor``.
 
-        Always Unauthenticated for other machines: this signature does not cover the request, and whoever reads it can
+        Always Unauthenticated for other machines: this signature does not cover the request, and any reader of it can
         use it for five minutes. For a network door see docs/reference/signing.md.
         """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}

@@ -177,8 +177,8 @@ async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> d
         raise TargetError("There is no form to submit there. Name the form, its button, or what stands around it.")
     form = (await found.evaluate_handle(_FORM, timeout=ms_left(end))).as_element()
     fields = convert(await form.evaluate(_READ), list[FormField]) if form else []
-    if state["strict"] and (wrong := [field for field in fields if field.message and not field.disabled]):
-        text = "; ".join(f"{field.known_as}: {field.message}" for field in wrong[:10])
+    if state["strict"] and (invalid := [field for field in fields if field.message and not field.disabled]):
+        text = "; ".join(f"{field.known_as}: {field.message}" for field in invalid[:10])
         raise ValidationError(
             f"The form was not sent, because it is not complete. {text}",
             errors=[
@@ -188,7 +188,7 @@ async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> d
                     "message": field.message,
                     "required": field.required,
                 }
-                for field in wrong
+                for field in invalid
             ],
         )
     # The form and its content, without keeping the content.

@@ -56,9 +56,28 @@ def parse_number(text: str | None, kind: str) -> float:
 
 
 async def wait(ctx: RunContext, place: Place, action: NLWebAction, ms: float) -> None:
-    """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds."""
+    """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds.
+
+    CallTimeout says which condition was not met in time.
+    """
     if action.until is not None:
-        await _wait_until(ctx, place, action, action.until, ms)
+        end = time.monotonic() + ms / 1000
+        said = action.until.model_dump(exclude_defaults=True, by_alias=True)
+        (name, selector), *others = said.items() if said else (("", None),)
+        if not others and name in _ELEMENT_STATES:  # Playwright waits for these by itself
+            state = _ELEMENT_STATES[name]
+            if state == "hidden" or state == "detached":
+                # What is to go is not looked for in a new shape: something else that is gone would be taken for it.
+                await place.locator(selector).first.wait_for(state=state, timeout=ms)
+            else:
+                awaited = Awaited(str(selector), action.frame or "", state, sure=not action.optional)
+                await ctx.finder.appears(place, awaited, ms)
+            return
+        while not await holds(ctx, place, action.until, action.frame):
+            if time.monotonic() + _PAUSE > end:
+                words = ", ".join(f"{name} {value!r}" for name, value in said.items())
+                raise CallTimeout(f"Step {ctx.label or 'wait'}: still waiting for {words} after {ms / 1000:.3g} s.")
+            await asyncio.sleep(_PAUSE)
     elif action.selector:
         awaited = Awaited(action.selector, action.frame or "", sure=not action.optional)
         if action.value:
@@ -73,30 +92,6 @@ async def wait(ctx: RunContext, place: Place, action: NLWebAction, ms: float) ->
         else:
             async with asyncio.timeout(ms / 1000):
                 await asyncio.sleep(parse_number(value, "wait"))
-
-
-async def _wait_until(ctx: RunContext, place: Place, action: NLWebAction, condition: Condition, ms: float) -> None:
-    """Wait until the condition holds; CallTimeout says what did not.
-
-    An element that is to come is looked for in its new shape when the time is nearly over; one that is to go is not:
-    something else that is gone would be taken for it.
-    """
-    end = time.monotonic() + ms / 1000
-    said = condition.model_dump(exclude_defaults=True, by_alias=True)
-    (name, selector), *others = said.items() if said else (("", None),)
-    if not others and name in _ELEMENT_STATES:  # Playwright waits for these by itself
-        state = _ELEMENT_STATES[name]
-        if state == "hidden" or state == "detached":
-            await place.locator(selector).first.wait_for(state=state, timeout=ms)
-        else:
-            awaited = Awaited(str(selector), action.frame or "", state, sure=not action.optional)
-            await ctx.finder.appears(place, awaited, ms)
-        return
-    while not await holds(ctx, place, condition, action.frame):
-        if time.monotonic() + _PAUSE > end:
-            words = ", ".join(f"{name} {value!r}" for name, value in said.items())
-            raise CallTimeout(f"Step {ctx.label or 'wait'}: still waiting for {words} after {ms / 1000:.3g} s.")
-        await asyncio.sleep(_PAUSE)
 
 
 async def holds(ctx: RunContext, place: Place, condition: Condition, frame: str | None = None) -> bool:

@@ -281,12 +281,21 @@ class _Visit:
         values, secrets = await login.fill(self._visits.vault)
         session.ctx.used_secrets.update(secret.reveal() for secret in secrets)
         async with self._visits.accounts.attempt(self._interface, login, values) as account:
+            self._logged_in = True
+            session.login_selector = None
             try:
-                await self._log_in(session, login, values)
-            except TargetError as error:
-                if session.touched and session.alive and not isinstance(error, Unavailable):
+                login_steps, given = prepare(self._interface, login.action, values)
+                await self._run_steps(session, login.action, login_steps, given)
+            except Agent3Error as error:
+                error.message = f"The login failed. {error.message}"
+                error.args = (error.message,)
+                # The site said no, unless it, or the browser, went away before it could.
+                is_answer = isinstance(error, TargetError) and not isinstance(error, Unavailable)
+                if is_answer and session.touched and session.alive:
                     account.reject()
                 raise
+            finally:
+                session.login_selector = login.asks
             session.touched = False  # to be logged in is only the beginning
             await self._save_state(session, None)
             try:
@@ -300,19 +309,6 @@ class _Visit:
             # Only now it is certain: a site may accept a wrong password and ask for the login again.
             account.accept()
             return result
-
-    async def _log_in(self, session: Session, login: Login, values: Mapping[str, Any]) -> None:
-        self._logged_in = True
-        session.login_selector = None
-        try:
-            steps, given = prepare(self._interface, login.action, values)
-            await self._run_steps(session, login.action, steps, given)
-        except Agent3Error as error:
-            error.message = f"The login failed. {error.message}"
-            error.args = (error.message,)
-            raise
-        finally:
-            session.login_selector = login.asks
 
     async def _run_steps(
         self, session: Session, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]
