@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -19,12 +18,11 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, CallTimeout, Interrupted, SetupError, TargetError, TargetRefused, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
-from agent3.llm.port import LLM
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
-from agent3.protocols.nlweb.browser.sandbox import Overrides, Resolver
+from agent3.protocols.nlweb.browser.sandbox import Overrides
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
 from agent3.protocols.nlweb.steps.parameters import prepare
@@ -88,31 +86,23 @@ class Visits:
         sessions: Sessions | None = None,
         vault: Vault | None = None,
         grants: Grants | None = None,
-        throttle: Throttle | None = None,
         robots: Robots | None = None,
-        resolver: Resolver | None = None,
-        overrides: Overrides | None = None,
         timeouts: Timeouts | None = None,
-        uploads: Path | None = None,
         finder: MakeFinder | None = None,
         snapshots: Callable[[], Snapshots] | None = None,
-        llm: LLM | None = None,
         metrics: Metrics = METRICS,
     ):
-        self.overrides = overrides or Overrides.read()
+        self.overrides = Overrides.read()
         self.pool = pool or Pool(make=lambda: Chrome(keys=self.overrides.keys), metrics=metrics)
         self.sessions = sessions
         self.vault = vault or EnvironmentVault()
         self.grants = grants or Grants()
         self.accounts = Accounts()
-        self.throttle = throttle or Throttle(metrics=metrics)
-        self.robots = robots or Robots(resolver=resolver, overrides=self.overrides)
-        self.resolver = resolver
+        self.throttle = Throttle(metrics=metrics)
+        self.robots = robots or Robots(overrides=self.overrides)
         self.timeouts = timeouts or Timeouts()
-        self.uploads = uploads
         self.finder = finder
         self.snapshots = snapshots
-        self.llm = llm
         self.latencies: deque[float] = deque(maxlen=_LATENCIES)
         self.watch = watch_steps(metrics, self.latencies)
 
@@ -216,10 +206,8 @@ class _Visit:
                 interface,
                 await visits.robots.sandbox(interface),
                 chrome=chrome,
-                resolver=visits.resolver,
                 overrides=visits.overrides,
                 timeouts=visits.timeouts,
-                uploads=visits.uploads,
                 throttle=visits.throttle,
                 robots=visits.robots,
                 watch=visits.watch,
@@ -227,7 +215,6 @@ class _Visit:
                 on_waiting=self._on_waiting,
                 tools=Tools(
                     finder=visits.finder(interface) if visits.finder else None,
-                    llm=visits.llm,
                     secrets=lambda secret: secrets[secret].reveal(),
                     snapshots=visits.snapshots() if visits.snapshots else None,
                 ),
