@@ -150,7 +150,6 @@ class NLWebConnector:
             return failed_by(error)
 
     async def aclose(self) -> None:
-        """End all visits and their browsers."""
         await self.visits.aclose()
         if self._sites is not None:
             await self._sites.aclose()

@@ -203,7 +203,6 @@ def _elicitation_to_question(name: str, params: Mapping[str, Any]) -> Question:
 
 
 def encode_elicit_result(answer: Answer | None) -> dict[str, Any]:
-    """An answer as the protocol's ElicitResult."""
     if answer is None:
         return {"action": "cancel"}
     if answer.action != "accept":
@@ -248,7 +247,6 @@ def error_to_needs(error: ServerError) -> Needs | None:
 
 
 def task_to_outcome(task: Mapping[str, Any], call: Call) -> Outcome:
-    """The status of a task, as an outcome."""
     state = {"mcp": "task", "task": task.get("taskId")}
     status, text = task.get("status"), task.get("statusMessage")
     if not isinstance(state["task"], str):

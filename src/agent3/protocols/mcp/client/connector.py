@@ -304,7 +304,6 @@ class MCPConnector:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
     async def aclose(self) -> None:
-        """Close all connections and end all programs."""
         await self.upstreams.aclose()
 
     def _upstream(self, route: Route, secret: Secret | None) -> Upstream:

@@ -101,7 +101,6 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still take a request."""
         return self.channel.alive
 
     async def request(
@@ -585,7 +584,6 @@ class Upstreams:
         self._authorizations[address] = by
 
     async def aclose(self) -> None:
-        """Close all connections and end all programs."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()

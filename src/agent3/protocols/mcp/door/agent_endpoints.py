@@ -222,7 +222,6 @@ class AgentEndpoints:
         return None if route is None else Passthrough(self.connector, route, self._services.vault, on_notification)
 
     def tools(self, agent: Agent, passthrough: Passthrough | None) -> AgentTools:
-        """The tool set of an agent."""
         return AgentTools(self._gateway, agent, passthrough)
 
     def make_door(self, tools: ToolSet, agent: Agent) -> MCPDoor:
@@ -246,7 +245,6 @@ class AgentEndpoints:
                 door.renew(await self._gateway.directory.get(agent.id))
 
     def now(self) -> float:
-        """Seconds of the gateway's clock."""
         return self.env.monotonic()
 
 

@@ -192,7 +192,6 @@ class AgentTools:
             self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        """The next turn of a job that asked."""
         who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
         await self._gateway.job(who, state, self.agent.id)
         return await self._finish(await self._gateway.answer(who, state, answers), who, caller)
@@ -232,11 +231,9 @@ class AgentTools:
         return replace(task, outcome=await self._finish(task.outcome, who, caller))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
-        """Answer it."""
         await self._tasks.update(job, answers, caller)
 
     async def cancel(self, job: str, caller: Caller) -> None:
-        """Cancel it."""
         await self._tasks.cancel(job, caller)
 
     # What an MCP server has besides
@@ -271,20 +268,16 @@ class AgentTools:
         return await self._measure("completion/complete", principal, lambda: self._server.complete(completion))
 
     async def watch(self, uri: str, principal: Principal) -> None:
-        """Have changes of a resource notified."""
         self._check(principal, READ, uri)
         await self._measure("resources/subscribe", principal, lambda: self._server.watch(uri, principal.id))
 
     def unwatch(self, uri: str, principal: Principal) -> None:
-        """Take back one ``watch``."""
         self._server.unwatch(uri, principal.id)
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """The contents of a resource."""
         return await self._run_recorded(READ, uri, caller, lambda: self._server.read(uri, caller))
 
     async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
-        """A prompt with its arguments filled in."""
         return await self._run_recorded(PROMPT, name, caller, lambda: self._server.prompt(name, arguments, caller))
 
     def _may_see(self, principal: Principal, method: str) -> bool:

@@ -172,7 +172,6 @@ class MCPDoor:
         return "*" in allowed or host in allowed or f"{host.rsplit(':', 1)[0]}:*" in allowed
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request."""
         if self._manager is None:
             await Response("The MCP endpoint is not running", 503)(scope, receive, send)
             return
@@ -285,12 +284,10 @@ class CheckedInput:
 
     @property
     def last_context(self) -> Context | None:
-        """The context of the sender of the last message."""
         context: Context | None = getattr(self._incoming, "last_context", None)
         return context
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
         while isinstance(item := await self._incoming.receive(), Exception):
             refusal: RequestError
             if not isinstance(item, ValidationError):
@@ -312,7 +309,6 @@ class CheckedInput:
         return item
 
     async def aclose(self) -> None:
-        """Close the stream behind it."""
         await self._incoming.aclose()
 
     def __aiter__(self) -> CheckedInput:

@@ -124,11 +124,9 @@ class GatewayTools:
         return replace(found, outcome=self._answer(found.outcome, found.updated - found.created, follows=True))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
-        """Give answers to a job that asked."""
         await self._tasks.update(job, answers, caller)
 
     async def cancel(self, job: str, caller: MCPCaller) -> None:
-        """Cancel a job, down to its target."""
         await self._tasks.cancel(job, caller)
 
     async def _follow(self, caller: MCPCaller, begin: Callable[[Caller], Coroutine[Any, Any, Outcome]]) -> Outcome:

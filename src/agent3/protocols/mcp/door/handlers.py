@@ -147,7 +147,6 @@ class RequestHandlers:
     # Tools
 
     async def list_tools(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
-        """tools/list."""
         tools, cursor = await self._page(self._toolset.tools(principal_of(ctx)), lambda tool: tool.name, params)
         self._remember(tools)
         modern = era_of(ctx) == "modern"
@@ -170,7 +169,6 @@ class RequestHandlers:
         )
 
     async def call_tool(self, ctx: Context, params: wire.CallToolRequestParams) -> CallResult:
-        """tools/call."""
         await self._check_demands(ctx, params)
         name, arguments = params.name, params.arguments or {}
 
@@ -244,7 +242,6 @@ class RequestHandlers:
     async def list_resources(
         self, ctx: Context, params: wire.PaginatedRequestParams | None
     ) -> wire.ListResourcesResult:
-        """resources/list."""
         listing = self._resources.resources(principal_of(ctx))
         found, cursor = await self._page(listing, lambda resource: resource.uri, params)
         resources = [_to_wire(wire.Resource, resource) for resource in found]
@@ -253,7 +250,6 @@ class RequestHandlers:
     async def list_templates(
         self, ctx: Context, params: wire.PaginatedRequestParams | None
     ) -> wire.ListResourceTemplatesResult:
-        """resources/templates/list."""
         listing = self._resources.templates(principal_of(ctx))
         found, cursor = await self._page(listing, lambda template: template.uri_template, params)
         templates = [_to_wire(wire.ResourceTemplate, template) for template in found]
@@ -262,8 +258,6 @@ class RequestHandlers:
     async def read_resource(
         self, ctx: Context, params: wire.ReadResourceRequestParams
     ) -> wire.ReadResourceResult | wire.InputRequiredResult:
-        """resources/read."""
-
         async def read(caller: Caller) -> Done | Needs:
             try:
                 return await self._resources.read(params.uri, caller)
@@ -276,7 +270,6 @@ class RequestHandlers:
         return wire.ReadResourceResult(contents=to_contents(done.parts, params.uri), _meta=done.meta or None)
 
     async def may_watch(self, uri: str, principal: Principal) -> bool:
-        """Whether a client may watch a resource."""
         subscriptions = self._capabilities.subscriptions
         if subscriptions is not None:
             try:
@@ -293,7 +286,6 @@ class RequestHandlers:
     # Prompts
 
     async def list_prompts(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListPromptsResult:
-        """prompts/list."""
         found, cursor = await self._page(self._prompts.prompts(principal_of(ctx)), lambda prompt: prompt.name, params)
         prompts = [_to_wire(wire.Prompt, prompt, arguments=[]) for prompt in found]
         return wire.ListPromptsResult(prompts=prompts, next_cursor=cursor)
@@ -301,7 +293,6 @@ class RequestHandlers:
     async def get_prompt(
         self, ctx: Context, params: wire.GetPromptRequestParams
     ) -> wire.GetPromptResult | wire.InputRequiredResult:
-        """prompts/get."""
         arguments = params.arguments or {}
 
         async def fill(caller: Caller) -> FilledPrompt | Needs:
@@ -313,7 +304,6 @@ class RequestHandlers:
         return to_prompt_result(prompt, ctx.protocol_version)
 
     async def complete(self, ctx: Context, params: wire.CompleteRequestParams) -> wire.CompleteResult:
-        """completion/complete."""
         completions = cast("Completions", self._capabilities.completions)
         ref = params.ref
         is_prompt = isinstance(ref, wire.PromptReference)
@@ -418,7 +408,6 @@ def _legacy_output_schema(schema: dict[str, Any] | None) -> dict[str, Any] | Non
 
 
 def to_icons(icons: Sequence[Mapping[str, Any]]) -> list[wire.Icon] | None:
-    """Icons as the protocol has them."""
     return [wire.Icon.model_validate(icon) for icon in icons] or None
 
 

@@ -108,7 +108,6 @@ class Passthrough:
     # Resources
 
     async def resources(self) -> list[Resource]:
-        """All resources that it lists."""
         found = []
         for item in await self._items("resources/list", "resources"):
             if _is_named(item, "uri"):
@@ -118,7 +117,6 @@ class Passthrough:
         return found
 
     async def templates(self) -> list[ResourceTemplate]:
-        """All resource templates that it lists."""
         items = await self._items("resources/templates/list", "resourceTemplates")
         return [
             ResourceTemplate(uri_template=item["uriTemplate"], **_common_fields(item, item["uriTemplate"]))
@@ -127,8 +125,6 @@ class Passthrough:
         ]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """The contents of a resource."""
-
         async def request(opened: OpenRoute) -> Done | Needs:
             result = await self._converse("resources/read", {"uri": uri}, caller, opened)
             if isinstance(result, Needs):
@@ -144,7 +140,6 @@ class Passthrough:
     # Prompts
 
     async def prompts(self) -> list[Prompt]:
-        """All prompts that it lists."""
         found = []
         for item in await self._items("prompts/list", "prompts"):
             if not _is_named(item, "name"):
@@ -172,7 +167,6 @@ class Passthrough:
         return found
 
     async def prompt(self, name: str, arguments: Mapping[str, str], caller: Caller) -> FilledPrompt | Needs:
-        """A prompt with its arguments filled in."""
         params = {"name": name, **({"arguments": dict(arguments)} if arguments else {})}
 
         async def request(opened: OpenRoute) -> FilledPrompt | Needs:

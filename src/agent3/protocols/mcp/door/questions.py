@@ -68,7 +68,6 @@ def feature_for(question: Question) -> str:
 
 
 def to_request(question: Question) -> wire.InputRequest:
-    """The question as a request of the protocol."""
     feature = feature_for(question)
     if feature == "sampling":
         return wire.CreateMessageRequest.model_validate(_client_request(question) or {})
@@ -132,7 +131,6 @@ def parse_reply(question: Question, given: Any) -> Reply:
 
 
 def to_answer(question: Question, reply: Reply) -> Answer:
-    """The reply as an answer of our model."""
     if not isinstance(reply, wire.ElicitResult):
         return Answer(data=reply.model_dump(by_alias=True, mode="json", exclude_none=True))
     if reply.action != "accept" or question.url is not None:

@@ -39,7 +39,6 @@ def add_principal(scope: Scope, principal: Principal) -> Scope:
 
 
 def era_of(ctx: Context) -> Era:
-    """The era of the connection or request."""
     return "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
 
 

@@ -141,7 +141,6 @@ def to_contents(parts: Sequence[Part], uri: str) -> list[Contents]:
 
 
 def to_prompt_result(prompt: FilledPrompt, version: str) -> wire.GetPromptResult:
-    """A prompt filled in."""
     messages = [
         wire.PromptMessage(role=message.role, content=_to_block(message.part, number, version))
         for number, message in enumerate(prompt.messages, 1)

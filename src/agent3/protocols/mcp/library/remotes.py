@@ -101,7 +101,6 @@ class _RemoteConnector:
             await connector.aclose()
 
     async def call(self, call: Call) -> Outcome:
-        """One turn of a tool."""
         server = self.servers.get(call.agent)
         if server is None:
             error = AgentNotFound(
@@ -152,11 +151,9 @@ class RemoteServer:
         return self._agent.name
 
     def tools(self) -> tuple[ToolDefinition, ...]:
-        """The tools that it listed last."""
         return self._tools
 
     def has(self, name: str) -> bool:
-        """Whether it listed a tool."""
         return name in self._names
 
     def is_refusal(self, failed: Failed) -> bool:
@@ -179,7 +176,6 @@ class RemoteServer:
         switch.servers[self._agent.id] = self
 
     async def call(self, name: str, given: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome:
-        """One call of a tool through all steps."""
         capability = self._agent.capability(name)
         if capability is None:
             raise CapabilityNotFound(f"Server {self.title!r} no longer has a tool {name[:100]!r}.")
@@ -228,7 +224,6 @@ class RemoteServer:
             await connector.aclose()
 
     def connector(self) -> MCPConnector:
-        """The connection, opened if necessary."""
         if self._connector is None:
             self._connector = MCPConnector(on_change=self._on_change)
         return self._connector

@@ -36,7 +36,6 @@ def all_parts(outcome: Done | Failed) -> tuple[Part, ...]:
 
 
 def to_text(value: Any) -> str:
-    """A plain value as text: itself, or its JSON."""
     return value if isinstance(value, str) else encode(value).decode()
 
 

@@ -83,7 +83,6 @@ class ServedTools:
         return await self._with_media(outcome, caller.principal)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        """The next turn; ``state`` is the job."""
         outcome = await self._runner.answer(state, answers, caller.principal, caller.listener, door=_DOOR)
         return await self._with_media(outcome, caller.principal)
 

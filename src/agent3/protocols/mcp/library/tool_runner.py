@@ -192,8 +192,6 @@ class ToolRunner:
         *,
         door: str = "library",
     ) -> Outcome:
-        """The next turn of a call that asked something."""
-
         async def answer_in_core(listener: Listener | None) -> Outcome:
             gateway = await self._core.gateway()
             async with self._place(principal):
@@ -391,7 +389,6 @@ class _LazyFunctions(dict[str, Any]):
         self._find = find
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The function behind a name."""
         found = self._find(key)
         return default if found is None else found
 

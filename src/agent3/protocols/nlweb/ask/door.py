@@ -155,7 +155,6 @@ class AskDoor:
         self._limits = jsonrpc.Limits(body=self._settings.max_body)
 
     def routes(self) -> list[Route]:
-        """The three routes."""
         return [
             Route("/ask", self._guard(self.ask), methods=["GET", "POST"]),
             Route("/await", self._guard(self.check_in), methods=["POST"]),

@@ -168,7 +168,6 @@ class Sites:
             return failed_by(error)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         gates, self._gates = self._gates, {}
         for gate in gates.values():
             await gate.aclose()

@@ -112,7 +112,6 @@ class NLWebSandbox:
         return cls([interface.base_url, *interface.allowed_hosts], subdomains=interface.allow_subdomains)
 
     def validate_url(self, url: str) -> bool:
-        """Whether a page may go there."""
         return self.objection(url) is None
 
     def objection(self, url: str) -> str | None:

@@ -54,7 +54,6 @@ def _folder() -> Path:
 
 
 def is_installed() -> bool:
-    """Whether the weights are on this machine."""
     return all((_folder() / name).is_file() for name in _NEEDED)
 
 

@@ -32,7 +32,6 @@ class Span:
     other: Any = None
 
     def overlaps(self, another: Span) -> bool:
-        """Whether they share a character."""
         return self.start < another.end and another.start < self.end
 
 

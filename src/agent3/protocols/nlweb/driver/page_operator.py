@@ -102,7 +102,6 @@ class PageOperator:
             self.done.append(f"{_describe(element)} is {'' if on else 'not '}checked already")
 
     async def hover(self, element: Element) -> None:
-        """Hold the mouse over it."""
         self.done.append(f"hover {_describe(element)}")
         with suppress(playwright().TimeoutError):
             await self._locate(element).hover(timeout=_ACT_MS, force=True)
@@ -129,7 +128,6 @@ class PageOperator:
         await self.settle()
 
     async def press_key(self, element: Element, key: str, times: int = 1) -> None:
-        """Press a key on an element."""
         await self._locate(element).focus(timeout=_ACT_MS)
         for _ in range(times):
             await self.page.keyboard.press(key)

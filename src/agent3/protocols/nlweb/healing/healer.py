@@ -164,7 +164,6 @@ class Healer:
             return await self._find_by_print(page, action, own, record, end)
 
     async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
-        """The step succeeded."""
         self._lookahead.note_step(action)
         await self._note_worked(self._key(action.selector, action.frame))
 

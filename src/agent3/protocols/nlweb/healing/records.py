@@ -100,7 +100,6 @@ class ElementRecord(Struct, frozen=True):
         return next((heal for heal in reversed(self.heals) if heal.state == "promoted"), None)
 
     def find_heal(self, name: str) -> Heal | None:
-        """The heal of an id."""
         return next((heal for heal in self.heals if heal.id == name), None)
 
 

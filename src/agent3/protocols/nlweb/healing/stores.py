@@ -61,7 +61,6 @@ class MemoryStore:
         return known
 
     async def all(self, interface: str | None = None) -> list[ElementRecord]:
-        """Everything, of one interface or of all."""
         found = [known for where, known in self._known.items() if interface in (None, where.interface)]
         return sorted(found, key=lambda known: known.where)
 
@@ -91,7 +90,6 @@ class ElementStore:
         return await self._database.write(work)
 
     async def all(self, interface: str | None = None) -> list[ElementRecord]:
-        """Everything, of one interface or of all."""
         sql = "SELECT body FROM web_elements"
         found = (
             await self._database.all(sql)

@@ -238,13 +238,11 @@ async def dialog(ctx: RunContext, action: NLWebAction, ms: float) -> None:
 
 
 async def back(ctx: RunContext, action: NLWebAction, ms: float) -> None:
-    """To the page before this one."""
     if await ctx.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and ctx.page.url == "about:blank":
         raise TargetError("There is no page to go back to.")
 
 
 async def close(ctx: RunContext, action: NLWebAction, ms: float) -> None:
-    """Close the popup in front."""
     await ctx.close_front()
 
 

@@ -77,11 +77,9 @@ class SelectorFinder:
         """Nothing to do."""
 
     async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
-        """Wait until the first match is there."""
         await page.locator(awaited.selector).first.wait_for(state=awaited.state, timeout=ms)
 
     async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
-        """The matches of the selector."""
         return page.locator(awaited.selector)
 
     async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:

@@ -119,7 +119,6 @@ def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:
 
 
 def saved_names(actions: Iterable[NLWebAction]) -> set[str]:
-    """The names under which the steps save something."""
     return {action.save_as for action in _with_inner(actions) if action.save_as}
 
 
@@ -376,7 +375,6 @@ def _conditions(action: NLWebAction) -> Iterator[Condition]:
 
 
 def _with_inner(actions: Iterable[NLWebAction]) -> Iterator[NLWebAction]:
-    """The steps and those within them."""
     for action in actions:
         yield action
         yield from _with_inner([*action.steps, *action.otherwise])

@@ -104,7 +104,6 @@ class Timeouts:
     """All steps of an action together."""
 
     def of(self, action: NLWebAction) -> float:
-        """The time of one step."""
         if action.timeout is not None:
             return action.timeout
         if action.optional:

@@ -160,7 +160,6 @@ class Visits:
         return await visit.run(name, steps, parameters)
 
     async def aclose(self) -> None:
-        """Close the browsers."""
         await self.pool.aclose()
 
 
