@@ -26,13 +26,13 @@ from agent3.model import Answer, Done, Failed, Needs, Outcome, Principal, Workin
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.exchange import Exchange, Operation, await_with_grace
 from agent3.protocols.mcp.door.list_changes import ChangeNotifier
-from agent3.protocols.mcp.door.pagination import paginate
 from agent3.protocols.mcp.door.questions import StateTokens, feature_for
 from agent3.protocols.mcp.door.requests import (
     Context,
     client_features,
     era_of,
     missing_features_error,
+    paginate,
     principal_of,
     session_of,
     to_mcp_error,

@@ -20,7 +20,7 @@ from pydantic import ValidationError as WireError
 from agent3.env import Env
 from agent3.model import Answer, Question, encode
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.pagination import strict_base64
+from agent3.protocols.mcp.door.requests import strict_base64
 from agent3.protocols.mcp.meta_keys import REQUEST
 
 __all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "roots_question", "sampling_question",

@@ -22,16 +22,8 @@ from agent3.protocols.nlweb.commands.ranking import WordIndex, action_texts, as_
 from agent3.protocols.nlweb.commands.slots import fill_slots
 from agent3.protocols.nlweb.steps.parameters import parameter_names
 
-__all__ = [
-    "Candidate",
-    "Resolution",
-    "ask_missing",
-    "ask_which",
-    "input_schema",
-    "resolve",
-    "resolve_with_model",
-    "settle",
-]
+__all__ = ["Candidate", "Resolution", "ask_missing", "ask_which", "input_schema", "resolve", "resolve_with_model",
+           "settle"]  # fmt: skip
 
 How = Literal["pattern", "words", "meaning", "model"]
 
