@@ -112,7 +112,7 @@ def _round(url: str, laps: dict[str, list[float]]) -> None:
     from playwright.sync_api import sync_playwright
 
     from agent3.nlweb import NLWebExecutor
-    from agent3.protocols.nlweb.steps.locator import Plain
+    from agent3.protocols.nlweb.steps.locator import SelectorFinder
     from agent3.protocols.nlweb.visit.page_session import Tools
 
     for _ in range(TIMES["launch"]):
@@ -120,7 +120,7 @@ def _round(url: str, laps: dict[str, list[float]]) -> None:
         _timed(laps, "hand_launch", _launched_by_hand)
     with ExitStack() as stack:
         ours = stack.enter_context(NLWebExecutor(interface(url)))
-        still = stack.enter_context(NLWebExecutor(interface(url), tools=Tools(finder=Plain())))
+        still = stack.enter_context(NLWebExecutor(interface(url), tools=Tools(finder=SelectorFinder())))
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=_browser())
         stack.callback(browser.close)

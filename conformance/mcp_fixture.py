@@ -31,19 +31,19 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.job_tasks import JobTasks
-from agent3.protocols.mcp.door.questions import roots, sampling
+from agent3.protocols.mcp.door.gateway_tools import JobTasks
+from agent3.protocols.mcp.door.questions import roots_question, sampling_question
 from agent3.protocols.mcp.door.toolset import (
     URI,
     Caller,
     Completion,
-    Message,
+    FilledPrompt,
     Prompt,
     PromptArgument,
-    Prompted,
+    PromptMessage,
     Resource,
+    ResourceTemplate,
     Task,
-    Template,
     Tool,
 )
 from agent3.settings import Calls, Settings
@@ -284,10 +284,10 @@ class Fixture:
             Resource(uri="test://watched-resource", name="watched-resource", media_type="text/plain"),
         ]
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """What can be read with a word filled in."""
         name = "test://template/{id}/data"
-        return [Template(uri_template=name, name="template", media_type="application/json")]
+        return [ResourceTemplate(uri_template=name, name="template", media_type="application/json")]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
         """Read it."""
@@ -318,7 +318,7 @@ class Fixture:
             *(Prompt(name=name, description="Comes and goes") for name in self._dynamic if name.endswith("prompt")),
         ]
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
         """Fill it in."""
         known = {one.name: one for one in await self.prompts(caller.principal)}
         if name not in known:
@@ -328,7 +328,7 @@ class Fixture:
             raise ValidationError(f"Missing arguments of {name}: {', '.join(missing)}")
         if name == "test_input_required_result_prompt" and "user_context" not in caller.answers:
             return Needs((Question("user_context", "What context should the prompt use?", form(context=STRING)),))
-        return Prompted(tuple(Message("user", part) for part in _filled(name, arguments, caller.answers)))
+        return FilledPrompt(tuple(PromptMessage("user", part) for part in _filled(name, arguments, caller.answers)))
 
     async def complete(self, completion: Completion, principal: Principal) -> Sequence[str]:
         """Words that begin as the value does."""
@@ -427,13 +427,13 @@ class Fixture:
     def _toggle(self, kind: Any, name: str) -> Outcome:
         self._dynamic ^= {name}
         if self.door is not None:
-            self.door.changed(kind)
+            self.door.notify_change(kind)
         return text(f"{name} {'came' if name in self._dynamic else 'went'}")
 
     @tool(form(prompt=STRING))
     async def test_sampling(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks the client's model"""
-        return ask("test_sampling", sampling("reply", given["prompt"], max_tokens=100))
+        return ask("test_sampling", sampling_question("reply", given["prompt"], max_tokens=100))
 
     @after("test_sampling")
     async def _sampled(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -478,7 +478,7 @@ class Fixture:
     @tool()
     async def test_input_required_result_sampling(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks the client's model for a capital"""
-        return ask("capital", sampling("capital_question", "What is the capital of France?", max_tokens=100))
+        return ask("capital", sampling_question("capital_question", "What is the capital of France?", max_tokens=100))
 
     @after("capital")
     async def _capital(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -487,7 +487,7 @@ class Fixture:
     @tool()
     async def test_input_required_result_list_roots(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks for the client's folders"""
-        return ask("roots", roots("client_roots"))
+        return ask("roots", roots_question("client_roots"))
 
     @after("roots")
     async def _rooted(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -513,8 +513,8 @@ class Fixture:
         return ask(
             "several",
             Question("user_name", "What is your name?", NAME),
-            sampling("greeting", "Generate a greeting", max_tokens=50),
-            roots("client_roots"),
+            sampling_question("greeting", "Generate a greeting", max_tokens=50),
+            roots_question("client_roots"),
         )
 
     @after("several")
@@ -539,7 +539,7 @@ class Fixture:
     async def test_input_required_result_capabilities(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks only what the client can answer"""
         possible = {
-            "sampling": sampling("sample", "Say hello", max_tokens=50),
+            "sampling": sampling_question("sample", "Say hello", max_tokens=50),
             "form": Question("ask", "What is your name?", NAME),
         }
         asked = [question for power, question in possible.items() if power in caller.can]

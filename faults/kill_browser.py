@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, urlsplit
 from agent3.definitions import NLWebInterface
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, value_of
-from agent3.protocols.nlweb.connector import agent_of
+from agent3.protocols.nlweb import agent_of
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 from faults.registry import Result, fault

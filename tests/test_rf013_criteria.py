@@ -13,7 +13,7 @@ import pytest
 from agent3 import MCPClient, MCPRateLimiter, MCPServer, ToolDefinition, ToolParameter, ValidationError
 from agent3.errors import RateLimited, Unauthenticated
 from agent3.observe.performance import MCPPerformanceMonitor
-from agent3.protocols.mcp.library.security import MCPSecurityManager
+from agent3.protocols.mcp import MCPSecurityManager
 from tests.requirements import OPEN, marked
 
 KEY = "an api key of thirty-two bytes, or more"

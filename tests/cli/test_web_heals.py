@@ -18,7 +18,7 @@ from agent3.errors import NotFound
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Done, Outcome
 from agent3.protocols.nlweb.connector import agent_of
-from agent3.protocols.nlweb.healing import Book, ElementKey, Heal, MemoryBook, StoredBook, records
+from agent3.protocols.nlweb.healing import ElementKey, ElementStore, Heal, MemoryStore, Store, records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.healing.review import Heals
 from agent3.server.build import build
@@ -31,9 +31,9 @@ OLD = Fingerprint(role="button", tag="button", name="Buy")
 HEAL = Heal(id="0a1b2c3d4e", selector="#new", print=OLD, before=OLD, score=0.91, margin=0.4)
 
 
-async def written(book: Book) -> None:
-    await book.change(WHERE, records.remember(OLD))
-    await book.change(WHERE, records.propose(HEAL, 100.0))
+async def written(store: Store) -> None:
+    await store.change(WHERE, records.remember(OLD))
+    await store.change(WHERE, records.propose(HEAL, 100.0))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -51,7 +51,7 @@ def test_heals_are_listed_accepted_and_reverted_by_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path}/house.db"
-    using(url, lambda database: written(StoredBook(database)))
+    using(url, lambda database: written(ElementStore(database)))
 
     def heals(*arguments: str) -> Any:
         assert run(monkeypatch, *arguments, "--db", url, "--json") == 0
@@ -71,11 +71,11 @@ def test_an_unknown_heal_is_said_to_be_unknown_and_no_other_is_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     async def story() -> None:
-        book = MemoryBook()
-        await written(book)
+        store = MemoryStore()
+        await written(store)
         with pytest.raises(NotFound, match="no heal 'nobody'"):
-            await Heals(book).accept([HEAL.id, "nobody"], "ann")
-        assert (await book.get(WHERE)).heals[0].state == "proposed"
+            await Heals(store).accept([HEAL.id, "nobody"], "ann")
+        assert (await store.get(WHERE)).heals[0].state == "proposed"
 
     asyncio.run(story())
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from agent3.cli import main as cli
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.protocols.nlweb.healing import ElementKey, StoredBook, records
+from agent3.protocols.nlweb.healing import ElementKey, ElementStore, records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
 from agent3.protocols.nlweb.visit.secret_grants import scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
@@ -88,7 +88,7 @@ def test_a_website_that_is_removed_takes_along_what_was_kept_for_it(tmp_path: Pa
             await Sessions(database, keys).save("ann", scope_of(one), STATE)
             for name in ("shop", "twin"):
                 seen = records.remember(Fingerprint(role="button", tag="button", name="Buy"))
-                await StoredBook(database).change(ElementKey(name, "buy", "#go"), seen)
+                await ElementStore(database).change(ElementKey(name, "buy", "#go"), seen)
 
         def left() -> tuple[int, list[str]]:
             return len(running.rows("web_sessions")), [row["interface"] for row in running.rows("web_elements")]

@@ -15,7 +15,7 @@ import pytest
 from agent3.errors import AgentNotFound, Conflict, SetupError, TargetError, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, value_of
-from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp import MCPConnector
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 from tests.support.mcp_upstream import command, served

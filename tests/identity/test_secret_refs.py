@@ -19,7 +19,7 @@ from agent3.identity.secret_detection import holds_secret, looks_secret, names_s
 from agent3.identity.secret_refs import check_query, check_words, resolve
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL, Done, Outcome, Route, encode
-from agent3.protocols.mcp.client.processes import Command
+from agent3.protocols.mcp import Command
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 from tests.support.registration import add

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from agent3.model import Agent
 from agent3.protocols.functions import LocalAgent
+from agent3.protocols.mcp.door import agent_endpoints
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints
 from agent3.server.connection import KnownHeads
 from agent3.settings import Calls, Client, Limits, Rule, Settings
@@ -203,14 +204,13 @@ def test_an_agent_that_is_gone_suspended_or_back_is_noticed_at_once(
 
 def test_a_door_that_was_closed_is_not_kept_by_its_guests(shared: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
-    begin = AgentEndpoints._begin
+    init = agent_endpoints._Door.__init__
 
-    def noting(doors: AgentEndpoints, agent: Agent) -> Any:
-        door = begin(doors, agent)
+    def noting(door: Any, doors: AgentEndpoints, agent: Agent) -> None:
+        init(door, doors, agent)
         made.append(weakref.ref(door))
-        return door
 
-    monkeypatch.setattr(AgentEndpoints, "_begin", noting)
+    monkeypatch.setattr(agent_endpoints._Door, "__init__", noting)
     with talking(shared, monkeypatch) as talk:
         directory = talk.house.server.directory
         directory.host(

@@ -8,8 +8,7 @@ from typing import Any
 
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.nlweb import NLWebExecutor
-from agent3.protocols.nlweb.steps.scene import Scene
-from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
+from agent3.protocols.nlweb import RunContext, Timeouts, Tools
 from tests.support.sites import Page, Site
 
 __all__ = ["PATIENT", "Stage", "stage", "step"]
@@ -35,8 +34,8 @@ class Stage:
         return self.executor.page
 
     @property
-    def scene(self) -> Scene:
-        return self.executor._get_session().scene
+    def ctx(self) -> RunContext:
+        return self.executor._get_session().ctx
 
     def act(self, *steps: NLWebAction, **parameters: Any) -> Any:
         """Run the steps as an action."""

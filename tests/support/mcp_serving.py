@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp import MCPDoor
 
 __all__ = ["MODERN", "modern_request", "served"]
 

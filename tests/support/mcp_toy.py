@@ -20,7 +20,7 @@ from agent3.model import (
     Question,
     Working,
 )
-from agent3.protocols.mcp.door.door import Caller, DoorOptions, MCPDoor, Tool
+from agent3.protocols.mcp import Caller, DoorOptions, MCPDoor, Tool
 
 __all__ = ["SECRET", "Toys"]
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent3.model import LOCAL, Call, Done, Failed, Live, Outcome
-from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp import MCPConnector
 from agent3.testing import FaultProxy, Faults
 from agent3.testing.proxy import Fate
 from tests.support.home import run

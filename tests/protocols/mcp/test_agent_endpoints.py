@@ -29,12 +29,12 @@ from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
     Caller,
-    Completed,
     Completion,
-    Message,
+    CompletionResult,
+    FilledPrompt,
     Prompt,
     PromptArgument,
-    Prompted,
+    PromptMessage,
     Resource,
 )
 from agent3.protocols.mcp.protocol import MCP
@@ -374,16 +374,16 @@ class Shelf:
     async def prompts(self, principal: Principal) -> Sequence[Prompt]:
         return [Prompt(name="retell", arguments=(PromptArgument(name="style", required=True),))]
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
         if "mood" not in caller.answers:
             return Needs(
                 (Question("mood", "Which mood?", {"type": "object", "properties": {"m": {"type": "string"}}}),)
             )
         mood = caller.answers["mood"].data["m"]
-        return Prompted((Message("assistant", Part(text=f"{arguments['style']} and {mood}")),), "A tale")
+        return FilledPrompt((PromptMessage("assistant", Part(text=f"{arguments['style']} and {mood}")),), "A tale")
 
-    async def complete(self, completion: Completion, principal: Principal) -> Completed:
-        return Completed((f"{completion.kind} {completion.value}lyric", "epic"), 17, True)
+    async def complete(self, completion: Completion, principal: Principal) -> CompletionResult:
+        return CompletionResult((f"{completion.kind} {completion.value}lyric", "epic"), 17, True)
 
 
 class OldDoor(MCPDoor):
@@ -467,10 +467,10 @@ def test_a_change_of_a_resource_or_a_prompt_is_passed_on(tmp_path: Path, kind: t
             talk(running, "shelf", "auto") as client,
             client.listen(resource_subscriptions=["shelf://tale"], prompts_list_changed=True) as news,
         ):
-            behind.changed("resources", "shelf://tale")
+            behind.notify_change("resources", "shelf://tale")
             async with asyncio.timeout(60):
                 assert "shelf://tale" in repr(await anext(aiter(news)))
-            behind.changed("prompts")
+            behind.notify_change("prompts")
             async with asyncio.timeout(60):
                 assert "Prompts" in repr(await anext(aiter(news)))
 

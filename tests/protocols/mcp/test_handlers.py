@@ -20,9 +20,17 @@ from mcp.shared.exceptions import MCPError
 from agent3.errors import NotFound
 from agent3.model import Done, Needs, Outcome, Part, Principal
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
-from agent3.protocols.mcp.door.questions import sampling
+from agent3.protocols.mcp.door.questions import sampling_question
 from agent3.protocols.mcp.door.requests import parse_features
-from agent3.protocols.mcp.door.toolset import ANNOTATIONS, Caller, Prompt, Prompted, Resource, Template, Tool
+from agent3.protocols.mcp.door.toolset import (
+    ANNOTATIONS,
+    Caller,
+    FilledPrompt,
+    Prompt,
+    Resource,
+    ResourceTemplate,
+    Tool,
+)
 from conformance.mcp_fixture import opened
 from tests.support.mcp_serving import MODERN, modern_request, served
 from tests.support.mcp_toy import Toys
@@ -150,9 +158,9 @@ def test_a_client_is_asked_for_its_model_and_its_folders(mode: str) -> None:
 
 
 def test_a_question_for_the_model_that_the_protocol_does_not_have_is_refused_at_once() -> None:
-    assert sampling("q", "Hello?", systemPrompt="Be brief").id == "q"
+    assert sampling_question("q", "Hello?", systemPrompt="Be brief").id == "q"
     with pytest.raises(ValueError):
-        sampling("q", "Hello?", messages="nonsense")
+        sampling_question("q", "Hello?", messages="nonsense")
 
 
 # News
@@ -193,8 +201,8 @@ def test_a_legacy_session_hears_of_lists_and_of_the_resources_it_waits_for() -> 
             await client.session.send_request(subscribe, wire.EmptyResult)
 
             async def change() -> None:
-                door.changed("resources", "test://static-text")
-                door.changed("resources", "test://watched-resource")
+                door.notify_change("resources", "test://static-text")
+                door.notify_change("resources", "test://watched-resource")
 
             await heard(news, "notifications/resources/updated test://watched-resource", change)
             unsubscribe = wire.UnsubscribeRequest(params=wire.UnsubscribeRequestParams(uri="test://watched-resource"))
@@ -215,9 +223,9 @@ def test_a_modern_stream_brings_what_was_asked_for_and_no_more() -> None:
         async with fixture() as (door, url), Client(url, mode=MODERN) as client:
             wanted = client.listen(tools_list_changed=True, resource_subscriptions=["test://watched-resource"])
             async with wanted as stream:
-                door.changed("prompts")
-                door.changed("resources", "test://static-text")
-                door.changed("resources", "test://watched-resource")
+                door.notify_change("prompts")
+                door.notify_change("resources", "test://static-text")
+                door.notify_change("resources", "test://watched-resource")
                 first = await asyncio.wait_for(anext(aiter(stream)), 60)
                 assert getattr(first, "uri", None) == "test://watched-resource"
                 await client.call_tool("test_trigger_tool_change", {})
@@ -256,13 +264,13 @@ def test_a_burst_of_changes_is_told_once_and_from_any_thread() -> None:
 
             def burst() -> None:
                 for _ in range(1000):
-                    door.changed("tools")
+                    door.notify_change("tools")
 
             thread = threading.Thread(target=burst)
             thread.start()
             thread.join()  # the loop stands still meanwhile, so the burst is one however slow the machine is
             first = await asyncio.wait_for(anext(aiter(stream)), 60)
-            door.changed("prompts")
+            door.notify_change("prompts")
             second = await asyncio.wait_for(anext(aiter(stream)), 60)
             assert [type(one).__name__ for one in (first, second)] == ["ToolsListChanged", "PromptsListChanged"]
 
@@ -283,7 +291,7 @@ def test_a_session_that_ended_is_not_told_any_more() -> None:
 
 
 def test_a_door_that_does_not_run_may_be_told_of_changes() -> None:
-    MCPDoor(Toys()).changed("tools")
+    MCPDoor(Toys()).notify_change("tools")
 
 
 class Library(Toys):
@@ -292,13 +300,13 @@ class Library(Toys):
     async def resources(self, principal: Principal) -> Sequence[Resource]:
         return [Resource(uri=f"book://{number:02}", name=f"{number}") for number in range(7)]
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
-        return [Template(uri_template=f"shelf://{number}/{{book}}", name=f"{number}") for number in range(7)]
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
+        return [ResourceTemplate(uri_template=f"shelf://{number}/{{book}}", name=f"{number}") for number in range(7)]
 
     async def prompts(self, principal: Principal) -> Sequence[Prompt]:
         return [Prompt(name=f"p{number}") for number in range(7)]
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
         raise RuntimeError("a word that must stay inside")
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
@@ -411,7 +419,7 @@ def test_an_app_in_front_is_told_which_calls_it_may_answer_itself() -> None:
                 await client.session.send_request(level, wire.EmptyResult)
                 (session,) = door.handlers._levels
                 assert not door.handlers.is_regular("greet", session=session)
-                door.changed("tools")
+                door.notify_change("tools")
                 assert not door.handlers.is_regular("greet")
 
     run(story())

@@ -12,7 +12,8 @@ import pytest
 from agent3.errors import Agent3Error, MalformedResponse, NotFound, TargetError, TooLarge, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.model import Done, Needs, Principal, Route
-from agent3.protocols.mcp.client.connector import Heard, MCPConnector
+from agent3.protocols.mcp.client.channels import OnNotification
+from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.door import passthrough as module
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
@@ -39,7 +40,9 @@ class Server:
         self.breaks: asyncio.Event | None = None
         self.says: Any = {}
 
-    async def watch(self, route: Route, uris: Sequence[str], heard: Heard, *, secret: Secret | None = None) -> None:
+    async def watch(
+        self, route: Route, uris: Sequence[str], heard: OnNotification, *, secret: Secret | None = None
+    ) -> None:
         self.asked += 1
         await asyncio.sleep(0.01)
         if self.refuses & set(uris):
@@ -64,7 +67,7 @@ class Server:
         return self.says
 
 
-def pass_through(server: Server, heard: Heard = lambda method, params: None) -> Passthrough:
+def pass_through(server: Server, heard: OnNotification = lambda method, params: None) -> Passthrough:
     vault = EnvironmentVault({"TOKEN": TOKEN, "API_KEY": IN_ADDRESS})
     route = Route("mcp", "https://example.com/mcp?key=env:API_KEY", credential="env:TOKEN")
     return Passthrough(cast("MCPConnector", server), route, vault, heard)

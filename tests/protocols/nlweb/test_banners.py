@@ -72,14 +72,14 @@ def play() -> Iterator[Stage]:
 
 def went(play: Stage, path: str, consent: str, seconds: float = 30.0) -> tuple[bool, list[str]]:
     """Whether the button behind it was reached, and what was pressed on the way."""
-    before: NLWebInterface = play.scene.interface
-    play.scene.interface = before.model_copy(update={"consent": consent})
+    before: NLWebInterface = play.ctx.interface
+    play.ctx.interface = before.model_copy(update={"consent": consent})
     try:
         play.act(step(A.NAVIGATE, value=path), step(A.CLICK, "#go", timeout=seconds))
     except CallTimeout:
         assert play.page.title() == "Shop"
     finally:
-        play.scene.interface = before
+        play.ctx.interface = before
     return play.page.title() == "done", play.page.evaluate("chosen")
 
 
@@ -132,14 +132,14 @@ def test_a_dialog_that_one_of_our_own_steps_opened_is_not_answered(play: Stage) 
 def test_in_an_action_with_consequences_only_a_known_maker_of_banners_is_trusted(
     play: Stage, path: str, pressed: list[str]
 ) -> None:
-    before: NLWebInterface = play.scene.interface
+    before: NLWebInterface = play.ctx.interface
     grave = {"act": NLWebActionInfo(hints=ActionHints(consequential=True))}
-    play.scene.interface = before.model_copy(update={"info": grave, "consent": "decline"})
+    play.ctx.interface = before.model_copy(update={"info": grave, "consent": "decline"})
     try:
         with nullcontext() if pressed else pytest.raises(CallTimeout):
             play.act(step(A.NAVIGATE, value=path), step(A.CLICK, "#go", timeout=30.0 if pressed else 0.9))
     finally:
-        play.scene.interface = before
+        play.ctx.interface = before
     assert play.page.evaluate("chosen") == pressed
 
 
@@ -152,7 +152,7 @@ def test_what_was_pressed_is_counted_and_told(play: Stage) -> None:
     before = pressed_so_far()
     assert went(play, "/both", "decline") == (True, ["Reject all"])
     assert pressed_so_far() == before + 1
-    (notice,) = play.scene.notices
+    (notice,) = play.ctx.notices
     assert notice.startswith("Pressed 'reject all' in a banner about cookies on http://")
     went(play, "/aside", "leave")
-    assert play.scene.notices == []
+    assert play.ctx.notices == []

@@ -16,14 +16,14 @@ from agent3.errors import Agent3Error, CallTimeout, ValidationError
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import _Traced
 from agent3.protocols.nlweb.browser.pool import Pool
-from agent3.protocols.nlweb.healing import Healer, StoredBook
-from agent3.protocols.nlweb.steps.locator import Plain
+from agent3.protocols.nlweb.browser.sdk import well_formed
+from agent3.protocols.nlweb.healing import ElementStore, Healer
+from agent3.protocols.nlweb.steps import snapshots
+from agent3.protocols.nlweb.steps.locator import SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import inject
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit import page_session as session
-from agent3.protocols.nlweb.visit import snapshots
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import MakeFinder, Visits
 from agent3.storage import open_database
@@ -59,8 +59,8 @@ def browser() -> Iterator[Stage]:
 @pytest.fixture
 def traced(browser: Stage) -> Stage:
     """A page on which nothing was said in confidence yet."""
-    browser.scene.passwords.clear()
-    browser.scene.used_secrets.clear()
+    browser.ctx.passwords.clear()
+    browser.ctx.used_secrets.clear()
     return browser
 
 
@@ -90,7 +90,7 @@ def test_a_trace_is_not_kept_where_a_password_was_typed_before_though_its_field_
         step(A.TYPE, "#code", "{password}"),
     ]
     for fill in fills:
-        traced.scene.passwords.clear()
+        traced.ctx.passwords.clear()
         with pytest.raises(Agent3Error):
             traced.act(step(A.NAVIGATE, value="/login"), fill, step(A.CLICK, "#go"), gone, password=PASSWORD)
         assert held(traced) == ["no trace"], fill
@@ -109,17 +109,17 @@ def test_a_trace_is_not_kept_where_the_page_cannot_be_asked(traced: Stage, monke
 def test_a_trace_that_was_asked_for_is_not_written_either_and_the_result_is_given(
     traced: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept, traced.scene.snapshots = traced.scene.snapshots, _Traced(tmp_path / "trace.zip")
+    kept, traced.ctx.snapshots = traced.ctx.snapshots, _Traced(tmp_path / "trace.zip")
     start, read = step(A.NAVIGATE, value="/login"), [step(A.CLICK, "#go"), step(A.EXTRACT, "h1", timeout=2)]
     try:
         assert traced.act(start, step(A.TYPE, "#p", PASSWORD), *read) == ["welcome"]
         assert not (tmp_path / "trace.zip").exists()
         assert "no trace was written" in caplog.text
-        traced.scene.passwords.clear()
+        traced.ctx.passwords.clear()
         assert traced.act(start, *read) == ["welcome"]
         assert (tmp_path / "trace.zip").exists()
     finally:
-        traced.scene.snapshots = kept
+        traced.ctx.snapshots = kept
 
 
 # Pictures
@@ -171,10 +171,10 @@ def test_half_a_character_becomes_the_sign_for_one_that_is_unknown() -> None:
 @pytest.mark.browser
 def test_half_a_character_on_a_page_is_data_like_any_other(traced: Stage) -> None:
     assert traced.act(step(A.NAVIGATE, value="/half"), step(A.EXTRACT, "h1")) == ["a\ufffd"]
-    assert list(traced.scene.dialogs) == ["b\ufffd"]
+    assert list(traced.ctx.dialogs) == ["b\ufffd"]
 
 
-class Forgetful(Plain):
+class Forgetful(SelectorFinder):
     """Fails when all is done."""
 
     async def end(self, *, ok: bool) -> None:
@@ -198,16 +198,16 @@ def test_what_was_paid_is_told_as_paid_whatever_cannot_be_remembered(caplog: pyt
         pool = Pool(1, metrics=Metrics())
         interface = shop(site.url)
         interface.actions["pay"] = [step(A.NAVIGATE, value="/pay"), step(A.CLICK, "#pay"), step(A.EXTRACT, "h1")]
-        book = StoredBook(database)
+        store = ElementStore(database)
         timeouts = Timeouts(step=10.0, extraction=10.0)
         makings: list[tuple[str, Sessions, MakeFinder]] = [
-            ("ann", Sessions(database, keys), lambda _: Healer(interface, book)),
+            ("ann", Sessions(database, keys), lambda _: Healer(interface, store)),
             ("bob", Full(database, keys), lambda _: Forgetful()),
         ]
         for who, sessions, finder in makings:
             visits = Visits(pool, sessions=sessions, finder=finder, timeouts=timeouts, metrics=Metrics())
             assert await visits.run(interface, "pay", {}, principal=who) == ["paid"]
-        assert [one.print.name[-1] for one in await book.all() if one.print] == ["\ufffd"]
+        assert [one.print.name[-1] for one in await store.all() if one.print] == ["\ufffd"]
         rows = await database.all("SELECT principal FROM web_sessions")
         assert [one["principal"] for one in rows] == ["ann"]
         await pool.aclose()

@@ -9,8 +9,8 @@ import pytest
 
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, TargetError, Unavailable, ValidationError
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.page_session import Tools
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Answer, Page
 
@@ -159,7 +159,7 @@ def test_dialogs_are_dismissed_unless_a_step_answers_them(play: Stage) -> None:
     there, ask = step(A.NAVIGATE, value="/odd"), step(A.CLICK, "#ask")
     play.act(there, ask)
     assert play.page.title() == "kept"
-    assert list(play.scene.dialogs) == ["Really delete?"]
+    assert list(play.ctx.dialogs) == ["Really delete?"]
     play.act(there, step(A.DIALOG, value="accept"), ask)
     assert play.page.title() == "deleted"
     play.act(there, step(A.DIALOG, value="{name}"), step(A.CLICK, "#say"), name="Ada")
@@ -216,11 +216,11 @@ def test_a_single_step_keeps_its_failure_too(play: Stage) -> None:
 
 @pytest.mark.requirement("RF-013-48")
 def test_only_the_newest_failures_are_kept_and_a_trace_if_asked_for(play: Stage, folder: Path) -> None:
-    snapshots = play.scene.snapshots
+    snapshots = play.ctx.snapshots
     assert snapshots is not None
     snapshots._trace = True
-    play.scene.used_secrets.clear()  # of a page that knew a secret no trace is kept
-    play.scene.passwords.clear()
+    play.ctx.used_secrets.clear()  # of a page that knew a secret no trace is kept
+    play.ctx.passwords.clear()
     try:
         for _ in range(4):
             with pytest.raises(CallTimeout):
@@ -252,9 +252,9 @@ def test_a_navigation_is_tried_again_and_not_for_ever(play: Stage) -> None:
 
 
 def test_a_secret_that_nobody_gave_is_named(play: Stage) -> None:
-    given, play.scene.secrets = play.scene.secrets, None
+    given, play.ctx.secrets = play.ctx.secrets, None
     try:
         with pytest.raises(ValidationError, match="needs the secret 'code'"):
             play.act(step(A.NAVIGATE, value="/form"), step(A.TYPE, "#code", "{secret:code}"))
     finally:
-        play.scene.secrets = given
+        play.ctx.secrets = given

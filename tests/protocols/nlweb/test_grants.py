@@ -90,6 +90,6 @@ def test_a_session_is_shared_only_by_interfaces_that_reach_the_same_and_take_the
         interface().model_copy(update={"metadata": {"secrets": {"pin": "env:OTHER"}}}),
     ]
     assert len({own, *map(scope_of, others)}) == 6
-    assert Grants().cover(others[3])
-    assert not Grants().cover(interface())
-    assert Grants.read(["PIN@shop.example"]).cover(interface())
+    assert Grants().covers(others[3])
+    assert not Grants().covers(interface())
+    assert Grants.read(["PIN@shop.example"]).covers(interface())

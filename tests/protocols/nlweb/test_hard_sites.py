@@ -26,13 +26,12 @@ from agent3.model import LOCAL, Call, Capability, Done, Event, Failed, Turn
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.browser import chromium as chromes
-from agent3.protocols.nlweb.browser import process_memory as memory
 from agent3.protocols.nlweb.browser import profiles as profiles
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
-from agent3.protocols.nlweb.steps.parameters import check, inject, prove
+from agent3.protocols.nlweb.steps.parameters import check, check_parameters, inject
 from agent3.protocols.nlweb.visit import robots
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
@@ -85,24 +84,26 @@ def test_a_page_that_takes_too_much_memory_is_ended_while_it_runs_and_not_begun_
 
 
 def test_who_takes_too_much_is_found_and_nobody_else() -> None:
-    assert memory.find_oversized({1: 90, 2: 10}, page_limit=100, total_limit=150) == []
-    assert memory.find_oversized({1: 101, 2: 10}, page_limit=100, total_limit=150) == [1]
-    assert memory.find_oversized({1: 80, 2: 90}, page_limit=100, total_limit=150) == [2]
-    assert memory.find_oversized(dict.fromkeys(range(20), 20), page_limit=100, total_limit=150) == []  # many small ones
-    assert memory.find_oversized({}, page_limit=100, total_limit=150) == []
+    assert chromes.find_oversized({1: 90, 2: 10}, page_limit=100, total_limit=150) == []
+    assert chromes.find_oversized({1: 101, 2: 10}, page_limit=100, total_limit=150) == [1]
+    assert chromes.find_oversized({1: 80, 2: 90}, page_limit=100, total_limit=150) == [2]
+    assert (
+        chromes.find_oversized(dict.fromkeys(range(20), 20), page_limit=100, total_limit=150) == []
+    )  # many small ones
+    assert chromes.find_oversized({}, page_limit=100, total_limit=150) == []
 
 
 def test_only_the_process_of_a_page_is_ended() -> None:
-    assert memory.own_bytes(os.getpid()) > 1 * MB
-    assert not memory.kill_renderer(os.getpid())
-    assert memory.find_parent(os.getpid()) == os.getppid()
+    assert chromes.own_bytes(os.getpid()) > 1 * MB
+    assert not chromes.kill_renderer(os.getpid())
+    assert chromes.find_parent(os.getpid()) == os.getppid()
 
 
 @pytest.mark.browser
 def test_the_driver_counts_with_its_browser(visits: Visits) -> None:
     async def story() -> None:
         async with visits.pool.lease("ann") as chrome:
-            alone = await asyncio.to_thread(memory.total_bytes, await chrome.list_processes())
+            alone = await asyncio.to_thread(chromes.total_bytes, await chrome.list_processes())
             assert await chrome.measure_memory() > alone + 20 * MB
 
     bridge.run(story(), timeout=60)
@@ -326,7 +327,7 @@ def test_a_value_leads_to_no_other_path_and_no_other_host(address: str, given: d
         inject(going(address), given)
     assert refused.value.errors[0]["path"] == "/id"
     with pytest.raises(ValidationError, match="would lead elsewhere"):
-        prove([going(address)], given, "act")
+        check_parameters([going(address)], given, "act")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_what_only_looks_like_another_path_is_a_name(address: str, given: str, f
 
 def test_what_is_only_known_later_is_judged_then() -> None:
     check([going("/{id}/.{other}")], "act")
-    prove([going("/{item}/{other}")], {"other": "x"}, "act")
+    check_parameters([going("/{item}/{other}")], {"other": "x"}, "act")
 
 
 # Streams

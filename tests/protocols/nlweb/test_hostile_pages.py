@@ -22,10 +22,10 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import run_action
 from agent3.protocols.nlweb.connector import owner_of
 from agent3.protocols.nlweb.steps import extraction as extract
+from agent3.protocols.nlweb.steps import snapshots
 from agent3.protocols.nlweb.steps.parameters import inject_condition
 from agent3.protocols.nlweb.steps.waits import holds
 from agent3.protocols.nlweb.visit import page_session as session
-from agent3.protocols.nlweb.visit import snapshots
 from agent3.protocols.nlweb.visit.page_session import Tools
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle
 from tests.support.acting import Stage, stage, step
@@ -135,9 +135,9 @@ def test_a_page_that_hangs_ends_in_time_and_the_next_one_is_read(play: Stage, mo
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     assert play.act(step(A.NAVIGATE, value="/"), step(A.EXTRACT, "h1")) == ["here"]
     end = time.monotonic() + 60  # the old one is closed in the background
-    while len(play.scene.page.context.pages) > 1 and time.monotonic() < end:
+    while len(play.ctx.page.context.pages) > 1 and time.monotonic() < end:
         play.page.wait_for_timeout(20)
-    assert len(play.scene.page.context.pages) == 1
+    assert len(play.ctx.page.context.pages) == 1
 
 
 # What callers put in

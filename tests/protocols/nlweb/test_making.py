@@ -108,11 +108,11 @@ def run(browser: NLWebExecutor, interface: NLWebInterface, action: str, **given:
     """Run an action of another interface in the same browser."""
 
     async def work(session: Session) -> Any:
-        before, session.scene.interface = session.scene.interface, interface
+        before, session.ctx.interface = session.ctx.interface, interface
         try:
             return await session.run(action, interface.actions[action], given)
         finally:
-            session.scene.interface = before
+            session.ctx.interface = before
 
     return on(browser, "", work)
 
@@ -268,7 +268,7 @@ def recorded(browser: NLWebExecutor, deeds: Callable[[Any], Awaitable[None]]) ->
         recorder = Recorder()
         page = session.page
         await recorder.begin(page.context, page)
-        await page.goto(f"{session.scene.interface.base_url}/")
+        await page.goto(f"{session.ctx.interface.base_url}/")
         await deeds(page)
         return recorder.interface(action="sign_in", title="Tea")
 

@@ -8,11 +8,11 @@ from agent3.definitions import ActionType, ExtractField, NLWebAction
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.steps.parameters import (
     check,
+    check_parameters,
     inject,
     look_up,
     match_template,
     parameter_names,
-    prove,
     selector_templates,
 )
 
@@ -170,10 +170,10 @@ def test_every_field_of_every_step_is_judged_over_the_whole_sequence() -> None:
     steps = [of(action_type="extract", selector="li", save_as="rows"), loop]
     assert parameter_names(steps) == {"where", "b", "c", "d", "e", "f", "g", "h"}
     given = dict.fromkeys("bcdefgh", "x") | {"where": "x"}
-    prove(steps, given, "act")
+    check_parameters(steps, given, "act")
     for name in ("where", "b", "c", "d", "e", "f", "h"):
         with pytest.raises(ValidationError, match=rf"parameter: {name} \(for the step 2\.\d"):
-            prove(steps, {key: value for key, value in given.items() if key != name}, "act")
+            check_parameters(steps, {key: value for key, value in given.items() if key != name}, "act")
 
 
 def test_placeholders_are_judged_without_parameters() -> None:

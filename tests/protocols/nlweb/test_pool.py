@@ -10,10 +10,9 @@ import pytest
 
 from agent3.errors import Unavailable
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.browser.chromium import Chrome, Wear
+from agent3.protocols.nlweb.browser.chromium import Chrome, Wear, total_bytes
 from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 from agent3.protocols.nlweb.browser.pool import Pool, default_size
-from agent3.protocols.nlweb.browser.process_memory import total_bytes
 from agent3.protocols.nlweb.visit.visits import Visits
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop

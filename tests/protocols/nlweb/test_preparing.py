@@ -9,7 +9,7 @@ import pytest
 from agent3.definitions import NLWebInterface
 from agent3.errors import ValidationError
 from agent3.nlweb import NLWebExecutor
-from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.parameters import prepare
 
 SCHEMA = {
     "type": "object",

@@ -14,7 +14,7 @@ from agent3.definitions import ActionType, NLWebAction
 from agent3.errors import MalformedResponse, Unavailable
 from agent3.llm import Scripted, ToolCall
 from agent3.llm.scripted import Line
-from agent3.protocols.nlweb.steps.locator import Plain
+from agent3.protocols.nlweb.steps.locator import SelectorFinder
 from tests.support.acting import PATIENT, Stage, stage, step
 from tests.support.sites import Page
 
@@ -111,9 +111,9 @@ def test_where_selectors_find_nothing_the_page_is_read_otherwise(play: Stage, pa
 @pytest.mark.requirement("RF-013-45")
 def test_a_menu_is_not_mistaken_for_what_was_sought(play: Stage) -> None:
     assert play.act(*reading("/nothing")) == []
-    assert play.scene.sources[0].how == "nothing"
+    assert play.ctx.sources[0].how == "nothing"
     assert play.act(*reading("/ld", fallbacks=False)) == []
-    assert play.scene.sources[0].how == "selectors"
+    assert play.ctx.sources[0].how == "selectors"
 
 
 @pytest.mark.requirement("RF-013-45")
@@ -137,14 +137,14 @@ def test_one_thing_is_read_as_one(play: Stage) -> None:
 )
 def test_a_model_is_asked_last_and_believed_only_where_the_page_says_so(play: Stage, line: Line, found: Any) -> None:
     model = Scripted(line)
-    play.scene.llm = model
+    play.ctx.llm = model
     try:
         assert play.act(*reading("/story")) == found
-        assert play.scene.sources[0].how == ("model" if found else "nothing")
+        assert play.ctx.sources[0].how == ("model" if found else "nothing")
         assert play.act(*reading("/table")) == BOTH
         assert len(model.asked) == 1
     finally:
-        play.scene.llm = None
+        play.ctx.llm = None
 
 
 @pytest.mark.requirement("RF-013-44", "RF-013-50")
@@ -164,7 +164,7 @@ def test_a_hundred_cards_take_one_evaluation(play: Stage, monkeypatch: pytest.Mo
         "date": {"selector": "time", "attribute": "datetime", "type": "date"},
     }
     play.act(step(A.NAVIGATE, value="/hundred"))
-    monkeypatch.setattr(play.scene, "finder", Plain())  # one that heals looks at the page too
+    monkeypatch.setattr(play.ctx, "finder", SelectorFinder())  # one that heals looks at the page too
     calls: list[str] = []
 
     def counted(name: str, real: Any) -> Any:

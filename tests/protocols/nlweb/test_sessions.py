@@ -10,7 +10,7 @@ import pytest
 
 from agent3.env import SeededEnv
 from agent3.errors import SetupError
-from agent3.protocols.nlweb.visit.stored_sessions import Sessions, fresh
+from agent3.protocols.nlweb.visit.stored_sessions import Sessions, drop_expired
 from agent3.storage import Database, open_database
 
 SITE = "https://shop.example"
@@ -49,7 +49,7 @@ def test_a_session_is_found_again_by_its_principal_at_its_site_and_by_nobody_els
         assert await sessions.load("ann", SITE) == state()
         assert await sessions.load("bob", SITE) is None
         assert await sessions.load("ann", "https://other.example") is None
-        assert [one.site for one in await sessions.kept("ann")] == [SITE]
+        assert [one.site for one in await sessions.find("ann")] == [SITE]
         await sessions.save("ann", SITE, state("newer"))
         assert await sessions.load("ann", SITE) == state("newer")
         assert await sessions.forget("ann") == 1
@@ -137,23 +137,23 @@ def test_sessions_are_listed_and_forgotten_by_site_with_all_its_scopes_and_by_pr
             await sessions.save(who, scope, state())
             env.advance(1)
         blind = Sessions(database, env=env)
-        assert [(one.principal, one.site) for one in await blind.kept()] == [
+        assert [(one.principal, one.site) for one in await blind.find()] == [
             ("ann", f"{SITE}.au"), ("bob", SITE), ("ann", SITE), ("ann", SITE),
         ]  # fmt: skip
         assert await blind.load("ann", f"{SITE} a") is None, "without keys nothing is opened"
         assert await blind.forget("ann", f"{SITE} b") == 1
         assert await blind.forget("ann", SITE) == 1
-        assert [one.principal for one in await blind.kept(site=SITE)] == ["bob"]
+        assert [one.principal for one in await blind.find(site=SITE)] == ["bob"]
         assert await blind.forget(site=SITE) == 1
         assert await blind.forget("ann") == 1
-        assert await blind.kept() == []
+        assert await blind.find() == []
 
     with_database(story)
 
 
 def test_only_what_has_not_expired_is_fresh() -> None:
     both = {"cookies": [cookie("a", 50), cookie("b", 150)], "origins": []}
-    assert fresh(both, 100) == {"cookies": [cookie("b", 150)], "origins": []}
-    assert fresh({"cookies": [cookie("a", 50)], "origins": []}, 100) is None
+    assert drop_expired(both, 100) == {"cookies": [cookie("b", 150)], "origins": []}
+    assert drop_expired({"cookies": [cookie("a", 50)], "origins": []}, 100) is None
     local = {"cookies": [], "origins": [{"origin": SITE, "localStorage": []}]}
-    assert fresh(local, 100) == local
+    assert drop_expired(local, 100) == local

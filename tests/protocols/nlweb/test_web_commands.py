@@ -18,7 +18,7 @@ import pytest
 from agent3.cli import main as cli
 from agent3.protocols.nlweb.authoring import files
 from agent3.protocols.nlweb.console import web as console
-from agent3.protocols.nlweb.visit.local_profile import at_home
+from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.settings import Settings
 from agent3.storage import open_database
 from agent3.testing import Website
@@ -247,8 +247,8 @@ def test_nothing_is_begun_for_a_single_run_and_fresh_is_without_what_there_is(
     monkeypatch.setenv("AGENT3_DATA", str(tmp_path / "data"))
 
     async def parts(**more: bool) -> list[bool]:
-        async with at_home(Settings(), **more) as home:
-            return [home.sessions is not None, home.finder is not None]
+        async with open_local_profile(Settings(), **more) as profile:
+            return [profile.sessions is not None, profile.finder is not None]
 
     assert asyncio.run(parts()) == [False, False]
     assert not (tmp_path / "data").exists()

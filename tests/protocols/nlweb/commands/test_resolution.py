@@ -10,7 +10,7 @@ import pytest
 
 from agent3.definitions import ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.llm import Scripted, ToolCall
-from agent3.protocols.nlweb.commands import Resolution, resolve, resolve_async
+from agent3.protocols.nlweb.commands import Resolution, resolve, resolve_with_model
 
 NOW = datetime(2026, 11, 16)
 GO = [NLWebAction(action_type=ActionType.NAVIGATE, value="/")]
@@ -179,16 +179,16 @@ def test_meaning_decides_where_words_do_not() -> None:
 
 def test_the_model_is_asked_last_and_what_it_makes_up_is_dropped() -> None:
     model = Scripted(ToolCall("1", "cancel_booking", {"code": "ZZ9", "card": "4111"}))
-    found = resolve("get me out of ZZ9", AIR, llm=model, now=NOW)
+    found = asyncio.run(resolve_with_model("get me out of ZZ9", AIR, model, now=NOW))
     assert (found.action, found.slots, found.how) == ("cancel_booking", {"code": "ZZ9"}, "model")
     sure = Scripted()
-    assert resolve("cancel booking code XK34", AIR, llm=sure, now=NOW).how == "words"
+    assert asyncio.run(resolve_with_model("cancel booking code XK34", AIR, sure, now=NOW)).how == "words"
     assert sure.asked == []
 
 
 def test_a_model_that_asks_is_the_question() -> None:
     async def ask() -> Resolution:
-        return await resolve_async("do the thing", AIR, llm=Scripted("Which booking?"), now=NOW)
+        return await resolve_with_model("do the thing", AIR, Scripted("Which booking?"), now=NOW)
 
     found = asyncio.run(ask())
     assert (found.action, found.question) == (None, "Which booking?")

@@ -13,7 +13,7 @@ from agent3 import bridge
 from agent3.errors import CallTimeout
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.authoring.files import load
-from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing import Healer, MemoryStore, Policy
 from agent3.protocols.nlweb.healing.review import Heals
 from agent3.protocols.nlweb.visit.page_session import Timeouts, Tools
 from agent3.testing import Website
@@ -48,7 +48,7 @@ class Demo:
                 self.act(name, **parameters)
             except CallTimeout as error:
                 names = [heal["id"] for heal in error.data["heals"]]
-                bridge.run(Heals(self.healer.book).accept(names, "ann"))
+                bridge.run(Heals(self.healer.store).accept(names, "ann"))
             else:
                 return asked
         raise AssertionError("accepting never ends")
@@ -63,7 +63,7 @@ def demo(name: str) -> Iterator[Demo]:
     folder = EXAMPLES / name
     with Website(folder / "site") as site:
         interface = load(folder / f"{name}.yaml").model_copy(update={"base_url": f"{site.url}/"})
-        healer = Healer(interface, MemoryBook(), policy=Policy(grace=150))
+        healer = Healer(interface, MemoryStore(), policy=Policy(grace=150))
         timeouts = Timeouts(step=5.0, extraction=1.0)
         with NLWebExecutor(interface, tools=Tools(finder=healer), timeouts=timeouts) as executor:
             yield Demo(executor, healer, site, folder)

@@ -12,7 +12,7 @@ from agent3 import bridge
 from agent3.definitions import ActionType
 from agent3.errors import CallTimeout, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy, records
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryStore, Policy, records
 from agent3.protocols.nlweb.healing import healer as healing
 from agent3.protocols.nlweb.healing.lookahead import Lookahead
 from tests.support.acting import PATIENT, Stage, stage, step
@@ -53,15 +53,15 @@ def play() -> Iterator[Stage]:
 
 
 @pytest.fixture
-def book() -> MemoryBook:
-    return MemoryBook()
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
 @pytest.fixture
-def healer(play: Stage, book: MemoryBook) -> Healer:
+def healer(play: Stage, store: MemoryStore) -> Healer:
     """A finder of the test's own, on the stage that all share."""
-    made = Healer(play.executor.interface, book, policy=Policy(grace=150), metrics=Metrics())
-    play.scene.finder = made
+    made = Healer(play.executor.interface, store, policy=Policy(grace=150), metrics=Metrics())
+    play.ctx.finder = made
     play.site.pages["/"] = OLD
     return made
 
@@ -73,13 +73,13 @@ REFUSED = [*OPEN, step(A.CLICK, "#add", timeout=1.0)]
 """For a click that is not done; one that is done has all the time it needs."""
 
 
-def known(book: MemoryBook, selector: str = "#add") -> ElementRecord:
-    return bridge.run(book.get(ElementKey("test", "act", selector)))
+def known(store: MemoryStore, selector: str = "#add") -> ElementRecord:
+    return bridge.run(store.get(ElementKey("test", "act", selector)))
 
 
 @pytest.mark.requirement("RF-013-54")
 def test_a_redesigned_element_is_found_again_and_the_heal_is_proposed(
-    play: Stage, healer: Healer, book: MemoryBook
+    play: Stage, healer: Healer, store: MemoryStore
 ) -> None:
     steps = [*OPEN, step(A.TYPE, "#count", "3"), ADD[-1]]
     play.act(*steps)
@@ -92,7 +92,7 @@ def test_a_redesigned_element_is_found_again_and_the_heal_is_proposed(
         'input[name="count"]',
         'role=button[name="Add to basket"s]',
     ]
-    assert [(heal.state, heal.wins) for heal in known(book).heals] == [("proposed", 1)]
+    assert [(heal.state, heal.wins) for heal in known(store).heals] == [("proposed", 1)]
 
 
 @pytest.mark.requirement("RF-013-54")
@@ -107,32 +107,32 @@ def test_a_decoy_beside_a_removed_element_is_not_clicked(play: Stage, healer: He
 
 
 def test_a_heal_is_promoted_after_three_actions_and_reverting_it_is_final(
-    play: Stage, healer: Healer, book: MemoryBook
+    play: Stage, healer: Healer, store: MemoryStore
 ) -> None:
     play.act(*ADD)
     play.site.pages["/"] = NEW
     for _ in range(3):
         play.act(*ADD)
-    stand_in = known(book).promoted
+    stand_in = known(store).stand_in
     assert stand_in is not None
     play.act(*ADD)
     assert [use.heal for use in healer.uses] == [stand_in]
-    bridge.run(book.change(ElementKey("test", "act", "#add"), records.revert(stand_in.id, 1.0, "ann")))
+    bridge.run(store.change(ElementKey("test", "act", "#add"), records.revert(stand_in.id, 1.0, "ann")))
     with pytest.raises(CallTimeout, match="was reverted before"):
         play.act(*REFUSED)
 
 
-def test_a_heal_with_which_actions_fail_is_taken_back(play: Stage, healer: Healer, book: MemoryBook) -> None:
+def test_a_heal_with_which_actions_fail_is_taken_back(play: Stage, healer: Healer, store: MemoryStore) -> None:
     play.act(*ADD)
     play.site.pages["/"] = NEW
     for _ in range(2):
         with pytest.raises(CallTimeout):
             play.act(*ADD, step(A.WAIT, "#never", timeout=0.05))
-    assert [heal.state for heal in known(book).heals] == ["reverted"]
+    assert [heal.state for heal in known(store).heals] == ["reverted"]
 
 
 def test_a_heal_that_has_led_to_the_end_is_not_taken_back_for_the_fault_of_another_step(
-    play: Stage, healer: Healer, book: MemoryBook
+    play: Stage, healer: Healer, store: MemoryStore
 ) -> None:
     play.act(*ADD)
     play.site.pages["/"] = NEW
@@ -140,7 +140,7 @@ def test_a_heal_that_has_led_to_the_end_is_not_taken_back_for_the_fault_of_anoth
     for _ in range(3):
         with pytest.raises(CallTimeout):
             play.act(*ADD, step(A.WAIT, "#never", timeout=0.05))
-    assert [heal.state for heal in known(book).heals] == ["proposed"]
+    assert [heal.state for heal in known(store).heals] == ["proposed"]
     play.act(*ADD)
 
 
@@ -181,9 +181,9 @@ def test_elements_in_shadow_roots_and_frames_are_healed_where_they_are(play: Sta
     assert [use.heal.selector for use in healer.uses] == ['input[name="count"]']
 
 
-def test_what_was_typed_is_never_remembered(play: Stage, healer: Healer, book: MemoryBook) -> None:
+def test_what_was_typed_is_never_remembered(play: Stage, healer: Healer, store: MemoryStore) -> None:
     play.act(*OPEN, step(A.TYPE, "#count", "4711-secret"), step(A.PRESS, "#count", "Tab"), ADD[-1])
-    everything = repr(bridge.run(book.all()))
+    everything = repr(bridge.run(store.all()))
     assert "Quantity" in everything
     assert "4711" not in everything
 
@@ -197,7 +197,7 @@ def test_a_step_on_its_own_is_remembered_and_healed_too(play: Stage, healer: Hea
     assert play.page.title() == "added"
 
 
-class Broken(MemoryBook):
+class Broken(MemoryStore):
     """A book whose pages are stuck."""
 
     async def get(self, where: ElementKey) -> ElementRecord:
@@ -208,16 +208,14 @@ class Broken(MemoryBook):
 
 
 def test_a_book_that_fails_stops_no_action(play: Stage, healer: Healer) -> None:
-    healer.book = Broken()
+    healer.store = Broken()
     play.act(*ADD)
     assert play.page.title() == "added"
 
 
-def test_heals_are_counted(play: Stage, book: MemoryBook) -> None:
+def test_heals_are_counted(play: Stage, store: MemoryStore) -> None:
     metrics = Metrics()
-    play.scene.finder = Healer(
-        play.executor.interface, book, policy=Policy(grace=100, promote_after=1), metrics=metrics
-    )
+    play.ctx.finder = Healer(play.executor.interface, store, policy=Policy(grace=100, promote_after=1), metrics=metrics)
     play.site.pages["/"] = OLD
     play.act(*ADD)
     play.site.pages["/"] = NEW
@@ -234,19 +232,19 @@ WAIT = [*OPEN, step(A.WAIT, "#more", timeout=1.0)]
 
 @pytest.mark.requirement("RF-013-54")
 def test_what_is_waited_for_is_healed_when_the_time_is_nearly_over(
-    play: Stage, healer: Healer, book: MemoryBook
+    play: Stage, healer: Healer, store: MemoryStore
 ) -> None:
     play.site.pages["/"] = LIST
     play.act(*WAIT)
-    assert known(book, "#more").print is not None
+    assert known(store, "#more").print is not None
     play.site.pages["/"] = NEW_LIST
     began = time.monotonic()
     play.act(*WAIT, step(A.NAVIGATE, value="/", wait_for="#more", timeout=2.0))
     assert time.monotonic() - began >= 0.75
-    assert {heal["selector"]: heal["healed"] for heal in healer.told()} == {
+    assert {heal["selector"]: heal["healed"] for heal in healer.describe_heals()} == {
         "#more": 'role=button[name="Show more mugs"s]'
     }
-    assert [(heal.state, heal.wins) for heal in known(book, "#more").heals] == [("proposed", 1)]
+    assert [(heal.state, heal.wins) for heal in known(store, "#more").heals] == [("proposed", 1)]
 
 
 def test_a_wait_for_what_is_gone_ends_in_time_and_says_why(play: Stage, healer: Healer) -> None:
@@ -255,7 +253,7 @@ def test_a_wait_for_what_is_gone_ends_in_time_and_says_why(play: Stage, healer: 
     play.site.pages["/"] = LIST.replace('id="more">Show more mugs', ">Print")
     with pytest.raises(CallTimeout, match="no other element was taken for it"):
         play.act(*WAIT)
-    assert not healer.told()
+    assert not healer.describe_heals()
 
 
 def test_a_wait_that_may_fail_and_a_wait_for_absence_are_not_healed(play: Stage, healer: Healer) -> None:
@@ -263,11 +261,11 @@ def test_a_wait_that_may_fail_and_a_wait_for_absence_are_not_healed(play: Stage,
     play.act(*OPEN, step(A.WAIT, "#busy"), WAIT[-1])
     play.site.pages["/"] = NEW_LIST
     play.act(*OPEN, step(A.WAIT, until={"absent": "#busy"}), step(A.WAIT, "#more", optional=True, timeout=0.3))
-    assert not healer.told()
+    assert not healer.describe_heals()
 
 
 def test_a_condition_goes_by_a_heal_that_was_promoted_and_searches_for_none(
-    play: Stage, healer: Healer, book: MemoryBook
+    play: Stage, healer: Healer, store: MemoryStore
 ) -> None:
     asked = [*OPEN, step(A.EXTRACT, "h1", when={"visible": "#add"})]
     play.act(*ADD)
@@ -301,13 +299,13 @@ def test_steps_on_one_document_are_looked_at_together(
     assert singly == []
     play.site.pages["/"] = NEW
     play.act(*steps)
-    assert [heal["selector"] for heal in healer.told()] == ["#count", "#add"]
+    assert [heal["selector"] for heal in healer.describe_heals()] == ["#count", "#add"]
 
 
 def test_what_was_seen_ahead_is_not_believed_of_another_document_or_after_a_click(play: Stage) -> None:
     play.site.pages |= {"/": OLD, "/swapped": SWAPPED}
     typing, clicking = step(A.TYPE, "#count", "3"), step(A.CLICK, "#add")
-    page = play.scene.page
+    page = play.ctx.page
 
     async def story() -> list[str]:
         ahead, roles = Lookahead(), []

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from agent3.protocols.nlweb.healing import (
-    Book,
     ElementKey,
     ElementRecord,
+    ElementStore,
     Heal,
-    MemoryBook,
+    MemoryStore,
     Policy,
-    StoredBook,
+    Store,
     records,
 )
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint
@@ -52,7 +52,7 @@ def state(known: ElementRecord) -> str:
 
 def test_a_heal_is_promoted_only_after_repeated_success() -> None:
     known = after(PROPOSED, WON, WON)
-    assert (state(known), known.print, known.promoted) == ("proposed", OLD, None)
+    assert (state(known), known.print, known.stand_in) == ("proposed", OLD, None)
     known = after(WON, known=known)
     assert (state(known), known.print) == ("promoted", NEW)
     assert [note.what for note in known.heals[0].notes] == ["proposed", "promoted"]
@@ -85,8 +85,8 @@ def test_one_heal_at_a_time_stands_in_for_a_selector() -> None:
         records.accept(other.id, 2.0, "ann"),
         records.accept(heal().id, 3.0, "ann"),
     )
-    assert known.promoted is not None
-    assert known.promoted.id == heal().id
+    assert known.stand_in is not None
+    assert known.stand_in.id == heal().id
     assert known.heals[1].state == "proposed"
 
 
@@ -99,19 +99,19 @@ def test_what_was_reverted_stays_known_among_many_proposals() -> None:
 
 # The books
 
-Story = Callable[[Book], Coroutine[None, None, None]]
+Story = Callable[[Store], Coroutine[None, None, None]]
 
 
 def in_memory(story: Story, _: Path) -> None:
-    asyncio.run(story(MemoryBook()))
+    asyncio.run(story(MemoryStore()))
 
 
 def in_sqlite(story: Story, folder: Path) -> None:
-    using(f"sqlite:///{folder}/house.db", lambda database: story(StoredBook(database)))
+    using(f"sqlite:///{folder}/house.db", lambda database: story(ElementStore(database)))
 
 
 def in_postgres(story: Story, _: Path) -> None:
-    using(new_database_url(), lambda database: story(StoredBook(database)))
+    using(new_database_url(), lambda database: story(ElementStore(database)))
 
 
 @pytest.fixture(params=[in_memory, in_sqlite, pytest.param(in_postgres, marks=pytest.mark.postgres)])
@@ -122,17 +122,17 @@ def telling(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story],
 def test_a_book_gives_back_what_was_written_and_nothing_is_lost_between_two_writers(
     telling: Callable[[Story], None],
 ) -> None:
-    async def story(book: Book) -> None:
-        assert await book.get(WHERE) == ElementRecord(WHERE)
-        await book.change(WHERE, records.remember(OLD))
-        await asyncio.gather(*(book.change(WHERE, records.propose(heal(f"#n{number}"), 1.0)) for number in range(5)))
+    async def story(store: Store) -> None:
+        assert await store.get(WHERE) == ElementRecord(WHERE)
+        await store.change(WHERE, records.remember(OLD))
+        await asyncio.gather(*(store.change(WHERE, records.propose(heal(f"#n{number}"), 1.0)) for number in range(5)))
         other = ElementKey("air", "fly", "#go", "iframe#pay")
-        await book.change(other, records.remember(NEW))
-        found = await book.get(WHERE)
+        await store.change(other, records.remember(NEW))
+        found = await store.get(WHERE)
         assert found.print == OLD
         assert {heal.selector for heal in found.heals} == {f"#n{number}" for number in range(5)}
-        assert [record.where for record in await book.all()] == [other, WHERE]
-        assert await book.all("shop") == [found]
+        assert [record.where for record in await store.all()] == [other, WHERE]
+        assert await store.all("shop") == [found]
 
     telling(story)
 
@@ -142,9 +142,9 @@ def test_a_book_forgets_what_was_not_touched_longest(
 ) -> None:
     monkeypatch.setattr("agent3.protocols.nlweb.healing.stores._MOST_ELEMENTS", 3)
 
-    async def story(book: Book) -> None:
+    async def story(store: Store) -> None:
         for number in range(5):
-            await book.change(ElementKey("shop", "buy", f"#{number}"), records.remember(OLD))
-        assert [record.where.selector for record in await book.all()] == ["#2", "#3", "#4"]
+            await store.change(ElementKey("shop", "buy", f"#{number}"), records.remember(OLD))
+        assert [record.where.selector for record in await store.all()] == ["#2", "#3", "#4"]
 
     telling(story)

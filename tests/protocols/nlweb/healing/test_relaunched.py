@@ -12,7 +12,7 @@ from agent3.definitions import ActionType
 from agent3.env import Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing import ElementKey, ElementRecord, Healer, MemoryStore, Policy
 from tests.support.acting import PATIENT, Stage, stage, step
 
 A = ActionType
@@ -38,26 +38,26 @@ def play() -> Iterator[Stage]:
 
 
 @pytest.fixture
-def book(play: Stage) -> MemoryBook:
-    made = MemoryBook()
-    play.scene.finder = Healer(play.executor.interface, made, policy=Policy(grace=60), metrics=Metrics())
+def store(play: Stage) -> MemoryStore:
+    made = MemoryStore()
+    play.ctx.finder = Healer(play.executor.interface, made, policy=Policy(grace=60), metrics=Metrics())
     play.site.pages["/"] = ROWS
     return made
 
 
-def test_no_rows_on_the_page_as_it_was_are_an_answer(play: Stage, book: MemoryBook) -> None:
+def test_no_rows_on_the_page_as_it_was_are_an_answer(play: Stage, store: MemoryStore) -> None:
     assert play.act(*READ) == [{"name": "Plant 12", "price": "9 EUR"}]
     play.site.pages["/"] = NONE
     assert play.act(*READ) == []
-    assert play.scene.notices == []
+    assert play.ctx.notices == []
 
 
-def test_no_rows_where_there_never_were_any_are_an_answer(play: Stage, book: MemoryBook) -> None:
+def test_no_rows_where_there_never_were_any_are_an_answer(play: Stage, store: MemoryStore) -> None:
     play.site.pages["/"] = ANEW
     assert play.act(*READ) == []
 
 
-def test_no_rows_on_a_page_made_anew_are_a_failure(play: Stage, book: MemoryBook) -> None:
+def test_no_rows_on_a_page_made_anew_are_a_failure(play: Stage, store: MemoryStore) -> None:
     play.act(*READ)
     play.site.pages["/"] = ANEW
     with pytest.raises(ElementMissing, match=r"'\.card' fits nothing .* used to find something.*\(agent3 web check"):
@@ -65,15 +65,15 @@ def test_no_rows_on_a_page_made_anew_are_a_failure(play: Stage, book: MemoryBook
     assert play.act(READ[0], READ[1].model_copy(update={"optional": True})) is None
 
 
-def test_no_rows_on_a_page_that_changed_much_are_given_with_a_warning(play: Stage, book: MemoryBook) -> None:
+def test_no_rows_on_a_page_that_changed_much_are_given_with_a_warning(play: Stage, store: MemoryStore) -> None:
     play.act(*READ)
     play.site.pages["/"] = HALF
     assert play.act(*READ) == []
-    (notice,) = play.scene.notices
+    (notice,) = play.ctx.notices
     assert "the page has changed much" in notice
 
 
-def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, book: MemoryBook) -> None:
+def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, store: MemoryStore) -> None:
     steps = [READ[0], step(A.EXTRACT, extract_schema={"name": ".card b"}, timeout=0.4)]
     assert play.act(*steps) == {"name": "Plant 12"}
     play.site.pages["/"] = NONE
@@ -83,29 +83,29 @@ def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, book: Me
         play.act(*steps)
 
 
-def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage, book: MemoryBook) -> None:
+def test_the_page_is_looked_at_anew_when_what_is_known_of_it_is_old(play: Stage, store: MemoryStore) -> None:
     now = [1_000.0]
 
     class Clock(Env):
         def now(self) -> float:
             return now[0]
 
-    play.scene.finder = Healer(play.executor.interface, book, metrics=Metrics(), env=Clock())
+    play.ctx.finder = Healer(play.executor.interface, store, metrics=Metrics(), env=Clock())
     where = ElementKey("test", "act", ".card")
     seen = []
     for after in (0.0, 10.0, 4_000.0):
         now[0] = 1_000.0 + after
         play.act(*READ)
-        page = bridge.run(book.get(where)).page
+        page = bridge.run(store.get(where)).page
         assert page is not None
         seen.append(page.at)
     assert seen == [1_000.0, 1_000.0, 5_000.0]
 
 
-def test_a_book_that_fails_stops_no_extraction(play: Stage, book: MemoryBook) -> None:
-    class Full(MemoryBook):
+def test_a_book_that_fails_stops_no_extraction(play: Stage, store: MemoryStore) -> None:
+    class Full(MemoryStore):
         async def change(self, where: ElementKey, change: Any) -> ElementRecord:
             raise StorageError("full")
 
-    play.scene.finder = Healer(play.executor.interface, Full(), metrics=Metrics())
+    play.ctx.finder = Healer(play.executor.interface, Full(), metrics=Metrics())
     assert play.act(*READ) == [{"name": "Plant 12", "price": "9 EUR"}]

@@ -11,7 +11,7 @@ from agent3 import bridge
 from agent3.definitions import ActionType
 from agent3.errors import ElementMissing
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.healing import Healer, MemoryBook, Policy
+from agent3.protocols.nlweb.healing import Healer, MemoryStore, Policy
 from agent3.protocols.nlweb.healing.review import Heals
 from tests.support.acting import PATIENT, Stage, stage, step
 
@@ -44,9 +44,9 @@ class Shop:
             {**play.executor.interface.model_dump(), "info": hints, "actions": {"act": []}}
         )
         self._play = play
-        self.book = MemoryBook()
-        self.healer = Healer(interface, self.book, policy=Policy(grace=60), metrics=Metrics())
-        play.scene.finder = self.healer
+        self.store = MemoryStore()
+        self.healer = Healer(interface, self.store, policy=Policy(grace=60), metrics=Metrics())
+        play.ctx.finder = self.healer
 
     def click(self, html: str, selector: str, /, seconds: float = 30.0, **parameters: Any) -> str:
         """What was clicked on that page."""
@@ -62,7 +62,7 @@ class Shop:
         return caught.value
 
     def accept(self, *names: str) -> None:
-        bridge.run(Heals(self.book).accept(names, "ann"))
+        bridge.run(Heals(self.store).accept(names, "ann"))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_what_a_caller_asked_for_is_not_remembered(shop: Shop) -> None:
         + "'>{one}</a></ul>"
     )
     shop.click(link.replace("{one}", "Secretive tea"), 'a:has-text("{product}")', product="Secretive tea")
-    everything = repr(bridge.run(shop.book.all()))
+    everything = repr(bridge.run(shop.store.all()))
     assert "{product}" in everything
     assert "ecretive" not in everything
 

@@ -28,19 +28,9 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.mcp.client.channels import ServerError, params_of
 from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
 
-__all__ = [
-    "block_to_part",
-    "content_to_parts",
-    "encode_elicit_result",
-    "encode_responses",
-    "error_to_needs",
-    "notification_to_event",
-    "request_to_question",
-    "requests_to_needs",
-    "result_to_outcome",
-    "server_error_to_error",
-    "task_to_outcome",
-]
+__all__ = ["block_to_part", "content_to_parts", "encode_elicit_result", "encode_responses", "error_to_needs",
+           "notification_to_event", "request_to_question", "requests_to_needs", "result_to_outcome",
+           "server_error_to_error", "task_to_outcome"]  # fmt: skip
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0
@@ -213,7 +203,6 @@ def _elicitation_to_question(name: str, params: Mapping[str, Any]) -> Question:
 
 
 def encode_elicit_result(answer: Answer | None) -> dict[str, Any]:
-    """An answer as the protocol's ElicitResult."""
     if answer is None:
         return {"action": "cancel"}
     if answer.action != "accept":
@@ -258,7 +247,6 @@ def error_to_needs(error: ServerError) -> Needs | None:
 
 
 def task_to_outcome(task: Mapping[str, Any], call: Call) -> Outcome:
-    """The status of a task, as an outcome."""
     state = {"mcp": "task", "task": task.get("taskId")}
     status, text = task.get("status"), task.get("statusMessage")
     if not isinstance(state["task"], str):

@@ -40,15 +40,12 @@ from agent3.protocols.mcp.client.upstream import OnChange, Session, Upstream, Up
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
 from agent3.security.outbound import Policy
 
-__all__ = ["Heard", "MCPConnector", "client_meta", "encode_answer", "feature_of"]
+__all__ = ["MCPConnector", "client_meta", "encode_answer", "feature_of"]
 
 log = logger("mcp")
 
 KEY_META = "io.agent3/idempotency-key"
 """The ``_meta`` key that tells the server the idempotency key of a call."""
-
-Heard = OnNotification
-"""Takes the method and the parameters of a notification of a server."""
 
 _FEATURES = frozenset({"sampling", "roots"})
 _REJECTED = -1
@@ -75,14 +72,22 @@ class MCPConnector:
         on_change: OnChange | None = None,
         env: Env = REAL,
     ):
-        self.upstreams = Upstreams(policy, idle=unused, on_change=self._notice_change, env=env)
-        self.upstreams.on_note = self._noted
-        self._on_change = on_change
         self._stored: dict[str, str] = {}
         """The addresses that servers are known by outside, where secrets were put into them."""
+
+        def notice_change(address: str) -> None:
+            if on_change is not None:
+                on_change(self._stored.get(address, address))
+
+        def pass_on(address: str, method: str, params: dict[str, Any]) -> None:
+            for on_notification in list(self._listeners.get(self._stored.get(address, address), ())):
+                on_notification(method, params)
+
+        self.upstreams = Upstreams(policy, idle=unused, on_change=notice_change, env=env)
+        self.upstreams.on_note = pass_on
         self._idle = idle
         self._ceiling = ceiling
-        self._listeners: dict[str, list[Heard]] = {}
+        self._listeners: dict[str, list[OnNotification]] = {}
         self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
@@ -256,12 +261,12 @@ class MCPConnector:
         except ServerError as error:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
-    def listen(self, address: str, heard: Heard) -> Callable[[], None]:
+    def listen(self, address: str, on_notification: OnNotification) -> Callable[[], None]:
         """Hear the notifications of the server at an address whenever it is connected; call the result to stop."""
-        self._listeners.setdefault(address, []).append(heard)
+        self._listeners.setdefault(address, []).append(on_notification)
 
         def leave() -> None:
-            left = [listener for listener in self._listeners.get(address, ()) if listener is not heard]
+            left = [listener for listener in self._listeners.get(address, ()) if listener is not on_notification]
             if left:
                 self._listeners[address] = left
             else:
@@ -273,12 +278,14 @@ class MCPConnector:
         """Connect to the server of a route for a while, in order to hear its notifications."""
         await self._upstream(route, secret).session()
 
-    async def watch(self, route: Route, uris: Sequence[str], heard: Heard, *, secret: Secret | None = None) -> None:
+    async def watch(
+        self, route: Route, uris: Sequence[str], on_notification: OnNotification, *, secret: Secret | None = None
+    ) -> None:
         """Subscribe to changes of some resources of the server of a route.
 
-        A modern server sends ``heard`` an acknowledgement and then the changes, until its stream ends and this
-        returns. For a legacy one this returns once it agrees; it sends changes to those who ``listen``, as long as its
-        session lives.
+        A modern server sends ``on_notification`` an acknowledgement and then the changes, until its stream ends and
+        this returns. For a legacy one this returns once it agrees; it sends changes to those who ``listen``, as long as
+        its session lives.
         """
         upstream = self._upstream(route, secret)
         try:
@@ -287,7 +294,7 @@ class MCPConnector:
                 await upstream.request(
                     "subscriptions/listen",
                     wanted,
-                    lambda: PendingRequest(heard, idle=FOREVER, ceiling=FOREVER, subscription=True),
+                    lambda: PendingRequest(on_notification, idle=FOREVER, ceiling=FOREVER, subscription=True),
                     harmless=True,
                 )
                 return
@@ -297,21 +304,12 @@ class MCPConnector:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
     async def aclose(self) -> None:
-        """Close all connections and end all programs."""
         await self.upstreams.aclose()
 
     def _upstream(self, route: Route, secret: Secret | None) -> Upstream:
         if (stored := route.meta.get(STORED)) is not None:
             self._stored[route.address] = stored
         return self.upstreams.get(route.address, secret, route.meta)
-
-    def _noted(self, address: str, method: str, params: dict[str, Any]) -> None:
-        for heard in list(self._listeners.get(self._stored.get(address, address), ())):
-            heard(method, params)
-
-    def _notice_change(self, address: str) -> None:
-        if self._on_change is not None:
-            self._on_change(self._stored.get(address, address))
 
 
 class _QuestionRelay:

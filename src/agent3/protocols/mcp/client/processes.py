@@ -67,7 +67,6 @@ class Command(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     @property
     def address(self) -> str:
-        """The command as the address of a route."""
         return PREFIX + msgspec.json.encode(self).decode()
 
     @property
@@ -164,7 +163,6 @@ class Restarts:
         self._crashes: deque[float] = deque(maxlen=16)
 
     def record_crash(self) -> None:
-        """Count one unexpected end."""
         self._crashes.append(self._now())
 
     def wait(self) -> float:

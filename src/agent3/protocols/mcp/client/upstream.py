@@ -100,7 +100,6 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still take a request."""
         return self.channel.alive
 
     async def request(
@@ -349,7 +348,11 @@ class Upstream:
                     continue
                 if error.status is not None and error.status >= 500:
                     raise
-                if unsupported and supported and not any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in supported):
+                if (
+                    unsupported
+                    and supported
+                    and not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in supported)
+                ):
                     raise
                 return None
             except CallTimeout:
@@ -580,7 +583,6 @@ class Upstreams:
         self._authorizations[address] = by
 
     async def aclose(self) -> None:
-        """Close all connections and end all programs."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()

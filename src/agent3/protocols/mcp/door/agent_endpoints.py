@@ -1,7 +1,7 @@
 """``/agents/{id}/mcp``: every registered agent behind an MCP door of its own.
 
-A door is opened when somebody comes, and closed when nobody has come for a while or the agent is gone. A caller that
-may not call an agent is told what it would be told of one that does not exist.
+A door is opened with its first request, and closed when it has been idle for a while or its agent is gone. A caller
+that may not call an agent gets the same answer as for one that does not exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
@@ -21,9 +20,10 @@ from agent3.gateway.lanes import HungUp, Reply
 from agent3.gateway.protocol import Services
 from agent3.model import Agent, Principal, encode
 from agent3.observe.logs import get as logger
+from agent3.protocols.mcp.client.channels import OnNotification
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.door.agent_tools import AgentTools, callable_by, how_to_answer, offers, route_of
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.door import MCPDoor, refusal
 from agent3.protocols.mcp.door.fast_lane import FastLane, Visitor
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import ToolSet
@@ -34,15 +34,15 @@ log = logger("server")
 
 PREFIX, SUFFIX = "/agents/", "/mcp"
 MOST = 200
-"""Doors that stay open without anybody inside."""
+"""Doors that stay open without a request inside."""
 IDLE = 600.0
-"""Seconds after which a door that nobody used is closed."""
+"""Seconds after which an unused door is closed."""
 _LOOK = 0.25
-"""Seconds between two looks at what became of the agents whose doors are open."""
-_STAY = 60.0
-"""Seconds between two words to a server that it is still being listened to."""
+"""Seconds between two checks of the agents whose doors are open."""
+_RECONNECT = 60.0
+"""Seconds between two checks that the server of a door in use is still connected."""
 _APART = 1.0
-"""Least seconds between two questions to one server, also to one that says without end that it changed."""
+"""Least seconds between two renewals from one server, even if it reports changes without end."""
 _FAREWELL = 5.0
 _KNOWN = 1_000
 """Callers of one door that are remembered."""
@@ -97,7 +97,7 @@ class AgentEndpoints:
     async def running(self) -> AsyncIterator[None]:
         """Serve meanwhile; leaving it closes every door."""
         self._running = True
-        keeper = asyncio.get_running_loop().create_task(self._keep(), name="agent doors")
+        keeper = asyncio.get_running_loop().create_task(self._check_doors(), name="agent doors")
         try:
             yield
         finally:
@@ -110,7 +110,8 @@ class AgentEndpoints:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             principal = self._services.doorkeeper(scope)
-            if not self._running or not self._front.answers_to(_host(scope)):
+            host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+            if not self._running or not self._front.answers_to(host):
                 raise Unavailable("Not here, or not now.")
         except Agent3Error:
             await self._front.serve(scope, receive, send)
@@ -118,10 +119,10 @@ class AgentEndpoints:
         try:
             door = await self._door(agent_in(scope["path"]) or "", principal)
         except Agent3Error as error:
-            await _refusal(error)(scope, receive, send)
+            await refusal(error)(scope, receive, send)
             return
         scope[_CALLER] = principal
-        with door.held():
+        with door.hold():
             await door.serve(scope, receive, send)
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
@@ -142,7 +143,7 @@ class AgentEndpoints:
         return await door.reply(scope, body, hung_up)
 
     def guest(self, scope: Scope) -> _Guest | None:
-        """Whoever was answered just now, for further requests with the same headers."""
+        """The caller that was answered just now, for further requests with the same headers."""
         name = agent_in(scope["path"]) or ""
         door = self._open.get(name)
         if door is None or _CALLER not in scope or (visitor := door.lane.visitor(scope)) is None:
@@ -152,7 +153,7 @@ class AgentEndpoints:
         return guest
 
     def admits(self, name: str, door: _Door, who: _Who) -> bool:
-        """Whether the door that somebody was let in by is still open to them, and to the agent as it is now."""
+        """Whether the door that a caller was let in by is still open to it, and to the agent as it is now."""
         if self._open.get(name) is not door or not self._running:
             return False
         self._open.move_to_end(name)
@@ -161,29 +162,25 @@ class AgentEndpoints:
     # Doors
 
     async def _door(self, name: str, principal: Principal) -> _Door:
-        agent = await self._agent(name, principal)
+        """The door of an agent, opened if necessary; AgentNotFound if this caller may not know of the agent."""
+        gateway = self._gateway
+        agent = await gateway.agent(principal, name, lambda agent: callable_by(gateway, agent, principal))
         door = self._open.get(name)
         if door is not None and not door.fits(agent):
             self._close(name, "its agent is another one now")
             door = None
         if door is None:
-            door = self._open[name] = self._begin(agent)
-            self._evict()
+            door = self._open[name] = _Door(self, agent)
+            task = asyncio.get_running_loop().create_task(door.live(), name=f"door of {agent.id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            log.debug("the door of %s is open", agent.id)
+            # Close those that were not used for longest; the new one is last, and one with requests inside stays.
+            idle = [other for other, opened in self._open.items() if not opened.busy and other != name]
+            for other in idle[: max(0, len(self._open) - self._most)]:
+                self._close(other, "too many are open")
         self._open.move_to_end(name)
         door.renew(agent)
-        return door
-
-    async def _agent(self, name: str, principal: Principal) -> Agent:
-        """The agent, if this caller may know of it."""
-        gateway = self._gateway
-        return await gateway.agent(principal, name, lambda agent: callable_by(gateway, agent, principal))
-
-    def _begin(self, agent: Agent) -> _Door:
-        door = _Door(self, agent)
-        task = asyncio.get_running_loop().create_task(door.live(), name=f"door of {agent.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        log.debug("the door of %s is open", agent.id)
         return door
 
     def _close(self, name: str, why: str) -> None:
@@ -193,51 +190,41 @@ class AgentEndpoints:
             guest.leave()
         log.debug("the door of %s is closed: %s", name, why)
 
-    def _evict(self) -> None:
-        """Close what was not used for longest; a door with somebody inside stays."""
-        idle = [name for name, door in self._open.items() if not door.busy]
-        for name in idle[: max(0, len(self._open) - self._most)]:
-            if name != next(reversed(self._open)):
-                self._close(name, "too many are open")
-
-    async def _keep(self) -> None:
+    async def _check_doors(self) -> None:
+        """Close doors that are idle, or whose agent is gone or another one; renew all others."""
         while True:
             await asyncio.sleep(_LOOK)
-            for name in list(self._open):
+            for name, door in list(self._open.items()):
+                if self._open.get(name) is not door:
+                    continue  # closed or replaced while another one was checked
                 try:
-                    await self._look_after(name)
-                except Agent3Error as wrong:
-                    log.warning("the door of %s could not be looked after: %s", name, wrong)
-
-    async def _look_after(self, name: str) -> None:
-        door = self._open.get(name)
-        if door is None:
-            return
-        try:
-            agent = await self._gateway.directory.get(name)
-        except AgentNotFound:
-            self._close(name, "its agent is gone")
-            return
-        if not door.fits(agent):
-            self._close(name, "its agent is another one now")
-        elif not door.busy and door.used < self.now() - self._idle:
-            self._close(name, "nobody came")
-        else:
-            door.renew(agent)
-            door.stay()
+                    agent = await self._gateway.directory.get(name)
+                    if self._open.get(name) is not door:
+                        continue
+                    if not door.fits(agent):
+                        self._close(name, "its agent is another one now")
+                    elif not door.busy and door.used < self.now() - self._idle:
+                        self._close(name, "it was not used")
+                    else:
+                        door.renew(agent)
+                        door.keep_connected()
+                except AgentNotFound:
+                    if self._open.get(name) is door:
+                        self._close(name, "its agent is gone")
+                except Agent3Error as error:
+                    log.warning("the door of %s could not be checked: %s", name, error)
 
     # What a door is made of
 
-    def passthrough(self, agent: Agent, heard: Callable[[str, dict[str, Any]], None]) -> Passthrough | None:
+    def passthrough(self, agent: Agent, on_notification: OnNotification) -> Passthrough | None:
         """What shows the server of an agent; None for one that is no MCP server."""
         route = route_of(agent)
-        return None if route is None else Passthrough(self.connector, route, self._services.vault, heard)
+        return None if route is None else Passthrough(self.connector, route, self._services.vault, on_notification)
 
     def tools(self, agent: Agent, passthrough: Passthrough | None) -> AgentTools:
-        """The tool set of an agent."""
         return AgentTools(self._gateway, agent, passthrough)
 
-    def made(self, tools: ToolSet, agent: Agent) -> MCPDoor:
+    def make_door(self, tools: ToolSet, agent: Agent) -> MCPDoor:
         """The MCP door of an agent, under the name of its server."""
         info = _info(agent)
         return self._make(
@@ -251,14 +238,13 @@ class AgentEndpoints:
             hint=how_to_answer(agent.id),
         )
 
-    async def renewed(self, address: str) -> None:
+    async def renew_directory(self, address: str) -> None:
         """Have the directory renewed with what the server at an address can do now, and its doors with it."""
         for agent in await self._services.renewals.renew(address):
             if (door := self._open.get(agent.id)) is not None and door.fits(agent):
                 door.renew(await self._gateway.directory.get(agent.id))
 
     def now(self) -> float:
-        """Seconds of the gateway's clock."""
         return self.env.monotonic()
 
 
@@ -272,10 +258,10 @@ class _Guest:
         self._inside: tuple[_Door, Visitor] | None = (door, visitor)
 
     def leave(self) -> None:
-        """The door is closed: nothing of it is kept because somebody might come again."""
+        """The door is closed: nothing of it is kept for a caller that might come again."""
         self._inside = None
 
-    async def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+    async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a request with this body; None where the guest has to be let in anew."""
         if self._inside is None or not self._doors.admits(self._name, self._inside[0], self._who):
             return None
@@ -283,7 +269,7 @@ class _Guest:
         door.busy += 1
         door.used = self._doors.now()
         try:
-            return await visitor.reply(told, body, hung_up)
+            return await visitor.reply(scope, body, hung_up)
         finally:
             door.busy -= 1
 
@@ -293,11 +279,11 @@ class _Door:
 
     def __init__(self, doors: AgentEndpoints, agent: Agent):
         self._doors = doors
-        self._face = _face(agent)
+        self._identity = _identity(agent)
         self._route = route_of(agent)
-        self._passthrough = doors.passthrough(agent, self.heard)
+        self._passthrough = doors.passthrough(agent, self.on_notification)
         self._tools = doors.tools(agent, self._passthrough)
-        self._mcp = doors.made(self._tools, agent)
+        self._mcp = doors.make_door(self._tools, agent)
         self.lane = FastLane(self._mcp, env=doors.env)
         self._opened = asyncio.Event()
         self._stayed = float("-inf")
@@ -310,8 +296,10 @@ class _Door:
         self.guests: WeakSet[_Guest] = WeakSet()
 
     async def live(self) -> None:
-        """Be open until told to close."""
-        leave = self._doors.connector.listen(self._route.address, self.heard) if self._route is not None else None
+        """Be open until ``closing`` is set."""
+        leave = (
+            self._doors.connector.listen(self._route.address, self.on_notification) if self._route is not None else None
+        )
         try:
             async with self._mcp.running():
                 self._opened.set()
@@ -326,7 +314,7 @@ class _Door:
                 await self._passthrough.aclose()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Keep it open meanwhile, unless its agent goes."""
         self.busy += 1
         try:
@@ -362,7 +350,7 @@ class _Door:
 
     def fits(self, agent: Agent) -> bool:
         """Whether this door still says of the agent what is true; its tools may change behind it."""
-        return agent is self._tools.agent or (_face(agent), route_of(agent)) == (self._face, self._route)
+        return agent is self._tools.agent or (_identity(agent), route_of(agent)) == (self._identity, self._route)
 
     def renew(self, agent: Agent) -> None:
         """Show the agent as it is now, and tell clients when its tools are others."""
@@ -370,64 +358,64 @@ class _Door:
             return
         self._known.clear()
         if self._tools.renew(agent):
-            self._mcp.changed("tools")
+            self._mcp.notify_change("tools")
 
-    def heard(self, method: str, params: dict[str, Any]) -> None:
-        """News of the server. Changed tools are told when the directory has them, which is asked for here."""
+    def on_notification(self, method: str, params: dict[str, Any]) -> None:
+        """Pass on a change at the server. Clients hear of changed tools once the directory has been renewed."""
         if method == "notifications/tools/list_changed":
             self._again = True
-            self._spawn("renewal", self._renewal)
+            self._spawn("renewal", self._renew_directory)
         elif method == "notifications/prompts/list_changed":
-            self._mcp.changed("prompts")
+            self._mcp.notify_change("prompts")
         elif method == "notifications/resources/list_changed":
-            self._mcp.changed("resources")
+            self._mcp.notify_change("resources")
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
-            self._mcp.changed("resources", params["uri"])
+            self._mcp.notify_change("resources", params["uri"])
 
-    def stay(self) -> None:
-        """Keep the connection to the server while somebody is here, who may be waiting for its news."""
-        if self._passthrough is None or not self.busy or self._doors.now() - self._stayed < _STAY:
+    def keep_connected(self) -> None:
+        """Keep the connection to the server while clients are here, who may be waiting for its notifications."""
+        if self._passthrough is None or not self.busy or self._doors.now() - self._stayed < _RECONNECT:
             return
         self._stayed = self._doors.now()
         self._spawn("connection", self._passthrough.connect)
 
     def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something beside the requests, unless it is being done already."""
+
+        async def run() -> None:
+            with suppress(Agent3Error):  # the next caller gets the same error
+                await work()
+
         if name not in self._tasks:
-            task = self._tasks[name] = asyncio.get_running_loop().create_task(_quietly(work()))
+            task = self._tasks[name] = asyncio.get_running_loop().create_task(run())
             task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def _renewal(self) -> None:
-        """Ask the server at once what it can do now. Who waits here should not wait for the gateway's own round."""
+    async def _renew_directory(self) -> None:
+        """Ask the server at once what it can do now: clients here should not wait for the gateway's own round."""
         while self._again and self._route is not None:
             self._again = False
-            await self._doors.renewed(self._route.address)
+            await self._doors.renew_directory(self._route.address)
             await asyncio.sleep(_APART)
 
 
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    with suppress(Agent3Error):  # whoever calls will hear of it
-        await work
-
-
-def _face(agent: Agent) -> bytes:
+def _identity(agent: Agent) -> bytes:
     """What a door says of its agent once and for all."""
     return encode([_info(agent), _instructions(agent), sorted(offers(agent))])
 
 
 def _info(agent: Agent) -> dict[str, Any]:
-    told = agent.card.get("serverInfo") if agent.card.get("protocol") == "mcp" else None
-    if not isinstance(told, dict):
+    stated = agent.card.get("serverInfo") if agent.card.get("protocol") == "mcp" else None
+    if not isinstance(stated, dict):
         return {"name": agent.id, "version": agent.version, "title": agent.name}
-    info = {key: one for key, one in told.items() if isinstance(one, str) or key == "icons"}
+    info = {key: value for key, value in stated.items() if isinstance(value, str) or key == "icons"}
     return {"icons": [], **info, "name": info.get("name", agent.id), "version": info.get("version", "")}
 
 
 def _instructions(agent: Agent) -> str | None:
     if agent.card.get("protocol") != "mcp":
         return agent.description or None
-    told = agent.card.get("instructions")
-    return told if isinstance(told, str) else None
+    instructions = agent.card.get("instructions")
+    return instructions if isinstance(instructions, str) else None
 
 
 def _who(principal: Principal) -> _Who:
@@ -438,13 +426,3 @@ def _caller(scope: Scope) -> Principal:
     principal = scope[_CALLER]
     assert isinstance(principal, Principal)
     return principal
-
-
-def _host(scope: Scope) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-
-
-def _refusal(error: Agent3Error) -> Response:
-    fault = {"code": error.rpc_code, "message": error.message, "data": error.to_dict()}
-    body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
-    return Response(body, error.http_status, media_type="application/json")

@@ -7,7 +7,7 @@ resources, prompts and completions beside its tools, and its answers passed on u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,19 +35,20 @@ from agent3.model import (
     encode,
 )
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.job_tasks import JobTasks
+from agent3.protocols.mcp.door.gateway_tools import JobTasks
 from agent3.protocols.mcp.door.passthrough import Passthrough, passthrough_meta
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
     STRUCTURED,
     Caller,
-    Completed,
+    Capabilities,
     Completion,
+    CompletionResult,
+    FilledPrompt,
     Prompt,
-    Prompted,
     Resource,
+    ResourceTemplate,
     Task,
-    Template,
     Tool,
 )
 
@@ -69,12 +70,12 @@ T = TypeVar("T")
 def callable_by(gateway: Gateway, agent: Agent, principal: Principal) -> bool:
     """Whether the rules let a caller have anything of an agent; what it may not call it does not see either."""
     access = gateway.core.access
-    besides = [_RULED[one] for one in offers(agent) & _RULED.keys()]
-    if not agent.capabilities and not besides:
+    methods = [_RULED[feature] for feature in offers(agent) & _RULED.keys()]
+    if not agent.capabilities and not methods:
         return access.allows(principal, agent.id, "", "mcp")
     if gateway.offered(agent, principal):
         return True
-    return any(access.allows(principal, agent.id, one, "mcp") for one in besides)
+    return any(access.allows(principal, agent.id, method, "mcp") for method in methods)
 
 
 def offers(agent: Agent) -> frozenset[str]:
@@ -88,8 +89,8 @@ def route_of(agent: Agent) -> Route | None:
     """How the MCP server that an agent is can be reached; None for any other agent."""
     if agent.card.get("protocol") != "mcp":
         return None
-    for one in agent.capabilities:
-        for route in one.routes:
+    for capability in agent.capabilities:
+        for route in capability.routes:
             if route.protocol == "mcp":
                 return replace(route, target=None)
     try:
@@ -99,7 +100,7 @@ def route_of(agent: Agent) -> Route | None:
 
 
 def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
-    """What a client that cannot ask its person is told; the agent's own tools have no room for answers."""
+    """The hint for a client that cannot ask its person: the agent's own tools have no room for answers."""
 
     def hint(tool: str, needs: Needs) -> str:
         answers = {question.id: "<your answer>" for question in needs.questions}
@@ -112,7 +113,7 @@ def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
 class AgentTools:
     """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server.
 
-    Resources, prompts and completions are there only where the server has them, for the door announces what is there.
+    ``capabilities`` names what the door announces: resources, prompts and completions only where the server has them.
     """
 
     def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None):
@@ -123,17 +124,27 @@ class AgentTools:
         self._generation = 0
         self._all: dict[str, Tool] = {}
         self.renew(agent)
-        if passthrough is not None:
-            self._show(passthrough, offers(agent))
+        self._passthrough = passthrough
+        offered = offers(agent) if passthrough is not None else frozenset()
+        has_resources = "resources" in offered
+        self.capabilities = Capabilities(
+            resources=self if has_resources else None,
+            subscriptions=self if has_resources else None,
+            unwatch=self.unwatch if has_resources else None,
+            prompts=self if "prompts" in offered else None,
+            completions=self if "completions" in offered else None,
+            tasks=self,
+            fingerprint=self.fingerprint,
+        )
 
     def renew(self, agent: Agent) -> bool:
         """The agent as it is from now on; whether that is another list of tools."""
         before = self._all
         self.agent = agent
         self._capabilities = {capability.name: capability for capability in agent.capabilities}
-        made = {capability.name: _tool(capability) for capability in agent.capabilities}
+        current = {capability.name: _tool(capability) for capability in agent.capabilities}
         # Those that stayed as they were stay the same object, which the door has looked at already.
-        self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in made.items()}
+        self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
         self._passes = agent.card.get("protocol") == "mcp"
         self._generation += 1
         return before != self._all
@@ -181,7 +192,6 @@ class AgentTools:
             self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        """The next turn of a job that asked."""
         who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
         await self._gateway.job(who, state, self.agent.id)
         return await self._finish(await self._gateway.answer(who, state, answers), who, caller)
@@ -192,8 +202,8 @@ class AgentTools:
             job = outcome.job
             try:
                 async with asyncio.timeout(PATIENCE):
-                    told = (await self._gateway.job(who, job)).seq
-                    async for event in self._gateway.follow(who, job, told):
+                    seen = (await self._gateway.job(who, job)).seq
+                    async for event in self._gateway.follow(who, job, seen):
                         if event.kind not in ("state", "turn"):
                             caller.listener(event)
             except TimeoutError:
@@ -201,21 +211,14 @@ class AgentTools:
             outcome = await self._gateway.wait(who, job, 0.0)
         if self._passes and isinstance(outcome, (Done, Failed)) and any(part.artifact for part in outcome.parts):
             # What an MCP server sent in one piece is not for us to cut in two.
-            parts = [await self._restore(part, caller.principal) for part in outcome.parts]
+            parts = []
+            for part in outcome.parts:
+                if part.artifact is not None:
+                    stored = await self._gateway.core.artifacts.get(caller.principal.id, part.artifact)
+                    part = _restore_part(part, stored.body)
+                parts.append(part)
             return replace(outcome, parts=tuple(parts))
         return outcome
-
-    async def _restore(self, part: Part, principal: Principal) -> Part:
-        if part.artifact is None:
-            return part
-        stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
-        meta = {key: value for key, value in part.meta.items() if key in (BLOCK, STRUCTURED)}
-        if STRUCTURED in meta:
-            return Part(data=msgspec.json.decode(stored.body), meta=meta)
-        if _is_text(part, meta.get(BLOCK)):
-            media = part.media_type if BLOCK in meta else None
-            return Part(text=stored.body.decode(), media_type=media, name=part.name, meta=meta)
-        return Part(raw=stored.body, media_type=part.media_type, name=part.name, meta=meta)
 
     # Tasks
 
@@ -228,68 +231,65 @@ class AgentTools:
         return replace(task, outcome=await self._finish(task.outcome, who, caller))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
-        """Answer it."""
         await self._tasks.update(job, answers, caller)
 
     async def cancel(self, job: str, caller: Caller) -> None:
-        """Cancel it."""
         await self._tasks.cancel(job, caller)
 
     # What an MCP server has besides
 
-    def _show(self, passthrough: Passthrough, offered: frozenset[str]) -> None:
-        self._passthrough = passthrough
-        if "resources" in offered:
-            self.resources, self.templates = self._resources, self._templates
-            self.read, self.watch, self.unwatch = self._read, self._watch, self._unwatch
-        if "prompts" in offered:
-            self.prompts, self.prompt = self._prompts, self._prompt
-        if "completions" in offered:
-            self.complete = self._complete
+    @property
+    def _server(self) -> Passthrough:
+        assert self._passthrough is not None, "only announced for an MCP server"
+        return self._passthrough
 
-    async def _resources(self, principal: Principal) -> Sequence[Resource]:
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        """The resources of the server; none for a caller that may not read them."""
         if not self._may_see(principal, READ):
             return []
-        return await self._timed("resources/list", principal, self._passthrough.resources)
+        return await self._measure("resources/list", principal, self._server.resources)
 
-    async def _templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
+        """The resource templates of the server, likewise."""
         if not self._may_see(principal, READ):
             return []
-        return await self._timed("resources/templates/list", principal, self._passthrough.templates)
+        return await self._measure("resources/templates/list", principal, self._server.templates)
 
-    async def _prompts(self, principal: Principal) -> Sequence[Prompt]:
+    async def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        """The prompts of the server; none for a caller that may not get them."""
         if not self._may_see(principal, PROMPT):
             return []
-        return await self._timed("prompts/list", principal, self._passthrough.prompts)
+        return await self._measure("prompts/list", principal, self._server.prompts)
 
-    async def _complete(self, completion: Completion, principal: Principal) -> Completed:
+    async def complete(self, completion: Completion, principal: Principal) -> CompletionResult:
+        """What the server proposes for an argument."""
         if not self._may_see(principal, READ if completion.kind == "resource" else PROMPT):
-            return Completed(())
-        return await self._timed("completion/complete", principal, lambda: self._passthrough.complete(completion))
+            return CompletionResult(())
+        return await self._measure("completion/complete", principal, lambda: self._server.complete(completion))
 
-    async def _watch(self, uri: str, principal: Principal) -> None:
+    async def watch(self, uri: str, principal: Principal) -> None:
         self._check(principal, READ, uri)
-        await self._timed("resources/subscribe", principal, lambda: self._passthrough.watch(uri, principal.id))
+        await self._measure("resources/subscribe", principal, lambda: self._server.watch(uri, principal.id))
 
-    def _unwatch(self, uri: str, principal: Principal) -> None:
-        self._passthrough.unwatch(uri, principal.id)
+    def unwatch(self, uri: str, principal: Principal) -> None:
+        self._server.unwatch(uri, principal.id)
 
-    async def _read(self, uri: str, caller: Caller) -> Done | Needs:
-        return await self._recorded(READ, uri, caller, lambda: self._passthrough.read(uri, caller))
+    async def read(self, uri: str, caller: Caller) -> Done | Needs:
+        return await self._run_recorded(READ, uri, caller, lambda: self._server.read(uri, caller))
 
-    async def _prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
-        return await self._recorded(PROMPT, name, caller, lambda: self._passthrough.prompt(name, arguments, caller))
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
+        return await self._run_recorded(PROMPT, name, caller, lambda: self._server.prompt(name, arguments, caller))
 
     def _may_see(self, principal: Principal, method: str) -> bool:
         return self._gateway.core.access.allows(principal, self.agent.id, method, "mcp")
 
     def _check(self, principal: Principal, method: str, name: str) -> None:
-        """What is forbidden is told as what is not there."""
+        """NotFound for what is forbidden, as for what does not exist."""
         if not self._may_see(principal, method):
             what = "prompt" if method == PROMPT else "resource"
             raise NotFound(f"There is no {what} {name[:200]!r} here. List what is.")
 
-    async def _timed(self, method: str, principal: Principal, work: Callable[[], Awaitable[T]]) -> T:
+    async def _measure(self, method: str, principal: Principal, work: Callable[[], Awaitable[T]]) -> T:
         started = self._env.monotonic()
         try:
             self._gateway.count_question(principal)
@@ -297,15 +297,15 @@ class AgentTools:
         finally:
             self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
 
-    async def _recorded(self, method: str, name: str, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
+    async def _run_recorded(self, method: str, name: str, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """Give content away under every step, as a call of the method: it is recorded, allowed, limited and bounded."""
-        made: list[T] = []
+        results: list[T] = []
         errors: list[Agent3Error] = []
 
         async def handler(_: Call) -> Outcome:
             started = self._env.monotonic()
             try:
-                made.append(await work())
+                results.append(await work())
             except Agent3Error as error:
                 errors.append(error)
                 raise
@@ -331,32 +331,45 @@ class AgentTools:
         )
         who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
         outcome = await self._gateway.run(who, call, (self.agent, capability), handler)
-        if isinstance(outcome, Done) and made:
-            return made[-1]
-        self._check(caller.principal, method, name)  # what is forbidden is told as what is not there
+        if isinstance(outcome, Done) and results:
+            return results[-1]
+        self._check(caller.principal, method, name)  # what is forbidden looks like what does not exist
         if errors:
             raise errors[-1]
         assert isinstance(outcome, Failed)
         raise error_of(outcome)
 
 
-def _is_text(part: Part, husk: Mapping[str, Any] | None) -> bool:
-    if husk is None:
-        return part.media_type == "text/plain"
-    return husk["type"] == "text" or (husk["type"] == "resource" and "text" in husk["resource"])
+def _restore_part(part: Part, body: bytes) -> Part:
+    """The part whose content was stored away, as the server sent it."""
+    meta = {key: value for key, value in part.meta.items() if key in (BLOCK, STRUCTURED)}
+    if STRUCTURED in meta:
+        return Part(data=msgspec.json.decode(body), meta=meta)
+    block = meta.get(BLOCK)
+    if block is None:
+        if part.media_type == "text/plain":
+            return Part(text=body.decode(), name=part.name, meta=meta)
+    elif block["type"] == "text" or (block["type"] == "resource" and "text" in block["resource"]):
+        return Part(text=body.decode(), media_type=part.media_type, name=part.name, meta=meta)
+    return Part(raw=body, media_type=part.media_type, name=part.name, meta=meta)
 
 
-def _tool(one: Capability) -> Tool:
-    kept = one.meta
-    hints = {"readOnlyHint": one.hints.read_only, "idempotentHint": one.hints.idempotent}
-    own = any(route.protocol == "mcp" for route in one.routes)
+def _tool(capability: Capability) -> Tool:
+    meta, hints = capability.meta, capability.hints
+    annotations = {
+        "readOnlyHint": hints.read_only,
+        "idempotentHint": hints.idempotent,
+        "destructiveHint": hints.consequential,
+    }
+    if any(route.protocol == "mcp" for route in capability.routes):
+        annotations = meta.get("annotations") or {}  # the server's own
     return Tool(
-        name=one.name,
-        title=one.title,
-        description=one.description,
-        input_schema=one.input_schema,
-        output_schema=one.output_schema,
-        annotations=kept.get("annotations") or {} if own else {**hints, "destructiveHint": one.hints.consequential},
-        icons=tuple(kept.get("icons") or ()),
-        meta=kept.get("_meta") or {},
+        name=capability.name,
+        title=capability.title,
+        description=capability.description,
+        input_schema=capability.input_schema,
+        output_schema=capability.output_schema,
+        annotations=annotations,
+        icons=tuple(meta.get("icons") or ()),
+        meta=meta.get("_meta") or {},
     )

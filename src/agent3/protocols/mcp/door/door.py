@@ -7,41 +7,45 @@ directories or storage.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+import anyio
+import mcp_types as wire
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCMessage
+from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent3._version import __version__
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error
+from agent3.errors import Agent3Error, ParseError, RequestError
 from agent3.model import LOCAL, Needs, Principal, encode
+from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.handlers import Hint, RequestHandlers, to_icons
 from agent3.protocols.mcp.door.list_changes import Kind
 from agent3.protocols.mcp.door.questions import StateTokens
 from agent3.protocols.mcp.door.requests import add_principal
-from agent3.protocols.mcp.door.resumption import SessionEvents, SessionManager
-from agent3.protocols.mcp.door.stdio import CheckedInput
 from agent3.protocols.mcp.door.toolset import Caller, Capabilities, Tool, ToolSet
 
-__all__ = [
-    "LOOPBACK_HOSTS",
-    "LOOPBACK_ORIGINS",
-    "Caller",
-    "DoorOptions",
-    "MCPDoor",
-    "Tool",
-    "ToolSet",
-    "how_to_answer",
-]
+if TYPE_CHECKING:
+    from mcp.shared._stream_protocols import ReadStream, WriteStream
+
+__all__ = ["LOOPBACK_HOSTS", "LOOPBACK_ORIGINS", "Caller", "CheckedInput", "DoorOptions", "MCPDoor", "SessionEvents",
+           "SessionManager", "Tool", "ToolSet", "how_to_answer", "refusal"]  # fmt: skip
 
 LOOPBACK_HOSTS = ("127.0.0.1", "127.0.0.1:*", "localhost", "localhost:*", "[::1]", "[::1]:*")
 LOOPBACK_ORIGINS = tuple(f"{scheme}://{host}" for scheme in ("http", "https") for host in LOOPBACK_HOSTS)
@@ -156,7 +160,7 @@ class MCPDoor:
             checked = CheckedInput(incoming, outgoing)
             await self._server.run(checked, outgoing, self._server.create_initialization_options())
 
-    def changed(self, kind: Kind, uri: str | None = None) -> None:
+    def notify_change(self, kind: Kind, uri: str | None = None) -> None:
         """Notify clients of both eras that a list changed, or with ``uri`` that one resource did. From any thread."""
         if kind == "tools":
             self.handlers.forget_tools()
@@ -168,21 +172,27 @@ class MCPDoor:
         return "*" in allowed or host in allowed or f"{host.rsplit(':', 1)[0]}:*" in allowed
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request."""
         if self._manager is None:
             await Response("The MCP endpoint is not running", 503)(scope, receive, send)
             return
         try:
             principal = self.principal(scope)
         except Agent3Error as error:
-            headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+            response = refusal(error)
+            if error.http_status == 401:
+                response.headers["WWW-Authenticate"] = "Bearer"
             if error.retry_after is not None:
-                headers["Retry-After"] = str(max(1, round(error.retry_after)))
-            fault = {"code": error.rpc_code, "message": error.message, "data": error.to_dict()}
-            body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
-            await Response(body, error.http_status, headers, "application/json")(scope, receive, send)
+                response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+            await response(scope, receive, send)
             return
         await self._manager.handle_request(add_principal(scope, principal), receive, send)
+
+
+def refusal(error: Agent3Error) -> Response:
+    """The answer to a request that is refused before its message is read."""
+    fault = {"code": error.rpc_code, "message": error.message, "data": error.to_dict()}
+    body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
+    return Response(body, error.http_status, media_type="application/json")
 
 
 class _Endpoint:
@@ -207,3 +217,114 @@ class _Server(Server[Any]):
         changing = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         made = super().create_initialization_options(changing, experimental_capabilities, extensions)
         return made.model_copy(update={"capabilities": made.capabilities.model_copy(update={"extensions": None})})
+
+
+MOST_EVENTS = 100
+"""Events that one session keeps; a client that comes back too late misses older ones."""
+
+
+class SessionEvents(EventStore):
+    """The latest events of one session, numbered: a client that lost its stream comes back with the last it saw."""
+
+    def __init__(self, most: int = MOST_EVENTS) -> None:
+        self._events: deque[tuple[int, str, JSONRPCMessage | None]] = deque(maxlen=most)
+        self._last = 0
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Keep an event; None stands for the one that opens a stream."""
+        self._last += 1
+        self._events.append((self._last, stream_id, message))
+        return str(self._last)
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        """Send what came later on the stream of that event; None if the event is no longer known."""
+        after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
+        stream = next((stream for number, stream, _ in self._events if number == after), None)
+        if stream is None:
+            return None
+        for number, where, message in list(self._events):
+            if number > after and where == stream and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
+class SessionManager(StreamableHTTPSessionManager):
+    """The SDK's manager, with one event store for each session instead of one for all.
+
+    Streams are named by the ids of requests, which two clients may choose alike, and any client of a shared store
+    could ask for the events of another.
+    """
+
+    def __init__(self, *args: Any, make_store: Callable[[], EventStore] | None, **options: Any):
+        self._make_store = make_store
+        super().__init__(*args, **options)
+
+    @property
+    def event_store(self) -> EventStore | None:
+        """Read by the SDK once for each session that is opened."""
+        return self._make_store() if self._make_store is not None else None
+
+    @event_store.setter
+    def event_store(self, value: EventStore | None) -> None:
+        """What the SDK's constructor sets is not used."""
+
+
+log = logger("mcp.stdio")
+
+
+class CheckedInput:
+    """The incoming stream of a server. Lines that are not messages are logged, answered without an id and skipped.
+
+    The SDK's server drops such a line, logged at a level that is never shown; the sender would wait for ever.
+    """
+
+    def __init__(self, incoming: ReadStream[SessionMessage | Exception], outgoing: WriteStream[SessionMessage]):
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    @property
+    def last_context(self) -> Context | None:
+        context: Context | None = getattr(self._incoming, "last_context", None)
+        return context
+
+    async def receive(self) -> SessionMessage | Exception:
+        while isinstance(item := await self._incoming.receive(), Exception):
+            refusal: RequestError
+            if not isinstance(item, ValidationError):
+                refusal = RequestError(f"A line of standard input was not understood: {type(item).__name__}.")
+            elif (fault := item.errors(include_url=False)[0])["type"] != "json_invalid":
+                refusal = RequestError(
+                    "A line of standard input is JSON, but not a JSON-RPC message. Send one message on each line."
+                )
+            elif not str(fault["input"]).strip():
+                continue
+            else:
+                refusal = ParseError(
+                    f"A line of standard input is not JSON: {fault['ctx']['error']}. Send one message on each line."
+                )
+            log.warning("%s", refusal.message)
+            error = wire.ErrorData(code=refusal.rpc_code, message=refusal.message)
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the host no longer reads
+                await self._outgoing.send(SessionMessage(wire.JSONRPCError(jsonrpc="2.0", id=None, error=error)))
+        return item
+
+    async def aclose(self) -> None:
+        await self._incoming.aclose()
+
+    def __aiter__(self) -> CheckedInput:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> CheckedInput:
+        await self._incoming.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._incoming.__aexit__(kind, error, trace)

@@ -119,7 +119,7 @@ class Exchange(Generic[T]):
 
     async def _turn(self, turn: Coroutine[Any, Any, T | Needs]) -> T | Needs:
         """Run one turn while its notifications are sent."""
-        async with self._notifier.sending():
+        async with self._notifier.send_meanwhile():
             return await turn
 
     def _subject(self, operation: Operation[T]) -> str:
@@ -132,9 +132,19 @@ class Exchange(Generic[T]):
     async def _ask_in_place(self, questions: Sequence[Question]) -> dict[str, Answer] | None:
         """Ask one by one; after a refusal the rest counts as cancelled. None where the client could not be asked."""
         answers: dict[str, Answer] = {}
+        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         for question in questions:
             try:
-                answers[question.id] = to_answer(question, await self._ask(question))
+                request = to_request(question)
+                kind: type[Reply] = wire.CreateMessageResult
+                if isinstance(request, wire.ElicitRequest):
+                    kind = wire.ElicitResult
+                elif isinstance(request, wire.ListRootsRequest):
+                    kind = wire.ListRootsResult
+                elif request.params.tools or request.params.tool_choice:
+                    kind = wire.CreateMessageResultWithTools
+                reply = await self._ctx.session.send_request(request, kind, metadata=related)
+                answers[question.id] = to_answer(question, reply)
             except (MCPError, WireError) as error:
                 if feature_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
                     log.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
@@ -144,18 +154,6 @@ class Exchange(Generic[T]):
             if answers[question.id].action != "accept":
                 break
         return {question.id: answers.get(question.id, Answer("cancel")) for question in questions}
-
-    async def _ask(self, question: Question) -> Reply:
-        request = to_request(question)
-        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
-        session = self._ctx.session
-        if isinstance(request, wire.ElicitRequest):
-            return await session.send_request(request, wire.ElicitResult, metadata=related)
-        if isinstance(request, wire.ListRootsRequest):
-            return await session.send_request(request, wire.ListRootsResult, metadata=related)
-        if request.params.tools or request.params.tool_choice:
-            return await session.send_request(request, wire.CreateMessageResultWithTools, metadata=related)
-        return await session.send_request(request, wire.CreateMessageResult, metadata=related)
 
 
 def _state_of(needs: Needs) -> str:
@@ -208,7 +206,7 @@ class _Notifier:
         await self._ctx.close_sse_stream()
 
     @asynccontextmanager
-    async def sending(self) -> AsyncIterator[None]:
+    async def send_meanwhile(self) -> AsyncIterator[None]:
         """Send notifications during a block, and the remaining ones at its end."""
         if not (self._wants_progress or self._levels):
             yield

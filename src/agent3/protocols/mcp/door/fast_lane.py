@@ -128,16 +128,16 @@ class Visitor:
         self._headers = headers
         self._principal = principal
 
-    async def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+    async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a request with this body; None for what is irregular and has to come by ASGI.
 
-        An outcome that only the SDK can encode is left in ``told``, for the scope of that request.
+        An outcome that only the SDK can encode is left in ``scope``, which becomes part of that of the request.
         """
         lane = self._lane
         request = _parse(body) if len(body) <= lane.max_body else None
         if request is None:
             return None
-        return await lane.answer(request, self._headers, self._principal, told, hung_up)
+        return await lane.answer(request, self._headers, self._principal, scope, hung_up)
 
 
 class FastLane:
@@ -249,7 +249,7 @@ class FastLane:
         request: _Request,
         headers: _Headers,
         principal: Principal,
-        told: MutableMapping[str, Any],
+        scope: MutableMapping[str, Any],
         hung_up: HungUp,
     ) -> Reply | None:
         """The answer to a regular request; None for what the SDK has to answer."""
@@ -291,7 +291,7 @@ class FastLane:
             outcome = Failed("internal", f"{name} failed inside the gateway; its log says why")
         if isinstance(outcome, (Done, Failed)) and (result := self._encode_result(outcome, modern)) is not None:
             return Reply(_envelope(request.id, result))
-        told[OUTCOME] = outcome
+        scope[OUTCOME] = outcome
         return None
 
     # What is regular

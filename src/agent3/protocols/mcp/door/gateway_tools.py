@@ -15,15 +15,14 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
-from agent3.errors import Agent3Error, NotFound
+from agent3.errors import Agent3Error, NotFound, TurnTaken
 from agent3.gateway import Caller, Gateway, Verbs
 from agent3.gateway.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS
 from agent3.model import Answer, Done, Event, Failed, Outcome, Part, Principal, Working
-from agent3.protocols.mcp.door.job_tasks import JobTasks
 from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
-from agent3.protocols.mcp.door.toolset import Resource, Task, Template, Tool
+from agent3.protocols.mcp.door.toolset import Resource, ResourceTemplate, Task, Tool
 
-__all__ = ["INSTRUCTIONS", "GatewayTools"]
+__all__ = ["INSTRUCTIONS", "GatewayTools", "JobTasks"]
 
 _ARTIFACTS = "agent3://artifacts/"
 
@@ -125,11 +124,9 @@ class GatewayTools:
         return replace(found, outcome=self._answer(found.outcome, found.updated - found.created, follows=True))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
-        """Give answers to a job that asked."""
         await self._tasks.update(job, answers, caller)
 
     async def cancel(self, job: str, caller: MCPCaller) -> None:
-        """Cancel a job, down to its target."""
         await self._tasks.cancel(job, caller)
 
     async def _follow(self, caller: MCPCaller, begin: Callable[[Caller], Coroutine[Any, Any, Outcome]]) -> Outcome:
@@ -164,9 +161,9 @@ class GatewayTools:
         """None are listed: a result names those that belong to it."""
         return ()
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """The one family that there is."""
-        return (Template(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
+        return (ResourceTemplate(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
 
     async def read(self, uri: str, caller: MCPCaller) -> Done:
         """A large result of this caller's; NotFound for anything else."""
@@ -182,3 +179,49 @@ class GatewayTools:
     async def watch(self, uri: str, principal: Principal) -> None:
         """What never changes cannot be waited for."""
         raise NotFound(f"{uri[:100]!r} never changes.")
+
+
+SETTLING = 5.0
+"""Seconds to wait after an incomplete answer until the job asks again for the rest, which takes milliseconds."""
+_DAY = 86_400.0
+
+
+class JobTasks:
+    """Jobs of the gateway as tasks, for clients that follow tasks: those of all agents, or of one."""
+
+    def __init__(self, gateway: Gateway, door: str = "mcp", agent: str | None = None):
+        self._gateway = gateway
+        self._door = door
+        self._agent = agent
+        self._ttl = gateway.core.settings.calls.job_days * _DAY
+
+    async def task(self, job: str, caller: MCPCaller) -> Task:
+        """How the job stands; JobNotFound for one that is not this caller's."""
+        found = await self._gateway.job(self._who(caller), job, self._agent)
+        outcome: Outcome | None = found.outcome
+        if outcome is None or found.status == "working":
+            # A job that runs is working, whatever its last turn ended with.
+            last = outcome if isinstance(outcome, Working) else Working()
+            outcome = Working(poll=last.poll, text=last.text, job=found.id, turn=found.turn)
+        return Task(id=job, outcome=outcome, created=found.created, updated=found.updated, ttl=self._ttl)
+
+    async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
+        """Give the answers to the job, which goes on by itself; with some missing it asks for these again."""
+        who = self._who(caller)
+        before = await self._gateway.job(who, job, self._agent)
+        try:
+            await self._gateway.answer(who, job, answers, turn=before.turn, detach=True)
+        except TurnTaken:
+            return  # another answer was faster, and answers to what is no longer asked are ignored
+        if any(question.id not in answers for question in before.questions):
+            await self._gateway.wait(who, job, SETTLING)
+
+    async def cancel(self, job: str, caller: MCPCaller) -> None:
+        """Cancel the job; one that has ended stays as it is."""
+        who = self._who(caller)
+        if self._agent is not None:
+            await self._gateway.job(who, job, self._agent)
+        await self._gateway.cancel(who, job)
+
+    def _who(self, caller: MCPCaller) -> Caller:
+        return Caller(caller.principal, self._door)

@@ -17,6 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import X_MCP_HEADER_KEY, validate_mcp_param_headers
 from msgspec import Struct
+from pydantic import BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.calls.outcomes import failed_by
@@ -25,13 +26,13 @@ from agent3.model import Answer, Done, Failed, Needs, Outcome, Principal, Workin
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.exchange import Exchange, Operation, await_with_grace
 from agent3.protocols.mcp.door.list_changes import ChangeNotifier
-from agent3.protocols.mcp.door.pagination import paginate
 from agent3.protocols.mcp.door.questions import StateTokens, feature_for
 from agent3.protocols.mcp.door.requests import (
     Context,
     client_features,
     era_of,
     missing_features_error,
+    paginate,
     principal_of,
     session_of,
     to_mcp_error,
@@ -41,10 +42,10 @@ from agent3.protocols.mcp.door.tasks import TaskHandlers
 from agent3.protocols.mcp.door.toolset import (
     Caller,
     Capabilities,
-    Completed,
     Completion,
+    CompletionResult,
     Completions,
-    Prompted,
+    FilledPrompt,
     Prompts,
     Resources,
     Tool,
@@ -59,6 +60,7 @@ CallResult = wire.CallToolResult | wire.InputRequiredResult
 Hint = Callable[[str, Needs], str]
 """What a client that cannot elicit is told to do, given the tool and its questions."""
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 OUTCOME = "agent3.outcome"
 """The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself."""
@@ -145,7 +147,6 @@ class RequestHandlers:
     # Tools
 
     async def list_tools(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
-        """tools/list."""
         tools, cursor = await self._page(self._toolset.tools(principal_of(ctx)), lambda tool: tool.name, params)
         self._remember(tools)
         modern = era_of(ctx) == "modern"
@@ -168,7 +169,6 @@ class RequestHandlers:
         )
 
     async def call_tool(self, ctx: Context, params: wire.CallToolRequestParams) -> CallResult:
-        """tools/call."""
         await self._check_demands(ctx, params)
         name, arguments = params.name, params.arguments or {}
 
@@ -242,51 +242,22 @@ class RequestHandlers:
     async def list_resources(
         self, ctx: Context, params: wire.PaginatedRequestParams | None
     ) -> wire.ListResourcesResult:
-        """resources/list."""
         listing = self._resources.resources(principal_of(ctx))
         found, cursor = await self._page(listing, lambda resource: resource.uri, params)
-        resources = [
-            wire.Resource(
-                uri=resource.uri,
-                name=resource.name,
-                title=resource.title,
-                description=resource.description,
-                mime_type=resource.media_type,
-                size=resource.size,
-                annotations=_to_annotations(resource.annotations),
-                icons=to_icons(resource.icons),
-                _meta=resource.meta or None,
-            )
-            for resource in found
-        ]
+        resources = [_to_wire(wire.Resource, resource) for resource in found]
         return wire.ListResourcesResult(resources=resources, next_cursor=cursor)
 
     async def list_templates(
         self, ctx: Context, params: wire.PaginatedRequestParams | None
     ) -> wire.ListResourceTemplatesResult:
-        """resources/templates/list."""
         listing = self._resources.templates(principal_of(ctx))
         found, cursor = await self._page(listing, lambda template: template.uri_template, params)
-        templates = [
-            wire.ResourceTemplate(
-                uri_template=template.uri_template,
-                name=template.name,
-                title=template.title,
-                description=template.description,
-                mime_type=template.media_type,
-                annotations=_to_annotations(template.annotations),
-                icons=to_icons(template.icons),
-                _meta=template.meta or None,
-            )
-            for template in found
-        ]
+        templates = [_to_wire(wire.ResourceTemplate, template) for template in found]
         return wire.ListResourceTemplatesResult(resource_templates=templates, next_cursor=cursor)
 
     async def read_resource(
         self, ctx: Context, params: wire.ReadResourceRequestParams
     ) -> wire.ReadResourceResult | wire.InputRequiredResult:
-        """resources/read."""
-
         async def read(caller: Caller) -> Done | Needs:
             try:
                 return await self._resources.read(params.uri, caller)
@@ -299,7 +270,6 @@ class RequestHandlers:
         return wire.ReadResourceResult(contents=to_contents(done.parts, params.uri), _meta=done.meta or None)
 
     async def may_watch(self, uri: str, principal: Principal) -> bool:
-        """Whether a client may watch a resource."""
         subscriptions = self._capabilities.subscriptions
         if subscriptions is not None:
             try:
@@ -316,36 +286,16 @@ class RequestHandlers:
     # Prompts
 
     async def list_prompts(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListPromptsResult:
-        """prompts/list."""
         found, cursor = await self._page(self._prompts.prompts(principal_of(ctx)), lambda prompt: prompt.name, params)
-        prompts = [
-            wire.Prompt(
-                name=prompt.name,
-                title=prompt.title,
-                description=prompt.description,
-                arguments=[
-                    wire.PromptArgument(
-                        name=argument.name,
-                        title=argument.title,
-                        description=argument.description,
-                        required=argument.required,
-                    )
-                    for argument in prompt.arguments
-                ],
-                icons=to_icons(prompt.icons),
-                _meta=prompt.meta or None,
-            )
-            for prompt in found
-        ]
+        prompts = [_to_wire(wire.Prompt, prompt, arguments=[]) for prompt in found]
         return wire.ListPromptsResult(prompts=prompts, next_cursor=cursor)
 
     async def get_prompt(
         self, ctx: Context, params: wire.GetPromptRequestParams
     ) -> wire.GetPromptResult | wire.InputRequiredResult:
-        """prompts/get."""
         arguments = params.arguments or {}
 
-        async def fill(caller: Caller) -> Prompted | Needs:
+        async def fill(caller: Caller) -> FilledPrompt | Needs:
             return await self._prompts.prompt(params.name, arguments, caller)
 
         prompt = await self._run_replayed(ctx, params, "prompts/get", params.name, arguments, fill)
@@ -354,7 +304,6 @@ class RequestHandlers:
         return to_prompt_result(prompt, ctx.protocol_version)
 
     async def complete(self, ctx: Context, params: wire.CompleteRequestParams) -> wire.CompleteResult:
-        """completion/complete."""
         completions = cast("Completions", self._capabilities.completions)
         ref = params.ref
         is_prompt = isinstance(ref, wire.PromptReference)
@@ -366,8 +315,8 @@ class RequestHandlers:
             given=(params.context.arguments if params.context is not None else None) or {},
         )
         found = await _with_mcp_errors(completions.complete(completion, principal_of(ctx)))
-        if not isinstance(found, Completed):
-            found = Completed(tuple(found), len(found), len(found) > MOST_COMPLETIONS)
+        if not isinstance(found, CompletionResult):
+            found = CompletionResult(tuple(found), len(found), len(found) > MOST_COMPLETIONS)
         values = list(found.values[:MOST_COMPLETIONS])
         return wire.CompleteResult(completion=wire.Completion(values=values, total=found.total, has_more=found.more))
 
@@ -459,9 +408,9 @@ def _legacy_output_schema(schema: dict[str, Any] | None) -> dict[str, Any] | Non
 
 
 def to_icons(icons: Sequence[Mapping[str, Any]]) -> list[wire.Icon] | None:
-    """Icons as the protocol has them."""
     return [wire.Icon.model_validate(icon) for icon in icons] or None
 
 
-def _to_annotations(annotations: dict[str, Any]) -> wire.Annotations | None:
-    return wire.Annotations.model_validate(annotations) if annotations else None
+def _to_wire(kind: type[ModelT], described: Struct, **always: Any) -> ModelT:
+    """A description of ``toolset``, which has the protocol's names, as the protocol's type."""
+    return kind.model_validate({**always, **msgspec.to_builtins(described)}, by_name=False)

@@ -25,14 +25,14 @@ from agent3.protocols.mcp.client.channels import OnNotification, ServerError, sp
 from agent3.protocols.mcp.client.connector import MCPConnector, client_meta, encode_answer, feature_of
 from agent3.protocols.mcp.door.toolset import (
     Caller,
-    Completed,
     Completion,
-    Message,
+    CompletionResult,
+    FilledPrompt,
     Prompt,
     PromptArgument,
-    Prompted,
+    PromptMessage,
     Resource,
-    Template,
+    ResourceTemplate,
 )
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, URI
 from agent3.security.sanitize import clean_outcome
@@ -77,13 +77,13 @@ def passthrough_meta(caller: Caller) -> dict[str, Any]:
 
 
 class Passthrough:
-    """The server of a route. Its secrets are asked of the vault each time; ``heard`` takes its notifications."""
+    """The server of a route. Its secrets come from the vault each time; ``on_notification`` takes its notifications."""
 
-    def __init__(self, connector: MCPConnector, route: Route, vault: Vault, heard: OnNotification):
+    def __init__(self, connector: MCPConnector, route: Route, vault: Vault, on_notification: OnNotification):
         self._connector = connector
         self._route = route
         self._vault = vault
-        self._heard = heard
+        self._on_notification = on_notification
         self._watched: dict[str, Counter[str]] = {}
         """Who watches a resource, and how often; by its address."""
         self._subscribed: frozenset[str] = frozenset()
@@ -108,7 +108,6 @@ class Passthrough:
     # Resources
 
     async def resources(self) -> list[Resource]:
-        """All resources that it lists."""
         found = []
         for item in await self._items("resources/list", "resources"):
             if _is_named(item, "uri"):
@@ -117,18 +116,15 @@ class Passthrough:
                 found.append(Resource(uri=item["uri"], size=known, **_common_fields(item, item["uri"])))
         return found
 
-    async def templates(self) -> list[Template]:
-        """All resource templates that it lists."""
+    async def templates(self) -> list[ResourceTemplate]:
         items = await self._items("resources/templates/list", "resourceTemplates")
         return [
-            Template(uri_template=item["uriTemplate"], **_common_fields(item, item["uriTemplate"]))
+            ResourceTemplate(uri_template=item["uriTemplate"], **_common_fields(item, item["uriTemplate"]))
             for item in items
             if _is_named(item, "uriTemplate")
         ]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """The contents of a resource."""
-
         async def request(opened: OpenRoute) -> Done | Needs:
             result = await self._converse("resources/read", {"uri": uri}, caller, opened)
             if isinstance(result, Needs):
@@ -144,7 +140,6 @@ class Passthrough:
     # Prompts
 
     async def prompts(self) -> list[Prompt]:
-        """All prompts that it lists."""
         found = []
         for item in await self._items("prompts/list", "prompts"):
             if not _is_named(item, "name"):
@@ -171,11 +166,10 @@ class Passthrough:
             found.append(prompt)
         return found
 
-    async def prompt(self, name: str, arguments: Mapping[str, str], caller: Caller) -> Prompted | Needs:
-        """A prompt with its arguments filled in."""
+    async def prompt(self, name: str, arguments: Mapping[str, str], caller: Caller) -> FilledPrompt | Needs:
         params = {"name": name, **({"arguments": dict(arguments)} if arguments else {})}
 
-        async def request(opened: OpenRoute) -> Prompted | Needs:
+        async def request(opened: OpenRoute) -> FilledPrompt | Needs:
             result = await self._converse("prompts/get", params, caller, opened)
             if isinstance(result, Needs):
                 return result
@@ -188,11 +182,11 @@ class Passthrough:
             roles: list[Literal["user", "assistant"]]
             roles = ["assistant" if message.get("role") == "assistant" else "user" for message in messages]
             description = redact_value(_text(result, "description"), opened.hidden)
-            return Prompted(tuple(map(Message, roles, safe.parts)), description, meta=safe.meta)
+            return FilledPrompt(tuple(map(PromptMessage, roles, safe.parts)), description, meta=safe.meta)
 
         return await self._with_secrets(request)
 
-    async def complete(self, completion: Completion) -> Completed:
+    async def complete(self, completion: Completion) -> CompletionResult:
         """What it proposes for an argument."""
         ref = {"type": "ref/prompt", "name": completion.name}
         if completion.kind == "resource":
@@ -201,14 +195,14 @@ class Passthrough:
         if completion.given:
             params["context"] = {"arguments": completion.given}
 
-        async def request(opened: OpenRoute) -> Completed:
+        async def request(opened: OpenRoute) -> CompletionResult:
             result = await self._connector.request(opened.route, "completion/complete", params, secret=opened.secret)
             found = _table(redact_value(result, opened.hidden), "completion")
             values, total = found.get("values"), found.get("total")
             if not isinstance(values, list):
                 raise MalformedResponse("The server answered a completion without values.")
             known = total if isinstance(total, int) else None
-            return Completed(tuple(map(str, values)), known, bool(found.get("hasMore")))
+            return CompletionResult(tuple(map(str, values)), known, bool(found.get("hasMore")))
 
         return await self._with_secrets(request)
 
@@ -373,17 +367,17 @@ class Passthrough:
     async def _follow(self, uris: frozenset[str], acknowledged: asyncio.Future[None]) -> None:
         """Keep a subscription open; after a gap everything that is watched may have changed."""
 
-        def heard(method: str, params: dict[str, Any]) -> None:
+        def take(method: str, params: dict[str, Any]) -> None:
             if method != "notifications/subscriptions/acknowledged":
-                self._heard(method, params)
+                self._on_notification(method, params)
             elif not acknowledged.done():
                 acknowledged.set_result(None)
             else:
                 for uri in sorted(self._watched):
-                    self._heard("notifications/resources/updated", {"uri": uri})
+                    self._on_notification("notifications/resources/updated", {"uri": uri})
 
         async def subscribe(opened: OpenRoute) -> None:
-            await self._connector.watch(opened.route, wanted, heard, secret=opened.secret)
+            await self._connector.watch(opened.route, wanted, take, secret=opened.secret)
 
         pause, wanted = 1.0, sorted(uris)
         while wanted:

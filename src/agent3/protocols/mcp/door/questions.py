@@ -20,21 +20,11 @@ from pydantic import ValidationError as WireError
 from agent3.env import Env
 from agent3.model import Answer, Question, encode
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.pagination import strict_base64
+from agent3.protocols.mcp.door.requests import strict_base64
 from agent3.protocols.mcp.meta_keys import REQUEST
 
-__all__ = [
-    "Pause",
-    "Reply",
-    "StateTokens",
-    "feature_for",
-    "parse_reply",
-    "roots",
-    "sampling",
-    "to_answer",
-    "to_answers",
-    "to_request",
-]
+__all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "roots_question", "sampling_question",
+           "to_answer", "to_answers", "to_request"]  # fmt: skip
 
 log = logger("mcp")
 
@@ -49,7 +39,7 @@ _REPLIES: dict[str, tuple[type[Reply], ...]] = {
 """The types of a reply, by the feature that gives it."""
 
 
-def sampling(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
+def sampling_question(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
     """A question for the client's own model; ``params`` by the protocol's names, ``messages`` for more than a text.
 
     The answer's data is the protocol's CreateMessageResult. ValueError for parameters that it does not have.
@@ -61,7 +51,7 @@ def sampling(question_id: str, text: str, *, max_tokens: int = 1000, **params: A
     return Question(question_id, text, {"type": "object", REQUEST: request})
 
 
-def roots(question_id: str) -> Question:
+def roots_question(question_id: str) -> Question:
     """Which folders the client lets us see. The answer's data is the protocol's ListRootsResult."""
     return Question(question_id, "Which folders may be used?", {"type": "object", REQUEST: {"method": "roots/list"}})
 
@@ -78,7 +68,6 @@ def feature_for(question: Question) -> str:
 
 
 def to_request(question: Question) -> wire.InputRequest:
-    """The question as a request of the protocol."""
     feature = feature_for(question)
     if feature == "sampling":
         return wire.CreateMessageRequest.model_validate(_client_request(question) or {})
@@ -142,7 +131,6 @@ def parse_reply(question: Question, given: Any) -> Reply:
 
 
 def to_answer(question: Question, reply: Reply) -> Answer:
-    """The reply as an answer of our model."""
     if not isinstance(reply, wire.ElicitResult):
         return Answer(data=reply.model_dump(by_alias=True, mode="json", exclude_none=True))
     if reply.action != "accept" or question.url is not None:

@@ -1,9 +1,10 @@
-"""What one request says of itself: its era, who sent it, and what its client can do."""
+"""What one request says of itself: its era, who sent it, what its client can do, and which page of a list it wants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import mcp_types as wire
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -14,23 +15,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError as WireError
 from starlette.types import Scope
 
-from agent3.errors import Agent3Error
+from agent3.errors import Agent3Error, ValidationError
 from agent3.model import LOCAL, Principal
 from agent3.protocols.mcp.door.toolset import Era
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, TASKS
 
-__all__ = [
-    "Context",
-    "add_principal",
-    "client_features",
-    "era_of",
-    "meta_of",
-    "missing_features_error",
-    "parse_features",
-    "principal_of",
-    "session_of",
-    "to_mcp_error",
-]
+__all__ = ["Context", "add_principal", "client_features", "era_of", "meta_of", "missing_features_error", "paginate",
+           "parse_features", "principal_of", "session_of", "strict_base64", "to_mcp_error"]  # fmt: skip
 
 Context = ServerRequestContext[Any, Any]
 
@@ -49,7 +40,6 @@ def add_principal(scope: Scope, principal: Principal) -> Scope:
 
 
 def era_of(ctx: Context) -> Era:
-    """The era of the connection or request."""
     return "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
 
 
@@ -126,3 +116,28 @@ def missing_features_error(features: frozenset[str], what: str) -> MCPError:
             wanted[feature] = {}
     text = f"{what} needs a client that declares: {', '.join(sorted(features))}"
     return MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": wanted})
+
+
+T = TypeVar("T")
+
+
+def paginate(items: Iterable[T], key: Callable[[T], str], cursor: str | None, size: int) -> tuple[list[T], str | None]:
+    """One page in the order of the key, and the cursor of the next; ValidationError for an unknown cursor.
+
+    A cursor is the last key shown, so that it survives items that come and go.
+    """
+    after: str | None = None
+    if cursor:
+        try:
+            after = strict_base64(cursor).decode()
+        except ValueError:
+            raise ValidationError("Unknown cursor: list again from the start") from None
+    rest = sorted((item for item in items if after is None or key(item) > after), key=key)
+    page = rest[:size]
+    following = base64.urlsafe_b64encode(key(page[-1]).encode()).decode() if len(rest) > len(page) else None
+    return page, following
+
+
+def strict_base64(text: str) -> bytes:
+    """Decode base64 without the leniency of the standard library, which skips unknown characters; else ValueError."""
+    return base64.b64decode(text, altchars=b"-_", validate=True)

@@ -15,19 +15,11 @@ from msgspec import UnsetType
 from pydantic import TypeAdapter
 
 from agent3.model import Done, Failed, Needs, Part, Working, encode
-from agent3.protocols.mcp.door.toolset import Prompted
+from agent3.protocols.mcp.door.toolset import FilledPrompt
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
-__all__ = [
-    "failure_text",
-    "failure_to_dict",
-    "passed_error",
-    "questions_as_text",
-    "to_contents",
-    "to_json_value",
-    "to_prompt_result",
-    "to_tool_result",
-]
+__all__ = ["failure_text", "failure_to_dict", "passed_error", "questions_as_text", "to_contents", "to_json_value",
+           "to_prompt_result", "to_tool_result"]  # fmt: skip
 
 Contents = wire.TextResourceContents | wire.BlobResourceContents
 _content_block: TypeAdapter[wire.ContentBlock] = TypeAdapter(wire.ContentBlock)
@@ -148,8 +140,7 @@ def to_contents(parts: Sequence[Part], uri: str) -> list[Contents]:
     return [_to_contents(part, uri, _own_meta(part)) for part in parts]
 
 
-def to_prompt_result(prompt: Prompted, version: str) -> wire.GetPromptResult:
-    """A prompt filled in."""
+def to_prompt_result(prompt: FilledPrompt, version: str) -> wire.GetPromptResult:
     messages = [
         wire.PromptMessage(role=message.role, content=_to_block(message.part, number, version))
         for number, message in enumerate(prompt.messages, 1)

@@ -71,7 +71,6 @@ class TaskHandlers:
         return created
 
     async def get(self, ctx: Context, params: _TaskParams) -> dict[str, Any]:
-        """tasks/get."""
         caller = _check_request(ctx, params.task_id)
         try:
             task = await self._tasks.task(params.task_id, caller)
@@ -98,7 +97,6 @@ class TaskHandlers:
         return {"resultType": "complete"}
 
     async def cancel(self, ctx: Context, params: _TaskParams) -> dict[str, Any]:
-        """tasks/cancel."""
         caller = _check_request(ctx, params.task_id)
         try:
             await self._tasks.cancel(params.task_id, caller)

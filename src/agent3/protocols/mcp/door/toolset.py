@@ -16,37 +16,17 @@ from msgspec import Struct
 from agent3.model import Answer, Done, Event, Needs, Outcome, Part, Principal
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
-__all__ = [
-    "ANNOTATIONS",
-    "BLOCK",
-    "PASSED",
-    "STRUCTURED",
-    "URI",
-    "Caller",
-    "Capabilities",
-    "Completed",
-    "Completion",
-    "Completions",
-    "Era",
-    "Fingerprints",
-    "Message",
-    "Prompt",
-    "PromptArgument",
-    "Prompted",
-    "Prompts",
-    "Resource",
-    "Resources",
-    "Subscriptions",
-    "Task",
-    "Tasks",
-    "Template",
-    "Tool",
-    "ToolSet",
-    "ignore_event",
-]
+__all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "STRUCTURED", "URI", "Caller", "Capabilities", "Completion",
+           "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Prompt", "PromptArgument",
+           "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Subscriptions", "Task", "Tasks",
+           "Tool", "ToolSet", "ignore_event"]  # fmt: skip
 
 Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
+
+
+_WIRE_NAMES = {"media_type": "mimeType", "uri_template": "uriTemplate", "meta": "_meta"}
+"""The names by which the door encodes these descriptions, where they differ from the fields."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -67,7 +47,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Resource(Struct, frozen=True, kw_only=True):
+class Resource(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """Something that can be read, by its address."""
 
     uri: str
@@ -81,7 +61,7 @@ class Resource(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Template(Struct, frozen=True, kw_only=True):
+class ResourceTemplate(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """A family of resources, by a URI template (RFC 6570)."""
 
     uri_template: str
@@ -103,7 +83,7 @@ class PromptArgument(Struct, frozen=True, kw_only=True):
     required: bool = False
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class Prompt(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WIRE_NAMES):
     """A prompt that a person can choose."""
 
     name: str
@@ -114,17 +94,17 @@ class Prompt(Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Message(Struct, frozen=True):
+class PromptMessage(Struct, frozen=True):
     """One message of a prompt."""
 
     role: Literal["user", "assistant"]
     part: Part
 
 
-class Prompted(Struct, frozen=True):
+class FilledPrompt(Struct, frozen=True):
     """A prompt with its arguments filled in."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     description: str | None = None
     meta: dict[str, Any] = {}
 
@@ -140,7 +120,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     """The arguments that are already filled in."""
 
 
-class Completed(Struct, frozen=True):
+class CompletionResult(Struct, frozen=True):
     """Proposals for a value; ``more`` says that there are others."""
 
     values: tuple[str, ...]
@@ -227,7 +207,7 @@ class Resources(Protocol):
         """The resources that this caller may read."""
         ...
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """The families of resources that this caller may read."""
         ...
 
@@ -264,7 +244,7 @@ class Prompts(Protocol):
         """The prompts that this caller has."""
         ...
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
         """The prompt filled in; ``NotFound`` for one that is not listed, ``ValidationError`` for wrong arguments.
 
         After a ``Needs`` it is called again from the top, with ``caller.answers``.
@@ -276,7 +256,7 @@ class Prompts(Protocol):
 class Completions(Protocol):
     """Proposes values for arguments that are being typed."""
 
-    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | Completed:
+    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | CompletionResult:
         """What the value could become, best first."""
         ...
 
@@ -312,7 +292,10 @@ class Capabilities:
 
     @classmethod
     def of(cls, toolset: ToolSet) -> Capabilities:
-        """What a tool set offers. Also finds methods that were set on the instance, as ``AgentTools`` does."""
+        """What a tool set offers: what it declares as ``capabilities``, else all that it has the methods of."""
+        declared = getattr(toolset, "capabilities", None)
+        if isinstance(declared, cls):
+            return declared
         return cls(
             resources=toolset if isinstance(toolset, Resources) else None,
             subscriptions=toolset if isinstance(toolset, Subscriptions) else None,

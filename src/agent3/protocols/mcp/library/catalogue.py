@@ -36,12 +36,10 @@ class Version:
 
     @property
     def name(self) -> str:
-        """The name of the tool."""
         return self.definition.name
 
     @property
     def version(self) -> str:
-        """Which version of it."""
         return self.definition.version
 
     @property
@@ -52,7 +50,6 @@ class Version:
         return self._digest
 
     def is_retired(self, now: float) -> bool:
-        """Whether its sunset has passed."""
         return self.sunset is not None and self.sunset <= now
 
 
@@ -103,7 +100,6 @@ class Catalogue:
         return True
 
     def clear(self) -> None:
-        """Remove everything."""
         with self._lock:
             self._tools.clear()
             self._with_sunset.clear()

@@ -51,7 +51,14 @@ def parse_route(
     not the usual one: ``X-API-Key=env:NAME``. ``headers`` says the same as ``{"X-API-Key": "env:NAME"}``.
     """
     if credential is None and headers:
-        credential = _header_to_credential(headers)
+        if len(headers) > 1:
+            raise SetupError(f"Only one header can carry a secret, got {', '.join(headers)}. Give that one alone.")
+        header, value = next(iter(headers.items()))
+        bearer = header.lower() == "authorization" and value.lower().startswith("bearer ")
+        credential = value[7:] if bearer else value
+        if not credential.startswith("env:"):
+            raise SetupError(f"The header {header!r} must hold a reference such as 'env:NAME', not the secret itself.")
+        credential = credential if bearer else f"{header}={credential}"
     name, reference = None, credential
     if credential is not None:
         before, equals, after = credential.partition("=")
@@ -76,18 +83,6 @@ def parse_route(
     return Route("mcp", command.address, credential=reference, meta={"secret_env": variable} if variable else {})
 
 
-def _header_to_credential(headers: Mapping[str, str]) -> str:
-    """The one header that a route can carry, as a credential."""
-    if len(headers) > 1:
-        raise SetupError(f"Only one header can carry a secret, got {', '.join(headers)}. Give that one alone.")
-    name, value = next(iter(headers.items()))
-    bearer = name.lower() == "authorization" and value.lower().startswith("bearer ")
-    reference = value[7:] if bearer else value
-    if not reference.startswith("env:"):
-        raise SetupError(f"The header {name!r} must hold a reference such as 'env:NAME', not the secret itself.")
-    return reference if bearer else f"{name}={reference}"
-
-
 # Servers
 
 
@@ -106,7 +101,6 @@ class _RemoteConnector:
             await connector.aclose()
 
     async def call(self, call: Call) -> Outcome:
-        """One turn of a tool."""
         server = self.servers.get(call.agent)
         if server is None:
             error = AgentNotFound(
@@ -157,11 +151,9 @@ class RemoteServer:
         return self._agent.name
 
     def tools(self) -> tuple[ToolDefinition, ...]:
-        """The tools that it listed last."""
         return self._tools
 
     def has(self, name: str) -> bool:
-        """Whether it listed a tool."""
         return name in self._names
 
     def is_refusal(self, failed: Failed) -> bool:
@@ -184,7 +176,6 @@ class RemoteServer:
         switch.servers[self._agent.id] = self
 
     async def call(self, name: str, given: Mapping[str, Any], principal: Principal, **options: Any) -> Outcome:
-        """One call of a tool through all steps."""
         capability = self._agent.capability(name)
         if capability is None:
             raise CapabilityNotFound(f"Server {self.title!r} no longer has a tool {name[:100]!r}.")
@@ -233,7 +224,6 @@ class RemoteServer:
             await connector.aclose()
 
     def connector(self) -> MCPConnector:
-        """The connection, opened if necessary."""
         if self._connector is None:
             self._connector = MCPConnector(on_change=self._on_change)
         return self._connector
@@ -276,12 +266,13 @@ class RemoteServer:
         """Refresh after the server said that its lists changed; several such notes at once are one reason."""
         self._is_stale = True
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_while_stale())
 
-    async def _refresh_while_stale(self) -> None:
-        while self._is_stale:
-            self._is_stale = False
-            await self.refresh()
+            async def refresh_while_stale() -> None:
+                while self._is_stale:
+                    self._is_stale = False
+                    await self.refresh()
+
+            self._refreshing = asyncio.get_running_loop().create_task(refresh_while_stale())
 
 
 def _to_definition(capability: Capability) -> ToolDefinition:

@@ -15,16 +15,8 @@ from msgspec.structs import replace
 from agent3.llm import Image, Text
 from agent3.model import Done, Failed, Part, encode
 
-__all__ = [
-    "Content",
-    "all_parts",
-    "content_to_text",
-    "restore_part",
-    "to_characters",
-    "to_content",
-    "to_text",
-    "truncate",
-]
+__all__ = ["Content", "all_parts", "content_to_text", "restore_part", "to_characters", "to_content", "to_text",
+           "truncate"]  # fmt: skip
 
 Content: TypeAlias = str | tuple[Text | Image, ...]
 """What a model reads: a text, or pieces where there are images among them."""
@@ -44,7 +36,6 @@ def all_parts(outcome: Done | Failed) -> tuple[Part, ...]:
 
 
 def to_text(value: Any) -> str:
-    """A plain value as text: itself, or its JSON."""
     return value if isinstance(value, str) else encode(value).decode()
 
 

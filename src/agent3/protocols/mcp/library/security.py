@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from threading import Lock
@@ -113,7 +113,7 @@ class MCPSecurityManager:
     def principal(self, scope: Mapping[str, Any]) -> Principal:
         """Who calls, from the headers X-Client-Id, X-Timestamp and X-Signature of an ASGI scope; for ``MCPDoor``.
 
-        Always Unauthenticated for other machines: this signature does not cover the request, and whoever reads it can
+        Always Unauthenticated for other machines: this signature does not cover the request, and any reader of it can
         use it for five minutes. For a network door see docs/reference/signing.md.
         """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -127,32 +127,22 @@ class MCPSecurityManager:
 
     def _get_client_permissions(self, client_id: str) -> Container[str]:
         """The tools of a client, to be tested with ``in``: the one place that listing and calling both use."""
-        if self._access is not None:
-            return _RuledTools(self._access, Principal(client_id, "client"), self._server)
+        if (access := self._access) is not None:
+            principal = Principal(client_id, "client")
+            return _PermittedTools(lambda tool: access.allows(principal, self._server, tool, "mcp"))
         granted = [tools for client, tools in self._permissions.items() if fnmatchcase(client_id, client)]
-        return _GrantedTools([pattern for tools in granted for pattern in tools])
+        patterns = [pattern for tools in granted for pattern in tools]
+        return _PermittedTools(lambda tool: any(fnmatchcase(tool, pattern) for pattern in patterns))
 
 
-class _GrantedTools:
-    """Tools by patterns."""
+class _PermittedTools:
+    """The tools that pass a test, for ``in``."""
 
-    def __init__(self, patterns: Sequence[str]):
-        self._patterns = patterns
-
-    def __contains__(self, tool: object) -> bool:
-        return isinstance(tool, str) and any(fnmatchcase(tool, pattern) for pattern in self._patterns)
-
-
-class _RuledTools:
-    """Tools by the rules."""
-
-    def __init__(self, access: Access, principal: Principal, server: str):
-        self._access = access
-        self._principal = principal
-        self._server = server
+    def __init__(self, test: Callable[[str], bool]):
+        self._test = test
 
     def __contains__(self, tool: object) -> bool:
-        return isinstance(tool, str) and self._access.allows(self._principal, self._server, tool, "mcp")
+        return isinstance(tool, str) and self._test(tool)
 
 
 def _shorten(text: object) -> str:
@@ -320,7 +310,6 @@ class GuardedTools:
         self._validator = validator or MCPInputValidator()
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
-        """The tools that this client has."""
         return self._security.visible(principal.id, await self._inner.tools(principal))
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
@@ -335,5 +324,4 @@ class GuardedTools:
         return await self._inner.call(name, arguments, caller)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        """The next turn of a call that was allowed."""
         return await self._inner.answer(state, answers, caller)

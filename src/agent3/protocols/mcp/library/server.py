@@ -133,7 +133,6 @@ class MCPServer:
         return [version.definition for version in self._runner.list_versions(principal, all_versions=all_versions)]
 
     def versions(self, name: str) -> tuple[Version, ...]:
-        """All versions of a tool, the newest first."""
         return self._runner.catalogue.versions(name)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:

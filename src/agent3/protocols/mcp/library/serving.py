@@ -27,20 +27,11 @@ from agent3.listener import Authenticate, Listening, at_this_machine, names_of, 
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal, encode
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.toolset import Caller, Resource, Template, Tool
+from agent3.protocols.mcp.door.toolset import Caller, Resource, ResourceTemplate, Tool
 from agent3.protocols.mcp.library.catalogue import Version
 from agent3.protocols.mcp.library.tool_runner import DEPRECATED, ToolRunner
 
-__all__ = [
-    "Endpoint",
-    "Listening",
-    "ServedTools",
-    "names_of",
-    "run_http",
-    "run_http_async",
-    "run_stdio",
-    "serve_stdio",
-]
+__all__ = ["Endpoint", "Listening", "ServedTools", "names_of", "run_http", "run_http_async", "run_stdio", "serve_stdio"]
 
 _DOOR = "mcp"
 """What the ledger calls this door."""
@@ -92,7 +83,6 @@ class ServedTools:
         return await self._with_media(outcome, caller.principal)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        """The next turn; ``state`` is the job."""
         outcome = await self._runner.answer(state, answers, caller.principal, caller.listener, door=_DOOR)
         return await self._with_media(outcome, caller.principal)
 
@@ -106,9 +96,13 @@ class ServedTools:
         """None are listed: large results are linked where they arise."""
         return []
 
-    async def templates(self, principal: Principal) -> Sequence[Template]:
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
         """Large results, by the handle in their link."""
-        return [Template(uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool")]
+        return [
+            ResourceTemplate(
+                uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool"
+            )
+        ]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
         """A large result, for the caller of the tool."""
@@ -204,7 +198,7 @@ class _OpenDoor:
         self.task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def _run(self) -> None:
-        stop_watching = self._runner.watch(lambda: self._door.changed("tools"))
+        stop_watching = self._runner.watch(lambda: self._door.notify_change("tools"))
         try:
             async with self._door.running():
                 self.opened.set_result(None)
@@ -361,7 +355,7 @@ def _make_door(runner: ToolRunner, **options: Any) -> MCPDoor:
 async def serve_stdio(runner: ToolRunner) -> None:
     """Serve the host at standard input and output until it closes its end."""
     door = _make_door(runner)
-    stop_watching = runner.watch(lambda: door.changed("tools"))
+    stop_watching = runner.watch(lambda: door.notify_change("tools"))
     try:
         await door.stdio()
     finally:

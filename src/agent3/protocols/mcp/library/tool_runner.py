@@ -7,6 +7,8 @@ no wire protocol: ``serving`` offers it to MCP clients, ``server`` to Python pro
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -20,15 +22,27 @@ from agent3.calls.steps.cache import EPOCH
 from agent3.env import Env
 from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RequestError
 from agent3.gateway import Caller as GatewayCaller
-from agent3.model import LOCAL, Answer, Capability, Deprecation, Done, Event, Failed, Outcome, Price, Principal
+from agent3.model import (
+    LOCAL,
+    Answer,
+    Artifact,
+    Capability,
+    Deprecation,
+    Done,
+    Event,
+    Failed,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+)
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
 from agent3.observe.traces import new, parse
-from agent3.protocols.functions.functions import LocalAgent
+from agent3.protocols.functions.functions import LocalAgent, parts_of
 from agent3.protocols.functions.standalone import Standalone
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
 from agent3.protocols.mcp.library.fair_queue import FairQueue
-from agent3.protocols.mcp.library.return_values import adapt_returns
 from agent3.protocols.mcp.library.security import (
     MCPInputValidator,
     MCPRateLimiter,
@@ -37,7 +51,7 @@ from agent3.protocols.mcp.library.security import (
 )
 from agent3.schema import nearest
 
-__all__ = ["DEPRECATED", "TRACE", "Listener", "Rules", "ToolRunner"]
+__all__ = ["DEPRECATED", "TRACE", "Listener", "Rules", "ToolRunner", "adapt_returns"]
 
 log = logger("mcp")
 
@@ -178,8 +192,6 @@ class ToolRunner:
         *,
         door: str = "library",
     ) -> Outcome:
-        """The next turn of a call that asked something."""
-
         async def answer_in_core(listener: Listener | None) -> Outcome:
             gateway = await self._core.gateway()
             async with self._place(principal):
@@ -377,6 +389,54 @@ class _LazyFunctions(dict[str, Any]):
         self._find = find
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The function behind a name."""
         found = self._find(key)
         return default if found is None else found
+
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+
+def adapt_returns(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, returning values that the call core knows. Its signature stays the same."""
+    if isinstance(function, functools.partial):
+        return functools.partial(adapt_returns(function.func), *function.args, **function.keywords)
+
+    async def await_and_adapt(value: Coroutine[Any, Any, Any]) -> Any:
+        return _adapt(await value)
+
+    @functools.wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        value = function(*args, **named)
+        return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
+
+    return run
+
+
+def _adapt(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _bytes_part(value)
+    if isinstance(value, Artifact):
+        return Done(artifacts=(value,))
+    if not isinstance(value, tuple | list) or not any(isinstance(item, Part | Artifact | bytes) for item in value):
+        return value
+    parts: list[Part] = []
+    for item in value:
+        if isinstance(item, bytes):
+            parts.append(_bytes_part(item))
+        elif not isinstance(item, Artifact):
+            parts.extend(parts_of(item))
+    return Done(tuple(parts), tuple(item for item in value if isinstance(item, Artifact)))
+
+
+def _bytes_part(body: bytes) -> Part:
+    """Some bytes, with the media type by which they begin: clients show images, and only keep other bytes."""
+    if body[:4] == b"RIFF" and body[8:12] in (b"WEBP", b"WAVE"):
+        kind = "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
+    else:
+        kind = next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
+    return Part(raw=body, media_type=kind)

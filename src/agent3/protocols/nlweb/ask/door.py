@@ -38,7 +38,7 @@ from agent3.model import Answer, Done, Failed, Needs, Outcome, Question, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.nlweb.ask.sites import ASK
 from agent3.protocols.nlweb.ask.wire import VERSION
-from agent3.protocols.nlweb.commands import joined
+from agent3.protocols.nlweb.commands import join_follow_up
 from agent3.protocols.nlweb.connector import COMMAND
 from agent3.schema.coercion import from_words
 
@@ -61,6 +61,7 @@ _LONGEST = 2_000
 _PROTOCOLS = ("mcp", "a2a", "http")
 _READERS = {COMMAND: "text", ASK: "query"}
 """Capabilities that take earlier questions, with the name of the field for the question itself."""
+_TYPES: Mapping[str, type] = {"grounding": dict, "actions": list}
 _LINE = re.compile(r"^\s*([\w.-]{1,128})\s*:\s*(.*)$")
 _CODES: tuple[tuple[type[Agent3Error], str], ...] = (
     (RateLimited, "RATE_LIMITED"),
@@ -130,7 +131,7 @@ class _Ask(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The question in a sentence that stands by itself."""
-        return self.query.decontextualized_query or joined(self.query.text, self.context.previous)
+        return self.query.decontextualized_query or join_follow_up(self.query.text, self.context.previous)
 
 
 class _Await(Struct, frozen=True):
@@ -154,11 +155,10 @@ class AskDoor:
         self._limits = jsonrpc.Limits(body=self._settings.max_body)
 
     def routes(self) -> list[Route]:
-        """The three routes."""
         return [
-            Route("/ask", self._guard(self._ask), methods=["GET", "POST"]),
-            Route("/await", self._guard(self._await), methods=["POST"]),
-            Route("/who", self._guard(self._who), methods=["GET", "POST"]),
+            Route("/ask", self._guard(self.ask), methods=["GET", "POST"]),
+            Route("/await", self._guard(self.check_in), methods=["POST"]),
+            Route("/who", self._guard(self.who), methods=["GET", "POST"]),
         ]
 
     def _guard(self, view: View) -> View:
@@ -188,7 +188,8 @@ class AskDoor:
 
     # /ask
 
-    async def _ask(self, request: Request) -> Response:
+    async def ask(self, request: Request) -> Response:
+        """Answer a question: a search for agents, a call of one, or the next turn of a call that asked."""
         caller = self._caller(request)
         ask = _parse_ask(await self._read_body(request))
         to_all = ask.query.site in ("", _ALL)
@@ -196,7 +197,13 @@ class AskDoor:
         if request.method == "GET" and caller.principal.kind == "local" and not to_all:
             raise MethodNotAllowed("A question to an agent is a call: send it by POST, or show a key.")
         if ask.session.state_token:
-            answer = _encode_outcome(await self._continue(caller, ask), ask)
+            # The next turn of a job that asked, with the person's answers.
+            job, _, turn = ask.session.state_token.partition(".")
+            if not turn.isdecimal():
+                raise ValidationError("Unknown state_token: it was not issued by this gateway, or it has expired.")
+            answers = _parse_answers(ask.query.text, (await self._gateway.job(caller, job)).questions)
+            outcome = await self._gateway.answer(caller, job, answers, int(turn), detach=True)
+            answer = _encode_outcome(await self._wait(caller, outcome), ask)
         elif to_all:
             answer = _encode_answer(await self._search(caller, ask, str(request.base_url).rstrip("/")), ask)
         else:
@@ -267,16 +274,6 @@ class AskDoor:
         request = CallRequest(agent=ask.query.site, **question, context=context, detach=True)
         return await self._wait(caller, await self._gateway.call(caller, request))
 
-    async def _continue(self, caller: Caller, ask: _Ask) -> Outcome:
-        """The next turn of a job that asked, with the person's answers."""
-        job, _, turn = (ask.session.state_token or "").partition(".")
-        if not turn.isdecimal():
-            raise ValidationError("Unknown state_token: it was not issued by this gateway, or it has expired.")
-        waiting = await self._gateway.job(caller, job)
-        answers = _parse_answers(ask.query.text, waiting.questions)
-        outcome = await self._gateway.answer(caller, job, answers, int(turn), detach=True)
-        return await self._wait(caller, outcome)
-
     async def _wait(self, caller: Caller, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Working) and outcome.job:
             return await self._gateway.wait(caller, outcome.job, _PATIENCE)
@@ -284,7 +281,8 @@ class AskDoor:
 
     # /await
 
-    async def _await(self, request: Request) -> Response:
+    async def check_in(self, request: Request) -> Response:
+        """Report how a promise stands, or cancel it."""
         caller = self._caller(request)
         body = await self._read_body(request)
         if body.get("action") not in ("checkin", "cancel") or not isinstance(body.get("promise_token"), str):
@@ -300,7 +298,8 @@ class AskDoor:
 
     # /who
 
-    async def _who(self, request: Request) -> Response:
+    async def who(self, request: Request) -> Response:
+        """List the agents that can help, each with its endpoint in one protocol."""
         caller = self._caller(request)
         body = await self._read_body(request)
         query, given_meta = body.get("query"), body.get("meta")
@@ -434,8 +433,16 @@ def _encode_outcome(outcome: Outcome, ask: _Ask | None = None) -> Body:
         value = value_of(outcome.parts) if outcome.parts else None
         if isinstance(value, dict) and isinstance(value.get("results"), list):
             value = value["results"]
-        rows = value if isinstance(value, list) else [] if value is None else [value]
-        return _encode_answer([_encode_row(row) for row in rows], ask)
+        rows: list[Body] = []
+        for item in value if isinstance(value, list) else [] if value is None else [value]:
+            if isinstance(item, dict):
+                row = item if isinstance(item.get("@type"), str) else {"@type": "Thing", **item}
+                # The protocol gives two fields a type; an agent may mean something else by them.
+                rows.append({name: field for name, field in row.items() if isinstance(field, _TYPES.get(name, object))})
+            else:
+                text = item if isinstance(item, str) else msgspec.json.encode(item).decode()
+                rows.append({"@type": "Answer", "text": text})
+        return _encode_answer(rows, ask)
     if isinstance(outcome, Failed):
         raise error_of(outcome)
     if isinstance(outcome, Needs):
@@ -462,15 +469,6 @@ def _encode_answer(rows: list[Body], ask: _Ask | None) -> Body:
         sentences.append(": ".join(words) or msgspec.json.encode(row).decode())
     content = [{"Type": "text", "Text": "\n".join(sentences) or "Nothing was found."}]
     return {"_meta": _meta("Answer", response_format=form), "content": content, "structuredData": rows}
-
-
-def _encode_row(value: Any) -> Body:
-    if not isinstance(value, dict):
-        return {"@type": "Answer", "text": value if isinstance(value, str) else msgspec.json.encode(value).decode()}
-    row = value if isinstance(value.get("@type"), str) else {"@type": "Thing", **value}
-    # The protocol gives these two fields a type; an agent may mean something else by them.
-    types: Mapping[str, type] = {"grounding": dict, "actions": list}
-    return {name: field for name, field in row.items() if isinstance(field, types.get(name, object))}
 
 
 def _encode_question(question: Question) -> Body:

@@ -133,47 +133,44 @@ class Sites:
 
     async def call(self, call: Call) -> Outcome:
         """One turn of a question. Cancelling it cancels a promise."""
-        assert call.route is not None
+        route = call.route
+        assert route is not None
         try:
-            return await self._take_turn(call, call.route)
+            gate = self._gate(route.address, bool(route.meta.get("registered")))
+            headers = {} if call.secret is None else {"Authorization": f"Bearer {call.secret.reveal()}"}
+            client = AskClient(route.address, gate, route.meta.get("dialect"), headers)
+            state: Mapping[str, Any] = call.state if isinstance(call.state, dict) else {}
+            token = state.get("token")
+            if call.entry == "cancel":
+                if token:
+                    # A courtesy: a site that does not listen changes nothing.
+                    with suppress(Agent3Error, TimeoutError):
+                        async with asyncio.timeout(_CANCEL_SECONDS):
+                            await client.check_in(str(token), cancel=True)
+                raise Canceled(f"The question to {call.agent} was cancelled.")
+            if call.entry == "attach":
+                if not token:
+                    raise Interrupted(f"{call.agent} was interrupted. Ask again.")
+                return _make_outcome(await client.check_in(str(token)), call, state)
+            query = _read_answers(call, state) if call.entry == "answer" else _read_question(call)
+            reported = 0
+
+            def report(reply: Reply) -> None:
+                # Only progress: a site may stream any number of empty pieces.
+                nonlocal reported
+                if len(reply.results) > reported:
+                    reported = len(reply.results)
+                    call.emit(Event("progress", text=f"{reported} found", done=float(reported)))
+
+            reply = await client.ask(query, seconds=call.timeout or _SECONDS, on_piece=report)
+            return _make_outcome(reply, call, {"query": query.text, "previous": list(query.previous)})
         except Agent3Error as error:
             return failed_by(error)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         gates, self._gates = self._gates, {}
         for gate in gates.values():
             await gate.aclose()
-
-    async def _take_turn(self, call: Call, route: Route) -> Outcome:
-        gate = self._gate(route.address, bool(route.meta.get("registered")))
-        headers = {} if call.secret is None else {"Authorization": f"Bearer {call.secret.reveal()}"}
-        client = AskClient(route.address, gate, route.meta.get("dialect"), headers)
-        state: Mapping[str, Any] = call.state if isinstance(call.state, dict) else {}
-        token = state.get("token")
-        if call.entry == "cancel":
-            if token:
-                # A courtesy: a site that does not listen changes nothing.
-                with suppress(Agent3Error, TimeoutError):
-                    async with asyncio.timeout(_CANCEL_SECONDS):
-                        await client.check_in(str(token), cancel=True)
-            raise Canceled(f"The question to {call.agent} was cancelled.")
-        if call.entry == "attach":
-            if not token:
-                raise Interrupted(f"{call.agent} was interrupted. Ask again.")
-            return _make_outcome(await client.check_in(str(token)), call, state)
-        query = _read_answers(call, state) if call.entry == "answer" else _read_question(call)
-        reported = 0
-
-        def report(reply: Reply) -> None:
-            # Only progress: a site may stream any number of empty pieces.
-            nonlocal reported
-            if len(reply.results) > reported:
-                reported = len(reply.results)
-                call.emit(Event("progress", text=f"{reported} found", done=float(reported)))
-
-        reply = await client.ask(query, seconds=call.timeout or _SECONDS, on_piece=report)
-        return _make_outcome(reply, call, {"query": query.text, "previous": list(query.previous)})
 
     def _gate(self, address: str, registered: bool) -> Gate:
         """A gate that also leads to the host that the operator registered, wherever it is."""
@@ -221,7 +218,16 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
     if reply.kind == "Elicitation":
         if not reply.questions:
             raise MalformedResponse(f"{call.agent} asks back without a question.")
-        return Needs(tuple(_parse_question(question, reply.text) for question in reply.questions), state=state)
+        questions = []
+        for question in reply.questions:
+            options = question.get("options")
+            choices = [str(option) for option in options] if isinstance(options, list) else []
+            schema: dict[str, Any] = {"type": "string", "enum": choices} if choices else {"type": "string"}
+            if question.get("type") == "multi_select":
+                schema = {"type": "array", "items": schema}
+            text = str(question.get("text") or reply.text or "?")
+            questions.append(Question(str(question.get("id") or "answer"), text, schema))
+        return Needs(tuple(questions), state=state)
     if reply.kind == "Promise":
         if not reply.token:
             raise MalformedResponse(f"{call.agent} promises an answer without a token to ask for it.")
@@ -234,11 +240,3 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
     body: dict[str, Any] = {"text": reply.text} if reply.text else {}
     body["results"] = msgspec.to_builtins(reply.results)
     return Done((Part(data=body),), meta={"query": reply.query} if reply.query else {})
-
-
-def _parse_question(given: Mapping[str, Any], intro: str) -> Question:
-    options = [str(option) for option in options] if isinstance(options := given.get("options"), list) else []
-    schema: dict[str, Any] = {"type": "string", "enum": options} if options else {"type": "string"}
-    if given.get("type") == "multi_select":
-        schema = {"type": "array", "items": schema}
-    return Question(str(given.get("id") or "answer"), str(given.get("text") or intro or "?"), schema)

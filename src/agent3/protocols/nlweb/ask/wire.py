@@ -32,6 +32,7 @@ _MAX_PIECES = 10_000
 _MAX_TEXT = 200_000
 _LONGEST_WAIT = 3_600.0
 """Seconds that a site may ask for by Retry-After."""
+_CHECK_IN_SECONDS = 30.0
 _NOT_UNDERSTOOD = frozenset({400, 405, 415, 422})
 """What a server answers to a form that it does not know."""
 _FLAT_FIELDS = frozenset({"results", "query_id", "message_type", "summary", "_meta"})
@@ -209,11 +210,11 @@ class AskClient:
         self.dialect = "flat"
         return reply
 
-    async def check_in(self, token: str, *, cancel: bool = False, seconds: float = 30.0) -> Reply:
+    async def check_in(self, token: str, *, cancel: bool = False) -> Reply:
         """The state of a promise; with ``cancel`` its end."""
         body = {"promise_token": token, "action": "cancel" if cancel else "checkin", "meta": {"api_version": VERSION}}
         url = f"{self.endpoint.removesuffix('/ask')}/await"
-        return (await self._send("POST", url, msgspec.json.encode(body), seconds, None))[0]
+        return (await self._send("POST", url, msgspec.json.encode(body), _CHECK_IN_SECONDS, None))[0]
 
     async def _send(
         self, method: str, url: str, body: bytes | None, seconds: float, on_piece: OnPiece | None

@@ -14,8 +14,7 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.parameters import inject, parameter_names, step_label
-from agent3.protocols.nlweb.steps.preparation import prepare
+from agent3.protocols.nlweb.steps.parameters import inject, parameter_names, prepare, step_label
 from agent3.protocols.nlweb.steps.webmcp import list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 
@@ -98,7 +97,7 @@ async def _look(
         filled = inject(step.model_copy(update={"value": None, "fields": None, "when": None}), given, label)
     except ValidationError:
         return "unseen", "its selector needs parameters"
-    place = await session.scene.place(filled, _APPEAR_MS)
+    place = await session.ctx.get_place(filled, _APPEAR_MS)
     found = place.locator(filled.selector or "")
     try:
         await found.first.wait_for(state="attached", timeout=_APPEAR_MS)

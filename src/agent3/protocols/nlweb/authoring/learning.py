@@ -24,7 +24,7 @@ from agent3.definitions import (
 )
 from agent3.errors import MalformedResponse
 from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
-from agent3.protocols.nlweb.steps.consequences import has_consequences
+from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.protocols.nlweb.steps.webmcp import Tool, list_tools
 from agent3.security.sanitize import clean_text

@@ -19,7 +19,7 @@ from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebAction
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.authoring.learning import Draft, read_page
 from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
-from agent3.protocols.nlweb.steps.consequences import has_consequences
+from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.security.sanitize import clean_text
 
@@ -115,7 +115,14 @@ class Recorder:
         name = f"__heard_{secrets.token_hex(8)}"  # so that no page expects it
         await context.expose_binding(name, self._note_event)
         await context.add_init_script(_LISTEN.replace("NAME", name))
-        context.on("request", self._note_request)
+
+        def note_request(request: Request) -> None:
+            """A request that sends something soon after a step is its consequence."""
+            sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
+            if sends and self._latest and time.monotonic() - self._latest < _AFTER:
+                self._posted = True
+
+        context.on("request", note_request)
 
         def note_navigation(frame: Frame) -> None:
             """A new address: the first, or one that the person gave by hand."""
@@ -183,12 +190,6 @@ class Recorder:
                 secret=event["kind"] == "password",
             )
         )
-
-    def _note_request(self, request: Request) -> None:
-        """A request that sends something soon after a step is its consequence."""
-        sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
-        if sends and self._latest and time.monotonic() - self._latest < _AFTER:
-            self._posted = True
 
     def _add(self, step: RecordedStep) -> None:
         last = self._steps[-1] if self._steps else None

@@ -24,15 +24,15 @@ from agent3.protocols.nlweb.authoring.recording import RecordedStep, Recorder
 from agent3.protocols.nlweb.browser import installation
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
-from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, place
+from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
-from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.visit.local_profile import PERSON, Home
+from agent3.protocols.nlweb.steps.parameters import prepare
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
+from agent3.protocols.nlweb.visit.local_profile import OWNER, LocalProfile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.page_session import OnStep, Session
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ _ANSWER_SECONDS = 10.0
 _QUIET_MS = 3_000.0
 
 
-async def learn_page(url: str, *, name: str | None = None, home: Home | None = None) -> NLWebInterface:
+async def learn_page(url: str, *, name: str | None = None, profile: LocalProfile | None = None) -> NLWebInterface:
     """The interface that a page suggests; errors as those of a navigation, MalformedResponse if it suggests none.
 
     A page that the site's robots.txt disallows is not looked at: SecurityError.
     """
     interface = _site_of_page(url)
     await _require_reachable(interface)
-    await (home or Home()).robots.require(interface, url)
+    await (profile or LocalProfile()).robots.require(interface, url)
     async with _open_page(interface, url) as session:
         await _settle(session.page)
         return await learn(session.page, name=name)
@@ -96,9 +96,9 @@ async def run_action(
     trace: Path | None = None,
     on_step: OnStep | None = None,
     on_notice: OnNotice | None = None,
-    home: Home | None = None,
+    profile: LocalProfile | None = None,
 ) -> Any:
-    """Run one action, as the gateway would, with what ``home`` knows. ``trace`` is where its trace is written."""
+    """Run one action, as the gateway would, with what ``profile`` knows. ``trace`` is where its trace is written."""
     prepare(interface, action, parameters)
     if trace is not None:
         # A secret may be typed in the course of the action, or of the login that comes before it.
@@ -109,34 +109,34 @@ async def run_action(
             raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
     _require_window(headless)
     keys = Overrides.read().keys
-    home = home or Home()
+    profile = profile or LocalProfile()
     visits = Visits(
         Pool(1, make=lambda: Chrome(headless=headless, keys=keys)),
-        sessions=home.sessions,
-        grants=home.grants,
-        robots=home.robots,
-        finder=home.finder,
+        sessions=profile.sessions,
+        grants=profile.grants,
+        robots=profile.robots,
+        finder=profile.finder,
         snapshots=None if trace is None else lambda: _Traced(trace),
     )
     try:
-        return await visits.run(interface, action, parameters, principal=PERSON, on_step=on_step, on_notice=on_notice)
+        return await visits.run(interface, action, parameters, principal=OWNER, on_step=on_step, on_notice=on_notice)
     finally:
         await visits.aclose()
 
 
 async def drive_page(
-    url: str, sentence: str, *, confirm: Confirm, headless: bool = True, home: Home | None = None
+    url: str, sentence: str, *, confirm: Confirm, headless: bool = True, profile: LocalProfile | None = None
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
     A sentence of one clause that names nothing on the page is compared with what the page offers: its forms and links.
     ``confirm`` is told of what has consequences before it is done, and may raise.
     """
-    home = home or Home()
+    profile = profile or LocalProfile()
     interface = _site_of_page(url)
     _require_window(headless)
     await _require_reachable(interface)
-    async with _open_page(interface, url, headless=headless, state=await home.known(interface)) as session:
+    async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
         page = session.page
         result = await drive(page, sentence, confirm=confirm)
         # What forbids something or sets a condition must not be done by another way either.
@@ -145,7 +145,7 @@ async def drive_page(
         page = session.page
         await _settle(page)
         text = await page.locator("body").inner_text(timeout=_QUIET_MS)
-        await home.remember(interface, await session.state())
+        await profile.save_state(interface, await session.state())
         return result, {"url": page.url, "title": await page.title(), "text": text}
 
 
@@ -171,12 +171,12 @@ async def check_interface(
     interface: NLWebInterface,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    home: Home | None = None,
+    profile: LocalProfile | None = None,
 ) -> list[Finding]:
-    """How each step of each action stands on the live website, with the cookies of ``home``."""
+    """How each step of each action stands on the live website, with the cookies of ``profile``."""
     await _require_reachable(interface)
     session = Session(interface, NLWebSandbox.of(interface))
-    await session.open(state=await (home or Home()).known(interface))
+    await session.open(state=await (profile or LocalProfile()).load_state(interface))
     try:
         return await check(session, interface, parameters)
     finally:
@@ -246,7 +246,7 @@ async def _require_reachable(interface: NLWebInterface) -> None:
     """Before a browser starts: an address that leads nowhere, or where we may not go, is said in words."""
     guard = Guard(NLWebSandbox.of(interface), base_url=interface.base_url, overrides=Overrides.read())
     try:
-        addresses = await guard.admit(*place(interface.base_url))
+        addresses = await guard.admit(*host_and_port(interface.base_url))
     except SecurityError as error:
         raise SecurityError(
             f"{error.message}, and only public websites and those of this machine are visited. If it is yours, vouch "

@@ -2,7 +2,7 @@
 
 It starts and stops the browser with its processes and profile, and knows when the browser should be replaced: its age,
 how many contexts it has had, its memory, and whether it has become slow. It does not know interfaces, steps or whose
-context is open.
+context is open. Memory is read from ``/proc``; on a system without it nothing is known, and nothing is killed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from agent3.errors import MissingExtra, SetupError, Unavailable
 from agent3.observe.logs import get as logger
-from agent3.protocols.nlweb.browser import installation, process_memory
+from agent3.protocols.nlweb.browser import installation
 from agent3.protocols.nlweb.browser.profiles import ARTIFACTS, BrowserFolders, remove_abandoned, remove_folder
 from agent3.protocols.nlweb.browser.sdk import playwright
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Playwright
+import signal
+from collections.abc import Iterable
 
-__all__ = ["FLAGS", "UNPROTECTED", "Chrome", "Wear", "close_in_time", "is_root"]
+__all__ = ["FLAGS", "UNPROTECTED", "Chrome", "Wear", "close_in_time", "find_oversized", "find_parent", "is_root",
+           "kill_renderer", "own_bytes", "total_bytes"]  # fmt: skip
 
 log = logger("nlweb")
 
@@ -260,13 +263,13 @@ class Chrome:
         processes = await self.list_processes()
         # The driver between the browser and us counts too: it buffers what we say to each other.
         drivers: list[int] = []
-        above = process_memory.find_parent(processes[0]) if processes else None
+        above = find_parent(processes[0]) if processes else None
         while above is not None and above > 1 and above != os.getpid():
             drivers.append(above)
-            above = process_memory.find_parent(above)
+            above = find_parent(above)
         if above != os.getpid():  # the driver died, and the browser was adopted by a process that is not ours
             drivers.clear()
-        self.bytes = await asyncio.to_thread(process_memory.total_bytes, [*processes, *drivers])
+        self.bytes = await asyncio.to_thread(total_bytes, [*processes, *drivers])
         return self.bytes
 
     async def _watch_memory(self) -> None:
@@ -275,11 +278,11 @@ class Chrome:
             await asyncio.sleep(_WATCH_SECONDS)
             if self._browser is None or not self._browser.contexts:
                 continue
-            sizes = {pid: process_memory.own_bytes(pid) for pid in await self.list_processes("renderer")}
-            for pid in process_memory.find_oversized(sizes, self.page_bytes, self._pages_bytes):
+            sizes = {pid: own_bytes(pid) for pid in await self.list_processes("renderer")}
+            for pid in find_oversized(sizes, self.page_bytes, self._pages_bytes):
                 # Set first: the page's crash event may arrive before kill_renderer returns.
                 before, self._page_killed = self._page_killed, time.monotonic()
-                if process_memory.kill_renderer(pid):
+                if kill_renderer(pid):
                     log.warning("a page took %d MB of memory and was killed", sizes[pid] // 1_000_000)
                 else:
                     self._page_killed = before
@@ -320,3 +323,57 @@ def _browser_gone(error: BaseException | None) -> Unavailable:
     gone = Unavailable(f"The browser went away before the first step{reason}. Start it again and repeat the action.")
     gone.sent = False
     return gone
+
+
+_PROC = Path("/proc")
+_PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
+_OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+_PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
+
+
+def total_bytes(pids: Iterable[int]) -> int:
+    """The bytes that some processes take together, with shared pages counted once; 0 if unknown."""
+    # Pss splits each shared page among its users. Summing Rss would count Chromium's code once for every process.
+    found = (_PSS.search(_read(pid, "smaps_rollup")) for pid in pids)
+    return sum(int(match[1]) * 1024 for match in found if match)
+
+
+def own_bytes(pid: int) -> int:
+    """The bytes that a process filled itself. Cheaper than ``total_bytes``, and without the shared program code."""
+    return sum(int(kilobytes) for kilobytes in _OWN.findall(_read(pid, "status"))) * 1024
+
+
+def find_parent(pid: int) -> int | None:
+    """The process that started another, or None if unknown."""
+    match = _PARENT.search(_read(pid, "status"))
+    return int(match[1]) if match else None
+
+
+def find_oversized(sizes: dict[int, int], page_limit: int, total_limit: int) -> list[int]:
+    """The page processes to kill: those over ``page_limit``, or the largest if all together exceed ``total_limit``.
+
+    A page below a quarter of ``page_limit`` is never killed for the total: then there are only many small ones.
+    """
+    oversized = [pid for pid, size in sizes.items() if size > page_limit]
+    if not oversized and sum(sizes.values()) > total_limit:
+        largest = max(sizes, key=sizes.__getitem__)
+        oversized = [largest] if sizes[largest] > page_limit // 4 else []
+    return oversized
+
+
+def kill_renderer(pid: int) -> bool:
+    """Kill the process of a page. False if it is not (or no longer) one: pids are reused."""
+    if "--type=renderer" not in _read(pid, "cmdline"):
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return (_PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

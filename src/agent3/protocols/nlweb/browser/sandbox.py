@@ -21,7 +21,7 @@ from agent3.errors import SecurityError, SetupError, Unavailable
 from agent3.observe.metrics import METRICS
 from agent3.security.outbound import Policy, judge, parse_url
 
-__all__ = ["Guard", "NLWebSandbox", "Overrides", "Resolver", "Rule", "is_loopback", "place", "resolve"]
+__all__ = ["Guard", "NLWebSandbox", "Overrides", "Resolver", "Rule", "host_and_port", "is_loopback", "resolve"]
 
 Address = tuple[str, int]
 Resolver = Callable[[str, int], Awaitable[Sequence[Address]]]
@@ -42,7 +42,7 @@ class Executor(Protocol):
     def _execute_single_action(self, action: NLWebAction) -> Any: ...
 
 
-def place(url: str) -> Address:
+def host_and_port(url: str) -> Address:
     """The host and port of a web address, normalised; SecurityError if two parsers could disagree about them."""
     if len(url) > _LONGEST_URL:
         raise SecurityError(f"The URL is longer than {_LONGEST_URL} characters")
@@ -63,7 +63,7 @@ class Rule:
         """From ``airline.com``, ``airline.com:8443``, ``[::1]:8080`` or a whole address."""
         url = text if "://" in text else f"https://{text}"
         try:
-            host, port = place(url)
+            host, port = host_and_port(url)
         except SecurityError as error:
             raise SetupError(
                 f"{text!r} cannot be an allowed host: {error}. Write it as airline.com or airline.com:8443."
@@ -112,13 +112,12 @@ class NLWebSandbox:
         return cls([interface.base_url, *interface.allowed_hosts], subdomains=interface.allow_subdomains)
 
     def validate_url(self, url: str) -> bool:
-        """Whether a page may go there."""
         return self.objection(url) is None
 
     def objection(self, url: str) -> str | None:
         """Why a page may not go there, or None."""
         try:
-            host, port = place(url)
+            host, port = host_and_port(url)
         except SecurityError as error:
             return error.message
         return None if self.allows(host, port) else f"{host}:{port} is not among the allowed hosts"

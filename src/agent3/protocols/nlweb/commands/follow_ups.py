@@ -21,7 +21,7 @@ from agent3.protocols.nlweb.commands.ranking import WordIndex
 from agent3.protocols.nlweb.commands.resolution import Candidate, Resolution, input_schema, resolve, settle
 from agent3.protocols.nlweb.commands.slots import fill_slots
 
-__all__ = ["is_follow_up", "joined", "resolve_follow_up", "understand"]
+__all__ = ["is_follow_up", "join_follow_up", "resolve_follow_up", "understand"]
 
 _MOST_BACK = 5
 """Sentences back that are looked at."""
@@ -55,11 +55,11 @@ def is_follow_up(text: str) -> bool:
     return _OPENING.match(text) is not None or _CLOSING.search(text) is not None
 
 
-def joined(text: str, previous: Sequence[str]) -> str:
+def join_follow_up(text: str, previous: Sequence[str]) -> str:
     """The sentence with the one that it goes on from, for readers that take one sentence only."""
     if not previous or not is_follow_up(text):
         return text
-    earlier = joined(previous[-1], previous[-1 - _MOST_BACK : -1])
+    earlier = join_follow_up(previous[-1], previous[-1 - _MOST_BACK : -1])
     bare = _without_connectives(text)
     return f"{earlier.rstrip(' .!?')}, {bare}" if bare else earlier
 

@@ -1,7 +1,8 @@
 """The words of commands, in English and Spanish: which of them mean the same, and which mean nothing.
 
 A word is reduced to its concept, so that ``buscar``, ``find`` and ``look up`` are equal. It is a short list of what
-people say to websites, not a dictionary: the rest is left to the embeddings.
+people say to websites, not a dictionary: the rest is left to the embeddings. ``has_consequences`` tells the words of a
+button whose effect cannot be taken back, so that a person is asked first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Literal
 
 from agent3.directory.search import words
 
-__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "to_concept", "to_concepts"]
+__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "has_consequences", "to_concept",
+           "to_concepts"]  # fmt: skip
 
 Language = Literal["en", "es"]
 
@@ -156,3 +158,25 @@ def detect_language(text: str) -> Language:
     said = re.findall(r"\w+", text.casefold())
     spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
+
+
+_SURE = frozenset(
+    "buy pay checkout purchase delete remove cancel transfer confirm unsubscribe withdraw donate erase "
+    "comprar compra pagar paga borrar borra eliminar elimina cancelar cancela transferir transfiere confirmar confirma "
+    "donar dona".split()
+)
+_ALSO_PLACES = frozenset(
+    "order subscribe register signup reserve publish post apply vote "
+    "pedir pide reservar reserva suscribir suscribirse registrarse publicar votar".split()
+)
+"""On a button they say what it does; a link of that name may lead to a place."""
+_ALSO_SEARCHES = frozenset("send submit book enviar envia".split())
+"""Buttons of forms that only ask something bear these names too."""
+
+
+def has_consequences(text: str, *, link: bool = False, asks: bool = False) -> bool:
+    """Whether the words of a button say so; of a ``link``, or of the button of a form that ``asks`` (GET), fewer do."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    said = frozenset(re.findall(r"[a-z]+", plain))
+    words = _SURE | (frozenset() if link else _ALSO_PLACES) | (frozenset() if link or asks else _ALSO_SEARCHES)
+    return bool(said & words)

@@ -13,19 +13,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from agent3 import bridge
 from agent3.definitions import NLWebInterface
 from agent3.llm import LLM, System, Tool, User
-from agent3.protocols.nlweb.commands.clarification import ask_missing, ask_which
-from agent3.protocols.nlweb.commands.command import Command
+from agent3.protocols.nlweb.commands.command import Command, match_phrase
 from agent3.protocols.nlweb.commands.embeddings import Embedder
-from agent3.protocols.nlweb.commands.lexicon import detect_language, to_concepts
-from agent3.protocols.nlweb.commands.patterns import match_phrase
+from agent3.protocols.nlweb.commands.lexicon import Language, detect_language, to_concepts
 from agent3.protocols.nlweb.commands.ranking import WordIndex, action_texts, as_words
 from agent3.protocols.nlweb.commands.slots import fill_slots
 from agent3.protocols.nlweb.steps.parameters import parameter_names
 
-__all__ = ["Candidate", "Resolution", "input_schema", "resolve", "resolve_async", "settle"]
+__all__ = ["Candidate", "Resolution", "ask_missing", "ask_which", "input_schema", "resolve", "resolve_with_model",
+           "settle"]  # fmt: skip
 
 How = Literal["pattern", "words", "meaning", "model"]
 
@@ -75,37 +73,64 @@ class Resolution:
 
 
 def resolve(
-    command: str,
-    interface: NLWebInterface,
-    *,
-    llm: LLM | None = None,
-    semantic: Embedder | None = None,
-    now: datetime | None = None,
+    command: str, interface: NLWebInterface, *, semantic: Embedder | None = None, now: datetime | None = None
 ) -> Resolution:
     """The action and parameters that ``command`` means, or a question.
 
-    ``semantic`` compares by meaning where words leave it open (``embeddings.load()`` gives the installed one), and
-    ``llm`` is asked last. Blocks while the model thinks; ``resolve_async`` does not.
+    ``semantic`` compares by meaning where words leave it open; ``embeddings.load()`` gives the installed one.
     """
-    found = _resolve_by_rules(command, interface, semantic, now)
-    if llm is None or (found.action and not found.missing):
-        return found
-    return bridge.run(_resolve_by_model(command, interface, llm, found))
+    now = now or datetime.now()  # noqa: DTZ005 - the user's own day
+    said = Command.read(command.strip()[:_LONGEST], now)
+    # From the surest way to the weakest; each is asked only if the one before left it open.
+    if (exact := _find_by_pattern(said, interface, now)) is not None:
+        return settle(said.text, interface, [exact], exact, "pattern")
+    ranked = _rank_by_words(said, interface)
+    if (sure := _find_clear(ranked)) is not None:
+        return settle(said.text, interface, ranked, sure, "words")
+    if semantic is not None and ranked:
+        ranked = _rank_by_meaning(said.text, interface, semantic, ranked)
+        if (sure := _find_clear(ranked)) is not None:
+            return settle(said.text, interface, ranked, sure, "meaning")
+    near = [candidate for candidate in ranked[:_SHOWN] if candidate.score >= _LEAST_SHOWN]
+    shown = near or ranked[:_SHOWN]
+    titles = []
+    for candidate in shown:
+        info, title = interface.info.get(candidate.action), as_words(candidate.action)
+        titles.append(f"{title} ({info.description.rstrip('.')})" if info and info.description else title)
+    question = ask_which(titles, detect_language(said.text), near=bool(near))
+    return Resolution(None, {}, [], ranked[0].score if ranked else 0.0, shown, question)
 
 
-async def resolve_async(
-    command: str,
-    interface: NLWebInterface,
-    *,
-    llm: LLM | None = None,
-    semantic: Embedder | None = None,
-    now: datetime | None = None,
+async def resolve_with_model(
+    command: str, interface: NLWebInterface, llm: LLM, *, semantic: Embedder | None = None, now: datetime | None = None
 ) -> Resolution:
-    """``resolve`` for code in an event loop."""
-    found = _resolve_by_rules(command, interface, semantic, now)
-    if llm is None or (found.action and not found.missing):
+    """``resolve``, and the language model where that leaves something open."""
+    found = resolve(command, interface, semantic=semantic, now=now)
+    if found.action and not found.missing:
         return found
-    return await _resolve_by_model(command, interface, llm, found)
+    # The model picks an action as a tool and fills it. What it makes up beyond the schema is dropped.
+    tools = []
+    for action in interface.actions:
+        info = interface.info.get(action)
+        examples = f" For example: {'; '.join(info.phrases[:3])}" if info and info.phrases else ""
+        described = (info.description if info else "") or as_words(action)
+        tools.append(Tool(action, f"{described}{examples}", input_schema(interface, action)))
+    system = System(
+        f"The website {interface.name} offers these actions as tools. Call the one that the person's command means, "
+        "with the parameters that it states. Make nothing up. If none fits, or it is unclear which, call none and ask "
+        "one short question."
+    )
+    reply = await llm.complete([system, User(command)], tools)
+    call = next((call for call in reply.calls if call.name in interface.actions), None)
+    if call is None:
+        return found if found.action else replace(found, question=reply.text.strip() or found.question, how="model")
+    schema = input_schema(interface, call.name)
+    stated = {name: value for name, value in call.arguments.items() if name in schema.get("properties", {})}
+    slots = {**(found.slots if found.action == call.name else {}), **stated}
+    missing = [name for name in schema.get("required", ()) if name not in slots]
+    best = Candidate(call.name, 0.9, slots, missing)
+    others = [candidate for candidate in found.candidates if candidate.action != call.name]
+    return settle(command, interface, [best, *others], best, "model")
 
 
 def input_schema(interface: NLWebInterface, action: str) -> dict[str, Any]:
@@ -128,31 +153,6 @@ def settle(
         properties = input_schema(interface, best.action).get("properties", {})
         question = ask_missing(as_words(best.action), missing, properties, best.doubts, detect_language(command))
     return Resolution(best.action, slots, missing, best.score, list(ranked[:_SHOWN]), question, how)
-
-
-def _resolve_by_rules(
-    text: str, interface: NLWebInterface, semantic: Embedder | None, now: datetime | None
-) -> Resolution:
-    now = now or datetime.now()  # noqa: DTZ005 - the user's own day
-    command = Command.read(text.strip()[:_LONGEST], now)
-    # From the surest way to the weakest; each is asked only if the one before left it open.
-    if (exact := _find_by_pattern(command, interface, now)) is not None:
-        return settle(command.text, interface, [exact], exact, "pattern")
-    ranked = _rank_by_words(command, interface)
-    if (sure := _find_clear(ranked)) is not None:
-        return settle(command.text, interface, ranked, sure, "words")
-    if semantic is not None and ranked:
-        ranked = _rank_by_meaning(command.text, interface, semantic, ranked)
-        if (sure := _find_clear(ranked)) is not None:
-            return settle(command.text, interface, ranked, sure, "meaning")
-    near = [candidate for candidate in ranked[:_SHOWN] if candidate.score >= _LEAST_SHOWN]
-    shown = near or ranked[:_SHOWN]
-    titles = []
-    for candidate in shown:
-        info, title = interface.info.get(candidate.action), as_words(candidate.action)
-        titles.append(f"{title} ({info.description.rstrip('.')})" if info and info.description else title)
-    question = ask_which(titles, detect_language(command.text), near=bool(near))
-    return Resolution(None, {}, [], ranked[0].score if ranked else 0.0, shown, question)
 
 
 # By the form of a phrase
@@ -259,30 +259,51 @@ def _find_clear(ranked: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-# By a language model
+_MOST_CHOICES = 8
 
 
-async def _resolve_by_model(command: str, interface: NLWebInterface, llm: LLM, found: Resolution) -> Resolution:
-    """The model picks an action as a tool and fills it. What it makes up beyond the schema is dropped."""
-    tools = []
-    for action in interface.actions:
-        info = interface.info.get(action)
-        examples = f" For example: {'; '.join(info.phrases[:3])}" if info and info.phrases else ""
-        described = (info.description if info else "") or as_words(action)
-        tools.append(Tool(action, f"{described}{examples}", input_schema(interface, action)))
-    system = System(
-        f"The website {interface.name} offers these actions as tools. Call the one that the person's command means, "
-        "with the parameters that it states. Make nothing up. If none fits, or it is unclear which, call none and ask "
-        "one short question."
-    )
-    reply = await llm.complete([system, User(command)], tools)
-    call = next((call for call in reply.calls if call.name in interface.actions), None)
-    if call is None:
-        return found if found.action else replace(found, question=reply.text.strip() or found.question, how="model")
-    schema = input_schema(interface, call.name)
-    stated = {name: value for name, value in call.arguments.items() if name in schema.get("properties", {})}
-    slots = {**(found.slots if found.action == call.name else {}), **stated}
-    missing = [name for name in schema.get("required", ()) if name not in slots]
-    best = Candidate(call.name, 0.9, slots, missing)
-    others = [candidate for candidate in found.candidates if candidate.action != call.name]
-    return settle(command, interface, [best, *others], best, "model")
+def ask_which(titles: Sequence[str], language: Language, *, near: bool = True) -> str:
+    """Which of these was meant; where none is near, what can be done at all."""
+    if not titles:
+        return "Este sitio no ofrece acciones." if language == "es" else "This website offers no actions."
+    if language == "es":
+        several = _join(titles, "o")
+        if not near:
+            return f"No sé hacer eso aquí. Puedes, por ejemplo: {several}. ¿Qué quieres hacer?"
+        return f"No estoy seguro de qué quieres hacer. ¿Te refieres a {several}?"
+    several = _join(titles, "or")
+    if not near:
+        return f"I cannot do that here. You can, for example: {several}. What do you want to do?"
+    return f"I am not sure what you want to do. Do you mean {several}?"
+
+
+def ask_missing(
+    action: str,
+    missing: Sequence[str],
+    properties: Mapping[str, Any],
+    doubts: Mapping[str, Sequence[Any]],
+    language: Language,
+) -> str:
+    """What is still needed, with its choices, and which reading of a doubtful value is right."""
+    both, either = ("y", "o") if language == "es" else ("and", "or")
+    absent = []
+    for name in (name for name in missing if name not in doubts):
+        schema = properties.get(name, {})
+        hint = str(schema.get("description") or "").rstrip(".")
+        if choices := schema.get("enum"):
+            hint = _join([str(choice) for choice in choices[:_MOST_CHOICES]], either)
+        absent.append(f"{as_words(name)} ({hint})" if hint else as_words(name))
+    parts = []
+    if absent:
+        listed = _join(absent, both)
+        parts.append(
+            f"Para {action} me falta: {listed}." if language == "es" else f"To {action} I still need: {listed}."
+        )
+    for name, readings in doubts.items():
+        listed = _join([str(reading) for reading in readings], either)
+        parts.append(f"¿{as_words(name)} es {listed}?" if language == "es" else f"Is {as_words(name)} {listed}?")
+    return " ".join(parts)
+
+
+def _join(items: Sequence[str], word: str) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"

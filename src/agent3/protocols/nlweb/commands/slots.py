@@ -155,7 +155,7 @@ class _SlotFiller:
         if texts and (texts[0] in self._required or _query_rank(texts[0]) < len(_QUERY)):
             self._fill_with_rest(texts[0])
         slots.missing = [name for name in self._required if name not in slots.values]
-        slots.rest = self._unused()
+        slots.rest = self._unused_text()
         return slots
 
     # Dates, times, money, numbers and addresses
@@ -263,7 +263,7 @@ class _SlotFiller:
 
     def _fill_with_rest(self, name: str) -> None:
         """What is left when the words of the action and all other values are gone."""
-        said = self._unused().split()
+        said = self._unused_text().split()
         while said and self._is_verb(said[0]):
             said.pop(0)
         while said and fold(said[-1]).strip(".,!?") in EMPTY | {"please"}:
@@ -286,7 +286,7 @@ class _SlotFiller:
         meant = to_concepts(word)
         return not meant or meant[0] in self._verbs
 
-    def _unused(self) -> str:
+    def _unused_text(self) -> str:
         letters = list(self._command.text)
         for start, end in self._taken:
             letters[start:end] = " " * len(letters[start:end])

@@ -13,6 +13,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, Literal
 
 from agent3.protocols.nlweb.commands.lexicon import Language, detect_language, fold, fold_letters
+from agent3.protocols.nlweb.steps.extraction import MONTHS
 
 __all__ = ["Kind", "Span", "find_spans", "parse_number"]
 
@@ -31,89 +32,26 @@ class Span:
     other: Any = None
 
     def overlaps(self, another: Span) -> bool:
-        """Whether they share a character."""
         return self.start < another.end and another.start < self.end
 
 
-_MONTHS = {
-    name: number
-    for number, names in enumerate(
-        (
-            "january jan enero ene",
-            "february feb febrero",
-            "march mar marzo",
-            "april apr abril abr",
-            "may mayo",
-            "june jun junio",
-            "july jul julio",
-            "august aug agosto ago",
-            "september sep sept septiembre setiembre",
-            "october oct octubre",
-            "november nov noviembre",
-            "december dec diciembre dic",
-        ),
-        start=1,
-    )
-    for name in names.split()
-}
-_DAYS = {
-    name: number
-    for number, names in enumerate(
-        (
-            "monday mon lunes",
-            "tuesday tue tues martes",
-            "wednesday wed miercoles",
-            "thursday thu thurs jueves",
-            "friday fri viernes",
-            "saturday sat sabado",
-            "sunday sun domingo",
-        )
-    )
-    for name in names.split()
-}
-_NUMBERS = {
-    name: number
-    for number, names in {
-        0: "zero cero",
-        1: "one un uno una",
-        2: "two dos couple par",
-        3: "three tres",
-        4: "four cuatro",
-        5: "five cinco",
-        6: "six seis",
-        7: "seven siete",
-        8: "eight ocho",
-        9: "nine nueve",
-        10: "ten diez",
-        11: "eleven once",
-        12: "twelve doce docena dozen",
-        13: "thirteen trece",
-        14: "fourteen catorce",
-        15: "fifteen quince",
-        16: "sixteen dieciseis",
-        20: "twenty veinte",
-        30: "thirty treinta",
-        40: "forty cuarenta",
-        50: "fifty cincuenta",
-        100: "hundred cien ciento",
-        1000: "thousand mil",
-    }.items()
-    for name in names.split()
-}
+_MONTHS = {name: number for name, number in MONTHS.items() if name != "set"}  # which is a verb in a command
+_WEEKDAYS = ("monday mon lunes", "tuesday tue tues martes", "wednesday wed miercoles", "thursday thu thurs jueves",
+             "friday fri viernes", "saturday sat sabado", "sunday sun domingo")  # fmt: skip
+_DAYS = {name: number for number, names in enumerate(_WEEKDAYS) for name in names.split()}
+_NUMBER_WORDS = {
+    0: "zero cero", 1: "one un uno una", 2: "two dos couple par", 3: "three tres", 4: "four cuatro", 5: "five cinco",
+    6: "six seis", 7: "seven siete", 8: "eight ocho", 9: "nine nueve", 10: "ten diez", 11: "eleven once",
+    12: "twelve doce docena dozen", 13: "thirteen trece", 14: "fourteen catorce", 15: "fifteen quince",
+    16: "sixteen dieciseis", 20: "twenty veinte", 30: "thirty treinta", 40: "forty cuarenta", 50: "fifty cincuenta",
+    100: "hundred cien ciento", 1000: "thousand mil",
+}  # fmt: skip
+_NUMBERS = {name: number for number, names in _NUMBER_WORDS.items() for name in names.split()}
 _ARTICLES = frozenset({"one", "un", "una", "uno"})
 _CURRENCIES = {
-    "$": "USD",
-    "usd": "USD",
-    "dollar": "USD",
-    "dolar": "USD",
-    "€": "EUR",
-    "eur": "EUR",
-    "euro": "EUR",
-    "£": "GBP",
-    "gbp": "GBP",
-    "pound": "GBP",
-    "libra": "GBP",
-}
+    "$": "USD", "usd": "USD", "dollar": "USD", "dolar": "USD", "€": "EUR", "eur": "EUR", "euro": "EUR",
+    "£": "GBP", "gbp": "GBP", "pound": "GBP", "libra": "GBP",
+}  # fmt: skip
 
 _M = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _D = "|".join(sorted(_DAYS, key=len, reverse=True))

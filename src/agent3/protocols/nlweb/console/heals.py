@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from agent3.protocols.nlweb.healing import StoredBook
+from agent3.protocols.nlweb.healing import ElementStore
 from agent3.protocols.nlweb.healing.records import State
 from agent3.protocols.nlweb.healing.review import Heals
 from agent3.terminal.database import run_on_database
@@ -76,7 +76,7 @@ def _person() -> str:
 
 
 def _run(options: DatabaseOptions, work: Callable[[Heals], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    return run_on_database(options.settings(), lambda database: work(Heals(StoredBook(database))))
+    return run_on_database(options.settings(), lambda database: work(Heals(ElementStore(database))))
 
 
 def _print(body: dict[str, Any], rows: Sequence[dict[str, Any]], options: DatabaseOptions, nothing: str) -> None:

@@ -11,8 +11,7 @@ from datetime import datetime
 from cyclopts import App
 
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.visit.stored_sessions import Kept, Sessions
-from agent3.protocols.nlweb.visit.throttle import site_of
+from agent3.protocols.nlweb import Sessions, StoredSession, site_of
 from agent3.storage import Database
 from agent3.terminal.database import run_on_database
 from agent3.terminal.options import DatabaseOptions
@@ -40,9 +39,9 @@ def list_(
         Only those of this caller.
     """
 
-    async def find(database: Database) -> list[Kept]:
+    async def find(database: Database) -> list[StoredSession]:
         sessions = Sessions(database)
-        found = [kept for origin in _origins(site) for kept in await sessions.kept(principal, origin)]
+        found = [kept for origin in _origins(site) for kept in await sessions.find(principal, origin)]
         return sorted(found, key=lambda kept: -kept.used)
 
     found = run_on_database(options.settings(), find)

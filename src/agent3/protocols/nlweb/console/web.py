@@ -20,8 +20,8 @@ from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
 from agent3.protocols.nlweb.commands import understand
 from agent3.protocols.nlweb.driver import Driven
-from agent3.protocols.nlweb.steps.preparation import input_schema, prepare
-from agent3.protocols.nlweb.visit.local_profile import at_home
+from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
+from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
 from agent3.settings import load
@@ -130,8 +130,8 @@ def learn(
     _require_free(out, force)
 
     async def work() -> NLWebInterface:
-        async with at_home(load(), fresh=True) as home:
-            return await workbench.learn_page(url, name=name, home=home)
+        async with open_local_profile(load(), fresh=True) as profile:
+            return await workbench.learn_page(url, name=name, profile=profile)
 
     _deliver(asyncio.run(work()), out, json)
 
@@ -197,7 +197,7 @@ def run(
         print_note(f"  {number}/{total} {label.partition(' (')[2].removesuffix(')') or label}")
 
     async def work() -> Any:
-        async with at_home(settings, fresh=fresh) as home:
+        async with open_local_profile(settings, fresh=fresh) as profile:
             return await workbench.run_action(
                 interface,
                 name,
@@ -206,7 +206,7 @@ def run(
                 trace=kept,
                 on_step=on_step,
                 on_notice=lambda notices: print_note("\n".join(notices)) if notices else None,
-                home=home,
+                profile=profile,
             )
 
     result = asyncio.run(work())
@@ -253,8 +253,8 @@ def check(
         given.setdefault(action, {})[name] = _parse_value(text, schema)
 
     async def work() -> list[Finding]:
-        async with at_home(settings, fresh=fresh) as home:
-            return await workbench.check_interface(interface, given, home=home)
+        async with open_local_profile(settings, fresh=fresh) as profile:
+            return await workbench.check_interface(interface, given, profile=profile)
 
     findings = asyncio.run(work())
     wrong = sum(finding.state in ("missing", "failed") for finding in findings)
@@ -290,9 +290,9 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
     settings = options.settings()
 
     async def work() -> tuple[Driven, dict[str, str]]:
-        async with at_home(settings, fresh=fresh) as home:
+        async with open_local_profile(settings, fresh=fresh) as profile:
             return await workbench.drive_page(
-                url, sentence, headless=not headed, home=home, confirm=lambda what: _confirm(what, yes)
+                url, sentence, headless=not headed, profile=profile, confirm=lambda what: _confirm(what, yes)
             )
 
     result, page = asyncio.run(work())

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.driver.page_view import Element, PageView, look
-from agent3.protocols.nlweb.steps.consequences import has_consequences
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page
@@ -102,7 +102,6 @@ class PageOperator:
             self.done.append(f"{_describe(element)} is {'' if on else 'not '}checked already")
 
     async def hover(self, element: Element) -> None:
-        """Hold the mouse over it."""
         self.done.append(f"hover {_describe(element)}")
         with suppress(playwright().TimeoutError):
             await self._locate(element).hover(timeout=_ACT_MS, force=True)
@@ -129,7 +128,6 @@ class PageOperator:
         await self.settle()
 
     async def press_key(self, element: Element, key: str, times: int = 1) -> None:
-        """Press a key on an element."""
         await self._locate(element).focus(timeout=_ACT_MS)
         for _ in range(times):
             await self.page.keyboard.press(key)

@@ -164,7 +164,6 @@ class Element:
 
     @property
     def writable(self) -> bool:
-        """Whether text can be put into it."""
         return self.role in ("textbox", "textarea", "spinner", "searchbox", "combobox") and self.tag != "select"
 
     @property
@@ -188,7 +187,6 @@ class PageView:
 
     @property
     def visible(self) -> list[Element]:
-        """What can be seen."""
         return [element for element in self.elements if element.visible]
 
     def where(self, test: Callable[[Element], bool]) -> list[Element]:
@@ -200,13 +198,11 @@ class PageView:
         return self.where(lambda element: element.writable and not element.disabled)
 
     def descendants(self, element: Element) -> Iterator[Element]:
-        """Everything below an element, in order."""
         for child in self._children.get(element.index, ()):
             yield child
             yield from self.descendants(child)
 
     def ancestors(self, element: Element) -> Iterator[Element]:
-        """What an element is in, the nearest first."""
         while element.parent >= 0:
             element = self.elements[element.parent]
             yield element

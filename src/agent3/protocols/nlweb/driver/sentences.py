@@ -91,7 +91,6 @@ class Clause:
         return _TOKEN.fullmatch(words) is not None
 
     def has_quotes(self, words: str) -> bool:
-        """Whether a quoted text stands among the words."""
         return _TOKEN.search(words) is not None
 
 

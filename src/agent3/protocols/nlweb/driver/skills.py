@@ -11,8 +11,13 @@ import re
 from collections.abc import Awaitable, Callable
 
 from agent3.protocols.nlweb.commands.lexicon import to_concepts
-from agent3.protocols.nlweb.driver.dates import enter_moment, parse_moment, takes_moment
-from agent3.protocols.nlweb.driver.form_values import assign_values, find_field
+from agent3.protocols.nlweb.driver.form_values import (
+    assign_values,
+    enter_moment,
+    find_field,
+    parse_moment,
+    takes_moment,
+)
 from agent3.protocols.nlweb.driver.matching import find_target, is_called, name_score, nth
 from agent3.protocols.nlweb.driver.page_operator import PageOperator
 from agent3.protocols.nlweb.driver.page_view import Element, PageView

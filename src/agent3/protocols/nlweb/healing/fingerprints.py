@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.browser.sdk import well_formed
 
 __all__ = ["Fingerprint", "digest", "digest_words", "parse_fingerprint", "role_family", "split_words"]
 
@@ -55,7 +55,7 @@ class Fingerprint(Struct, frozen=True, omit_defaults=True):
     """How the caller's words stand beside it, where its selector has some: 0 not at all, 1 among others, 2 alone."""
 
     @property
-    def lasting(self) -> Fingerprint:
+    def without_box(self) -> Fingerprint:
         """Without its place, which changes with every window."""
         return replace(self, box=(0.0, 0.0, 0.0, 0.0))
 

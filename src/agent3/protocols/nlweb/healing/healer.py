@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import agent3.protocols.nlweb.healing.page_script as script
+import agent3.protocols.nlweb.healing.records as records
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import ElementMissing, StorageError
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.healing import records
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, digest, parse_fingerprint, role_family
 from agent3.protocols.nlweb.healing.lookahead import Lookahead
 from agent3.protocols.nlweb.healing.records import ElementKey, ElementRecord, Heal, HealUse, Policy
 from agent3.protocols.nlweb.healing.scoring import Scored, Verdict, find_objection, is_contradiction, judge
-from agent3.protocols.nlweb.healing.stores import Book, MemoryBook
+from agent3.protocols.nlweb.healing.stores import MemoryStore, Store
 from agent3.protocols.nlweb.healing.templates import FilledSelector, Templates
 from agent3.protocols.nlweb.steps.locator import Awaited, Trust
 
@@ -94,7 +94,7 @@ class _AnotherNow(Exception):
 
 
 class Healer:
-    """Finds the elements of one interface, for one session at a time. What it learns is in the book.
+    """Finds the elements of one interface, for one session at a time. What it learns is in the store.
 
     ``uses`` are the heals that the running action, or the last one, went by, each with the place it was used at.
     """
@@ -102,13 +102,13 @@ class Healer:
     def __init__(
         self,
         interface: NLWebInterface,
-        book: Book | None = None,
+        store: Store | None = None,
         *,
         policy: Policy | None = None,
         metrics: Metrics = METRICS,
         env: Env = REAL,
     ):
-        self.book: Book = MemoryBook() if book is None else book
+        self.store: Store = MemoryStore() if store is None else store
         self.policy = policy or Policy()
         self.uses: list[HealUse] = []
         self._interface = interface
@@ -156,7 +156,7 @@ class Healer:
             return own
         # A selector that failed before is not waited for as long again.
         failed_before = any(heal.state == "proposed" and heal.wins for heal in record.heals)
-        grace = self.policy.grace / 4 if failed_before or record.promoted is not None else self.policy.grace
+        grace = self.policy.grace / 4 if failed_before or record.stand_in is not None else self.policy.grace
         try:
             # The larger part of the time is left for looking, should the selector not fit.
             return await self._find_by_selector(page, own, record, min(grace, ms * 0.4))
@@ -164,7 +164,6 @@ class Healer:
             return await self._find_by_print(page, action, own, record, end)
 
     async def note_success(self, page: Page | Frame, action: NLWebAction, locator: Locator) -> None:
-        """The step succeeded."""
         self._lookahead.note_step(action)
         await self._note_worked(self._key(action.selector, action.frame))
 
@@ -230,7 +229,7 @@ class Healer:
             return "same"
         if found:
             try:
-                await self.book.change(record.where, records.remember_page(marks, now))
+                await self.store.change(record.where, records.remember_page(marks, now))
             except StorageError as error:
                 logger.warning("%s: what was learnt of its pages is not kept: %s", self._interface.name, error)
         if found or before is None:
@@ -249,15 +248,19 @@ class Healer:
                 heal = sighting.heal
                 if heal is None:
                     known, seen = sighting.record.print, sighting.print
-                    if sighting.worked and seen is not None and (known is None or known.lasting != seen.lasting):
-                        await self.book.change(where, records.remember(seen))
+                    if (
+                        sighting.worked
+                        and seen is not None
+                        and (known is None or known.without_box != seen.without_box)
+                    ):
+                        await self.store.change(where, records.remember(seen))
                     continue
                 if sighting.worked and not ok and (heal.wins or heal.state == "promoted"):
                     continue  # it has led to the end before, and its own step was done: the fault is another step's
                 if ok and heal.state != "proposed" and not heal.losses:
                     continue
                 judgement = records.credit if ok and sighting.worked else records.debit
-                changed = await self.book.change(where, judgement(heal.id, self._env.now(), self.policy))
+                changed = await self.store.change(where, judgement(heal.id, self._env.now(), self.policy))
                 now = changed.find_heal(heal.id)
                 if now is not None and now.state != heal.state and now.state != "proposed":
                     self._metrics.nlweb_heals.inc((now.state,))
@@ -265,7 +268,7 @@ class Healer:
         except StorageError as error:  # what was done is done, remembered or not
             logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, error)
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe_heals(self) -> list[dict[str, Any]]:
         """The heals of the running action, or the last one, each once, as they are reported to the caller."""
         return [use.describe() for use in {use.heal.id: use for use in self.uses}.values()]
 
@@ -304,7 +307,7 @@ class Healer:
 
     def _find_stand_in(self, record: ElementRecord) -> Heal | None:
         """The promoted heal, where it may be used; one of a selector with placeholders names no element by itself."""
-        heal = record.promoted
+        heal = record.stand_in
         if heal is None or self._as_filled(record).given or not self._may_use(record.where, heal):
             return None
         return heal
@@ -466,7 +469,7 @@ class Healer:
 
     async def _propose(self, record: ElementRecord, heal: Heal) -> None:
         if record.find_heal(heal.id) is None:
-            await self.book.change(record.where, records.propose(heal, self._env.now()))
+            await self.store.change(record.where, records.propose(heal, self._env.now()))
             self._metrics.nlweb_heals.inc(("proposed",))
 
     # Giving up
@@ -546,7 +549,7 @@ class Healer:
     async def _heal_others(self, page: Page | Frame, where: ElementKey) -> list[Heal]:
         """Heals for the action's other elements that ought to be on this page, so that a person is asked once."""
         found = []
-        for record in await self.book.all(where.interface):
+        for record in await self.store.all(where.interface):
             other = record.where
             if other == where or other.action != where.action or other.frame != where.frame or record.print is None:
                 continue
@@ -563,7 +566,7 @@ class Healer:
 
     async def _get_record(self, where: ElementKey) -> ElementRecord:
         try:
-            return await self.book.get(where)
+            return await self.store.get(where)
         except StorageError as error:
             logger.warning("%s: what is known of its elements cannot be read: %s", self._interface.name, error)
             return ElementRecord(where)

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lookahead"]
 
-_GENTLE = frozenset(
-    {
-        ActionType.TYPE,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.HOVER,
-        ActionType.UPLOAD,
-    }
-)
+_GENTLE = frozenset(map(ActionType, "type select check uncheck hover upload".split()))
 """Steps after which the same document is expected, with what was there before still in it."""
 _ON_ELEMENT = _GENTLE | {ActionType.CLICK, ActionType.PRESS, ActionType.FILL, ActionType.SUBMIT}
 _MOST = 8

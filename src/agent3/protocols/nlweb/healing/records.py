@@ -95,12 +95,11 @@ class ElementRecord(Struct, frozen=True):
     page: PageMarks | None = None
 
     @property
-    def promoted(self) -> Heal | None:
+    def stand_in(self) -> Heal | None:
         """The heal that stands in for the selector; the latest, should there be several."""
         return next((heal for heal in reversed(self.heals) if heal.state == "promoted"), None)
 
     def find_heal(self, name: str) -> Heal | None:
-        """The heal of an id."""
         return next((heal for heal in self.heals if heal.id == name), None)
 
 

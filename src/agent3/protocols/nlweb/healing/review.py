@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import agent3.protocols.nlweb.healing.records as records
 from agent3.env import REAL, Env
 from agent3.errors import NotFound
 from agent3.model import Agent
-from agent3.protocols.nlweb.healing import records
 from agent3.protocols.nlweb.healing.records import Change, ElementRecord, Heal, State
-from agent3.protocols.nlweb.healing.stores import Book
+from agent3.protocols.nlweb.healing.stores import Store
 
-__all__ = ["Heals", "of_agent"]
+__all__ = ["Heals", "list_heals"]
 
 _MOST_SHOWN = 20
 _SHOWN = ("id", "action", "selector", "healed", "element", "state", "score", "wins", "changed")
 
 
 class Heals:
-    """The heals of a book, as people see and change them."""
+    """The heals of a store, as people see and change them."""
 
-    def __init__(self, book: Book, env: Env = REAL):
-        self._book = book
+    def __init__(self, store: Store, env: Env = REAL):
+        self._store = store
         self._env = env
 
     async def find(self, interface: str | None = None, state: State | None = None) -> list[dict[str, Any]]:
         """All heals, of one interface or in one state if given, the latest change first."""
         rows = [
             _describe(known, heal)
-            for known in await self._book.all(interface)
+            for known in await self._store.all(interface)
             for heal in known.heals
             if state in (None, heal.state)
         ]
@@ -44,24 +44,24 @@ class Heals:
         return await self._change_each(names, lambda name: records.revert(name, self._env.now(), by))
 
     async def _change_each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
-        known = {heal.id: record.where for record in await self._book.all() for heal in record.heals}
+        known = {heal.id: record.where for record in await self._store.all() for heal in record.heals}
         if strange := [name for name in names if name not in known]:
             raise NotFound(f"There is no heal {strange[0]!r}. agent3 web heals list shows them.")
         rows = []
         for name in names:
-            changed = await self._book.change(known[name], change(name))
+            changed = await self._store.change(known[name], change(name))
             heal = changed.find_heal(name)
             assert heal is not None
             rows.append(_describe(changed, heal))
         return rows
 
 
-async def of_agent(book: Book, agent: Agent) -> list[dict[str, Any]]:
+async def list_heals(store: Store, agent: Agent) -> list[dict[str, Any]]:
     """What was healed on a website, the latest change first; who accepted or reverted it is not for every caller."""
     body = agent.card.get("interface")
     if agent.card.get("protocol") != "nlweb" or not isinstance(body, dict):
         return []
-    rows = await Heals(book).find(str(body.get("interface_id")))
+    rows = await Heals(store).find(str(body.get("interface_id")))
     return [{key: row[key] for key in _SHOWN} for row in rows[:_MOST_SHOWN]]
 
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, role_family, split_words
 
-__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "find_objection", "is_contradiction", "judge", "name_similarity",
-           "score"]  # fmt: skip
+__all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "find_objection", "is_contradiction", "judge",
+           "name_similarity", "score"]  # fmt: skip
 
 THRESHOLD = 0.62
 MARGIN = 0.12

@@ -11,7 +11,7 @@ from agent3.env import REAL, Env
 from agent3.protocols.nlweb.healing.records import Change, ElementKey, ElementRecord
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["Book", "MemoryBook", "StoredBook"]
+__all__ = ["ElementStore", "MemoryStore", "Store"]
 
 _MOST_ELEMENTS = 2_000
 """Elements that are remembered of one interface; a selector with a parameter in it makes one for each value."""
@@ -26,7 +26,7 @@ _TRIM = (
 )
 
 
-class Book(Protocol):
+class Store(Protocol):
     """Keeps what is known of elements. Of two changes at the same time neither is lost."""
 
     async def get(self, where: ElementKey) -> ElementRecord:
@@ -42,8 +42,8 @@ class Book(Protocol):
         ...
 
 
-class MemoryBook:
-    """A book for as long as the process runs."""
+class MemoryStore:
+    """A store for as long as the process runs."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[ElementKey, ElementRecord] = OrderedDict()
@@ -61,13 +61,12 @@ class MemoryBook:
         return known
 
     async def all(self, interface: str | None = None) -> list[ElementRecord]:
-        """Everything, of one interface or of all."""
         found = [known for where, known in self._known.items() if interface in (None, where.interface)]
         return sorted(found, key=lambda known: known.where)
 
 
-class StoredBook:
-    """A book in the database. A change is one transaction, so that several gateways may write in it."""
+class ElementStore:
+    """A store in the database. A change is one transaction, so that several gateways may write to it."""
 
     def __init__(self, database: Database, env: Env = REAL):
         self._database = database
@@ -91,7 +90,6 @@ class StoredBook:
         return await self._database.write(work)
 
     async def all(self, interface: str | None = None) -> list[ElementRecord]:
-        """Everything, of one interface or of all."""
         sql = "SELECT body FROM web_elements"
         found = (
             await self._database.all(sql)

@@ -1,7 +1,7 @@
 """What each step of an action does on a page: one short function for each kind, in a table.
 
-It knows the scene, whose page is Playwright's, and nothing of browsers, sandboxes or parameters: a step that comes here
-is filled and allowed. ``if`` and ``repeat`` are not here; ``workflow`` runs them.
+It knows the run context, whose page is Playwright's, and nothing of browsers, sandboxes or parameters: a step that
+comes here is filled and allowed. ``if`` and ``repeat`` are not here; ``workflow`` runs them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import forms, page_reading, waits, webmcp
 from agent3.protocols.nlweb.steps.consent_banners import past_banner
 from agent3.protocols.nlweb.steps.parameters import refuse_clipboard
-from agent3.protocols.nlweb.steps.scene import Scene
+from agent3.protocols.nlweb.steps.run_context import RunContext
+from agent3.protocols.nlweb.steps.snapshots import find_masks
 from agent3.protocols.nlweb.steps.waits import ms_left, parse_number
-from agent3.protocols.nlweb.visit.snapshots import covers
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page, Response
 
-__all__ = ["STEPS", "YIELDING", "Scene", "Step", "go", "inside"]
+__all__ = ["STEPS", "YIELDING", "Step", "go", "inside"]
 
-Step = Callable[[Scene, NLWebAction, float], Awaitable[Any]]
-"""(scene, step, milliseconds it may take) → what it gives."""
+Step = Callable[[RunContext, NLWebAction, float], Awaitable[Any]]
+"""(run context, step, milliseconds it may take) → what it gives."""
 
 YIELDING = frozenset({ActionType.EXTRACT, ActionType.SCREENSHOT})
 """The kinds whose result is part of the action's result."""
@@ -90,35 +90,37 @@ async def go(page: Page, url: str, ms: float) -> Response | None:
     return await page.goto(url, timeout=ms, wait_until="domcontentloaded")
 
 
-async def _act(scene: Scene, action: NLWebAction, ms: float, deed: Callable[[Locator, float], Awaitable[Any]]) -> Any:
+async def _act(
+    ctx: RunContext, action: NLWebAction, ms: float, deed: Callable[[Locator, float], Awaitable[Any]]
+) -> Any:
     """Find the element of a step and do something with it, past a banner that stands in the way."""
     end = time.monotonic() + ms / 1000
-    place = await scene.place(action, ms)
-    found = await scene.finder.find(place, action, ms_left(end))
+    place = await ctx.get_place(action, ms)
+    found = await ctx.finder.find(place, action, ms_left(end))
     if action.popup:
-        async with scene.page.expect_popup(timeout=ms_left(end)) as opened:
-            result = await past_banner(scene, found, deed, end)
+        async with ctx.page.expect_popup(timeout=ms_left(end)) as opened:
+            result = await past_banner(ctx, found, deed, end)
         page = await opened.value
         await page.wait_for_load_state("domcontentloaded", timeout=ms_left(end))
-        scene.follow(page)
+        ctx.follow(page)
     else:
-        result = await past_banner(scene, found, deed, end)
-    await scene.finder.note_success(place, action, found)
+        result = await past_banner(ctx, found, deed, end)
+    await ctx.finder.note_success(place, action, found)
     return result
 
 
 def _on_element(deed: Callable[[Locator, NLWebAction, float], Awaitable[Any]]) -> Step:
     """A step that does one thing with its element."""
 
-    async def step(scene: Scene, action: NLWebAction, ms: float) -> None:
-        await _act(scene, action, ms, lambda found, ms_: deed(found, action, ms_))
+    async def step(ctx: RunContext, action: NLWebAction, ms: float) -> None:
+        await _act(ctx, action, ms, lambda found, ms_: deed(found, action, ms_))
 
     return step
 
 
-async def navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def navigate(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """Open an address; a status that is an error is raised as one."""
-    answer = await go(scene.page, action.value or "", ms)
+    answer = await go(ctx.page, action.value or "", ms)
     if answer is None or answer.status < 400:
         return
     text = f"{answer.url} answered with status {answer.status}"
@@ -130,14 +132,14 @@ async def navigate(scene: Scene, action: NLWebAction, ms: float) -> None:
     raise TargetError(f"{text}: check whether the address in the interface is still right.")
 
 
-async def type_text(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def type_text(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """Fill a field. What goes into one for passwords is kept out of every record."""
     value = action.value or ""
-    was_private = value in scene.passwords
+    was_private = value in ctx.passwords
 
     async def fill(found: Locator, fill_ms: float) -> None:
         # Private until the page has said that it is not. It is asked before the fill, and the answer not waited for.
-        scene.passwords.add(value)
+        ctx.passwords.add(value)
         asked = asyncio.ensure_future(found.evaluate_all(_IS_PRIVATE))
         try:
             await found.fill(value, timeout=fill_ms)
@@ -150,50 +152,50 @@ async def type_text(scene: Scene, action: NLWebAction, ms: float) -> None:
                         answer = await found.evaluate_all(_IS_PRIVATE)
                     private = answer not in (False, None)
             if not private and not was_private:
-                scene.passwords.discard(value)
+                ctx.passwords.discard(value)
 
-    await _act(scene, action, ms, fill)
+    await _act(ctx, action, ms, fill)
 
 
-async def press(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def press(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """Press a key, on an element or where the focus is; Enter unless it says another."""
     key = action.value or "Enter"
     refuse_clipboard(key)
     if action.selector:
-        await _act(scene, action, ms, lambda found, ms_: found.press(key, timeout=ms_))
+        await _act(ctx, action, ms, lambda found, ms_: found.press(key, timeout=ms_))
     else:
-        await scene.page.keyboard.press(key)
+        await ctx.page.keyboard.press(key)
 
 
-async def fill(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def fill(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """Fill the fields of a form by the names that people see."""
     fields = action.fields or {}
-    await _act(scene, action, ms, lambda found, ms_: forms.fill(found, fields, ms_, scene.passwords.add))
+    await _act(ctx, action, ms, lambda found, ms_: forms.fill(found, fields, ms_, ctx.passwords.add))
 
 
-async def submit(scene: Scene, action: NLWebAction, ms: float) -> dict[str, Any]:
+async def submit(ctx: RunContext, action: NLWebAction, ms: float) -> dict[str, Any]:
     """Send a form once, and read what the site says to it: where it led, and its messages."""
     end = time.monotonic() + ms / 1000
-    place = await scene.place(action, ms)
-    found = await scene.finder.find(place, action, ms_left(end))
-    result = await forms.submit(scene, place, found, end)
-    await scene.finder.note_success(place, action, found)
+    place = await ctx.get_place(action, ms)
+    found = await ctx.finder.find(place, action, ms_left(end))
+    result = await forms.submit(ctx, place, found, end)
+    await ctx.finder.note_success(place, action, found)
     return result
 
 
-async def wait(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def wait(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """Wait for an element, a text, an address, the network, or some seconds."""
     end = time.monotonic() + ms / 1000
-    place = await scene.place(action, ms)
-    await waits.wait(scene, place, action, ms_left(end))
+    place = await ctx.get_place(action, ms)
+    await waits.wait(ctx, place, action, ms_left(end))
 
 
-async def scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
+async def scroll(ctx: RunContext, action: NLWebAction, ms: float) -> int | None:
     """To an element, to the top, bottom or end, or by a number of pixels; one screen if it says nothing.
 
     ``end`` scrolls on while the page grows, at most ``times``, and gives how often it grew.
     """
-    place: Any = await scene.place(action, ms)
+    place: Any = await ctx.get_place(action, ms)
     if action.value == "end":
         end = time.monotonic() + ms / 1000
         box = None
@@ -211,39 +213,37 @@ async def scroll(scene: Scene, action: NLWebAction, ms: float) -> int | None:
                 return done  # once more without growth is the end
         return rounds
     if action.selector:
-        await _act(scene, action, ms, lambda found, ms_: found.scroll_into_view_if_needed(timeout=ms_))
+        await _act(ctx, action, ms, lambda found, ms_: found.scroll_into_view_if_needed(timeout=ms_))
     elif action.value in ("bottom", "top"):
         height = "document.documentElement.scrollHeight" if action.value == "bottom" else "0"
         await place.evaluate(f"window.scrollTo(0, {height})")
     else:
-        await scene.page.mouse.wheel(0, parse_number(action.value, "scroll") if action.value else _SCREEN)
+        await ctx.page.mouse.wheel(0, parse_number(action.value, "scroll") if action.value else _SCREEN)
     return None
 
 
-async def screenshot(scene: Scene, action: NLWebAction, ms: float) -> bytes:
+async def screenshot(ctx: RunContext, action: NLWebAction, ms: float) -> bytes:
     """PNG of an element, or of what is seen of the page. What was typed in confidence is covered in it."""
     # A password field shows dots, but the page may have copied what was typed elsewhere.
-    covered = covers(scene.page, scene.used_secrets | scene.passwords)
+    covered = find_masks(ctx.page, ctx.used_secrets | ctx.passwords)
     if action.selector:
-        shot: bytes = await _act(scene, action, ms, lambda found, ms_: found.screenshot(timeout=ms_, mask=covered))
+        shot: bytes = await _act(ctx, action, ms, lambda found, ms_: found.screenshot(timeout=ms_, mask=covered))
         return shot
-    return await scene.page.screenshot(timeout=ms, mask=covered)
+    return await ctx.page.screenshot(timeout=ms, mask=covered)
 
 
-async def dialog(scene: Scene, action: NLWebAction, ms: float) -> None:
+async def dialog(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """How the dialogs to come are answered; without this step, they are dismissed."""
-    scene.answer = action.value if action.value is not None else "accept"
+    ctx.answer = action.value if action.value is not None else "accept"
 
 
-async def back(scene: Scene, action: NLWebAction, ms: float) -> None:
-    """To the page before this one."""
-    if await scene.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and scene.page.url == "about:blank":
+async def back(ctx: RunContext, action: NLWebAction, ms: float) -> None:
+    if await ctx.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and ctx.page.url == "about:blank":
         raise TargetError("There is no page to go back to.")
 
 
-async def close(scene: Scene, action: NLWebAction, ms: float) -> None:
-    """Close the popup in front."""
-    await scene.close_front()
+async def close(ctx: RunContext, action: NLWebAction, ms: float) -> None:
+    await ctx.close_front()
 
 
 STEPS: dict[ActionType, Step] = {

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.scene import Scene
+from agent3.protocols.nlweb.steps.run_context import RunContext
 from agent3.protocols.nlweb.steps.waits import ms_left
 
 if TYPE_CHECKING:
@@ -48,19 +48,8 @@ ACCEPT = (
     "aceitar", "aceitar tudo",
 )  # fmt: skip
 NOTED = (
-    "close",
-    "dismiss",
-    "got it",
-    "ok",
-    "okay",
-    "understood",
-    "\u00d7",
-    "\u2715",
-    "x",
-    "cerrar",
-    "entendido",
-    "vale",
-)
+    "close", "dismiss", "got it", "ok", "okay", "understood", "\u00d7", "\u2715", "x", "cerrar", "entendido", "vale",
+)  # fmt: skip
 """For a banner that only informs: one that offers nothing else, and takes nothing in."""
 
 _CLEAR = r"""([labels, noted, acted, grave]) => {
@@ -111,25 +100,25 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
 }"""
 
 
-async def past_banner(scene: Scene, found: Locator, deed: Deed, end: float) -> Any:
+async def past_banner(ctx: RunContext, found: Locator, deed: Deed, end: float) -> Any:
     """Do something with an element; while that waits, clear a banner away.
 
     The deed is done once, with all the time there is: it waits by itself until nothing is in its way. To break it off
     and begin again could click twice.
     """
-    if scene.interface.consent == "leave":
+    if ctx.interface.consent == "leave":
         return await deed(found, ms_left(end))
 
     async def watch() -> None:
         while time.monotonic() < end:
             await asyncio.sleep(_PAUSE)
-            if await clear_banner(scene):
+            if await clear_banner(ctx):
                 return
 
     watching = asyncio.ensure_future(watch())
     try:
         done = await deed(found, ms_left(end))
-        page = scene.page
+        page = ctx.page
         if page not in _watched:
             _watched.add(page)
             page.on("domcontentloaded", _acted_on.discard)
@@ -141,18 +130,18 @@ async def past_banner(scene: Scene, found: Locator, deed: Deed, end: float) -> A
             await watching
 
 
-async def clear_banner(scene: Scene) -> str | None:
+async def clear_banner(ctx: RunContext) -> str | None:
     """Put a banner away if one is there; the label that was pressed, or None."""
-    labels = DECLINE if scene.interface.consent == "decline" else ACCEPT
-    asked = [list(labels), list(NOTED), scene.page in _acted_on, scene.confirmed]
-    for frame in scene.page.frames[:_MOST_FRAMES]:
+    labels = DECLINE if ctx.interface.consent == "decline" else ACCEPT
+    asked = [list(labels), list(NOTED), ctx.page in _acted_on, ctx.confirmed]
+    for frame in ctx.page.frames[:_MOST_FRAMES]:
         with suppress(playwright().Error):
             pressed: str | None = await frame.evaluate(_CLEAR, asked)
             if pressed:
-                where = f"a banner about cookies on {scene.page.url.split('?')[0]}"
-                logger.info("%s: pressed %r in %s, at step %s", scene.interface.name, pressed, where, scene.label)
-                METRICS.nlweb_banners.inc((scene.interface.consent,))
-                scene.notices.append(f"Pressed {pressed!r} in {where} (step {scene.label}).")
+                where = f"a banner about cookies on {ctx.page.url.split('?')[0]}"
+                logger.info("%s: pressed %r in %s, at step %s", ctx.interface.name, pressed, where, ctx.label)
+                METRICS.nlweb_banners.inc((ctx.interface.consent,))
+                ctx.notices.append(f"Pressed {pressed!r} in {where} (step {ctx.label}).")
                 return pressed
     return None
 

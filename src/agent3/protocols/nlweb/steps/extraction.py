@@ -20,7 +20,7 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
+__all__ = ["MONTHS", "Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
            "parse_price", "raw_rows", "typed_row", "typed_rows"]  # fmt: skip
 
 Schema = dict[str, str | ExtractField]
@@ -79,7 +79,7 @@ _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR",
 _CODE = re.compile(r"\b[A-Z]{3}\b")
 _TRUE = frozenset({"true", "yes", "on", "1", "checked", "selected", "sí", "si"})
 
-_MONTHS = {
+MONTHS = {
     word: number
     for number, words in enumerate(
         (
@@ -92,7 +92,7 @@ _MONTHS = {
     for word in words.split()
 }  # fmt: skip
 """Their names in English and Spanish."""
-_NAMES = rf"(?P<month>{'|'.join(_MONTHS)})\b\.?"
+_NAMES = rf"(?P<month>{'|'.join(MONTHS)})\b\.?"
 _DAY_FIRST = re.compile(
     rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+|de\s+)?{_NAMES},?\s+(?:de\s+|del\s+)?(?P<year>\d{{4}})\b", re.I
 )
@@ -255,7 +255,7 @@ def parse_date(text: str) -> str | None:
             continue
     readings: list[tuple[int, int, int]] = []
     if found := _DAY_FIRST.search(text) or _MONTH_FIRST.search(text):
-        readings.append((int(found["year"]), _MONTHS[found["month"].lower()], int(found["day"])))
+        readings.append((int(found["year"]), MONTHS[found["month"].lower()], int(found["day"])))
     if found := _NUMBERS.search(text):
         first, second, year = int(found[1]), int(found[3]), int(found[4])
         if found[2] == "." or first > 12:

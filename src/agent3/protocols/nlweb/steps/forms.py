@@ -18,7 +18,7 @@ from msgspec import Struct, convert
 from agent3.errors import CallTimeout, Conflict, TargetError, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.parameters import suggest
-from agent3.protocols.nlweb.steps.scene import Place, Scene
+from agent3.protocols.nlweb.steps.run_context import Place, RunContext
 from agent3.protocols.nlweb.steps.waits import ms_left
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def fill(
             await control.fill(value, timeout=ms_left(end))
 
 
-async def submit(scene: Scene, place: Place, found: Locator, end: float) -> dict[str, Any]:
+async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> dict[str, Any]:
     """Send the form that an element is, holds or belongs to, and give ``{"url", "outcome", "messages"}``.
 
     ValidationError lists what the browser or the site found wrong, by field; what the browser refuses is not sent.
@@ -177,8 +177,8 @@ async def submit(scene: Scene, place: Place, found: Locator, end: float) -> dict
         raise TargetError("There is no form to submit there. Name the form, its button, or what stands around it.")
     form = (await found.evaluate_handle(_FORM, timeout=ms_left(end))).as_element()
     fields = convert(await form.evaluate(_READ), list[FormField]) if form else []
-    if state["strict"] and (wrong := [field for field in fields if field.message and not field.disabled]):
-        text = "; ".join(f"{field.known_as}: {field.message}" for field in wrong[:10])
+    if state["strict"] and (invalid := [field for field in fields if field.message and not field.disabled]):
+        text = "; ".join(f"{field.known_as}: {field.message}" for field in invalid[:10])
         raise ValidationError(
             f"The form was not sent, because it is not complete. {text}",
             errors=[
@@ -188,20 +188,20 @@ async def submit(scene: Scene, place: Place, found: Locator, end: float) -> dict
                     "message": field.message,
                     "required": field.required,
                 }
-                for field in wrong
+                for field in invalid
             ],
         )
     # The form and its content, without keeping the content.
     mark = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-    if mark in scene.submitted:
+    if mark in ctx.submitted:
         raise Conflict("This form was sent already with the same content. Check what came of it before another try.")
-    scene.submitted.add(mark)
+    ctx.submitted.add(mark)
     names = sorted({field.name for field in fields if field.name})
     before = await _read_answer(place, names)
-    after = await _send(scene.page, place, found, before, names, end)
+    after = await _send(ctx.page, place, found, before, names, end)
     moved = after.born != before.born
     if refusals := [*after.fields, *(alert for alert in after.alerts if moved or alert not in before.alerts)]:
-        scene.submitted.discard(mark)
+        ctx.submitted.discard(mark)
         labels = {field.name or field.id: field.known_as for field in fields}
         said = [f"{labels.get(name, name)}: {text}" if name else text for name, text in refusals]
         raise ValidationError(

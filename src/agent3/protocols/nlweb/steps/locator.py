@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from agent3.definitions import NLWebAction
 
-__all__ = ["Awaited", "Finder", "Plain", "Trust"]
+__all__ = ["Awaited", "Finder", "SelectorFinder", "Trust"]
 
 Trust = Literal["same", "unsure", "changed"]
 """Whether a page is still the one on which a selector used to fit something."""
@@ -58,12 +58,12 @@ class Finder(Protocol):
         """The action ended, well or not."""
         ...
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe_heals(self) -> list[dict[str, Any]]:
         """Which selectors of the running action, or the last one, did not fit, and what was taken in their place."""
         ...
 
 
-class Plain:
+class SelectorFinder:
     """The first match of the selector; it remembers nothing. What is done with the element waits for it."""
 
     async def begin(self, action: str, steps: Sequence[NLWebAction] = ()) -> None:
@@ -77,11 +77,9 @@ class Plain:
         """Nothing to do."""
 
     async def appears(self, page: Page | Frame, awaited: Awaited, ms: float) -> None:
-        """Wait until the first match is there."""
         await page.locator(awaited.selector).first.wait_for(state=awaited.state, timeout=ms)
 
     async def locate(self, page: Page | Frame, awaited: Awaited) -> Locator:
-        """The matches of the selector."""
         return page.locator(awaited.selector)
 
     async def note_extraction(self, page: Page | Frame, action: NLWebAction, *, found: bool) -> Trust:
@@ -91,6 +89,6 @@ class Plain:
     async def end(self, *, ok: bool) -> None:
         """Nothing to do."""
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe_heals(self) -> list[dict[str, Any]]:
         """Nothing is taken in a selector's place."""
         return []

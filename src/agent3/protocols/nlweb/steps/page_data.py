@@ -17,7 +17,7 @@ from msgspec import Struct, convert
 from agent3.definitions import ExtractField
 from agent3.llm.port import LLM, System, Tool, User
 from agent3.protocols.nlweb.steps.extraction import Schema, as_field, is_readable, parse_amount, parse_price
-from agent3.protocols.nlweb.steps.scene import Place
+from agent3.protocols.nlweb.steps.run_context import Place
 
 __all__ = ["PageData", "ask_model", "find_rows", "read_page_data"]
 

@@ -1,8 +1,8 @@
 """What an extraction gives: by its selectors, page after page, and in other ways where those find nothing.
 
 The ways are tried in this order: the selectors, the page's own structured data (JSON-LD, microdata), structure that
-repeats itself, and a language model if there is one. The scene notes which it was. A way is believed only if it fills
-most of the fields by evidence: an empty list is a better answer than a menu mistaken for a list of flights.
+repeats itself, and a language model if there is one. The run context notes which it was. A way is believed only if it
+fills most of the fields by evidence: an empty list is a better answer than a menu mistaken for a list of flights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agent3.protocols.nlweb.steps.extraction import (
     typed_rows,
 )
 from agent3.protocols.nlweb.steps.page_data import ask_model, find_rows, read_page_data
-from agent3.protocols.nlweb.steps.scene import Place, Scene, Source
+from agent3.protocols.nlweb.steps.run_context import Place, RunContext, Source
 from agent3.protocols.nlweb.steps.waits import ms_left
 
 __all__ = ["extract"]
@@ -43,7 +43,7 @@ _CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !wa
   && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(way.getAttribute('class') ?? '')"""
 
 
-async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
+async def extract(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
     """Rows of dicts for a selector, one dict for a schema alone, texts without a schema.
 
     It waits for the first row. If none comes in time the answer is an empty list: nothing found is an answer, as long
@@ -51,36 +51,36 @@ async def extract(scene: Scene, action: NLWebAction, ms: float) -> Any:
     MalformedResponse if a required field is found in no way.
     """
     end = time.monotonic() + ms / 1000
-    place = await scene.place(action, ms)
+    place = await ctx.get_place(action, ms)
     found, failure = None, None
     try:
         if action.selector:
             found = await _read_first_rows(place, action, end)
             if action.next and found:
-                await _add_next_pages(scene, action, found, end)
+                await _add_next_pages(ctx, action, found, end)
         else:
             found = await extract_page(place, action.extract_schema)
     except MalformedResponse as error:
         found, failure = None, error
     how = "selectors"
     if action.extract_schema and action.fallbacks and _is_empty(found):
-        how, other = await _extract_otherwise(scene, place, action)
+        how, other = await _extract_otherwise(ctx, place, action)
         found = other if other is not None else found
     if found is None and failure is not None:
         raise failure
     if how == "selectors" or _is_empty(found):
         # Hold nothing found against what is known of the page: a redesigned site has rows, and other selectors.
-        trust = await scene.finder.note_extraction(place, action, found=not _is_empty(found))
+        trust = await ctx.finder.note_extraction(place, action, found=not _is_empty(found))
         if trust != "same":
             what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
-            where = f"on {scene.page.url.split('?')[0]}, where it used to find something"
+            where = f"on {ctx.page.url.split('?')[0]}, where it used to find something"
             advice = "Check whether the selectors in the interface's file still fit (agent3 web check FILE)."
-            text = f"Step {scene.label}: {what} {where}, and the page"
+            text = f"Step {ctx.label}: {what} {where}, and the page"
             if trust == "changed":
-                raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": scene.label})
-            scene.notices.append(f"{text} has changed much. {advice}")
-            logger.warning("%s: %s", scene.interface.name, scene.notices[-1])
-    scene.sources.append(Source(scene.label, how, len(found) if isinstance(found, list) else 1))
+                raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": ctx.label})
+            ctx.notices.append(f"{text} has changed much. {advice}")
+            logger.warning("%s: %s", ctx.interface.name, ctx.notices[-1])
+    ctx.sources.append(Source(ctx.label, how, len(found) if isinstance(found, list) else 1))
     return found
 
 
@@ -103,11 +103,11 @@ async def _read_first_rows(place: Place, action: NLWebAction, end: float) -> lis
 # One page after another
 
 
-async def _add_next_pages(scene: Scene, action: NLWebAction, found: list[Any], end: float) -> None:
+async def _add_next_pages(ctx: RunContext, action: NLWebAction, found: list[Any], end: float) -> None:
     """Add the rows of the pages that follow, until there is no way on or a page brings nothing new."""
     shown = list(found)
     for _ in range((action.times or _MOST_PAGES) - 1):
-        place: Place = await scene.place(action, ms_left(end))
+        place: Place = await ctx.get_place(action, ms_left(end))
         way = place.locator(action.next or "")
         if not await way.evaluate_all(_CAN_GO):
             return
@@ -115,7 +115,7 @@ async def _add_next_pages(scene: Scene, action: NLWebAction, found: list[Any], e
             await way.first.click(timeout=min(ms_left(end), _CHANGE_MS))
         except playwright().TimeoutError:
             return  # gone, or out of order, in the meantime
-        before, shown = shown, await _wait_for_other_rows(scene, action, shown, end)
+        before, shown = shown, await _wait_for_other_rows(ctx, action, shown, end)
         # "Load more" keeps the old rows at the head: then only those that came are new.
         found += shown[len(before) :] if shown[: len(before)] == before else shown
         if not shown or len(found) >= MOST_ROWS:
@@ -123,13 +123,13 @@ async def _add_next_pages(scene: Scene, action: NLWebAction, found: list[Any], e
             return
 
 
-async def _wait_for_other_rows(scene: Scene, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
+async def _wait_for_other_rows(ctx: RunContext, action: NLWebAction, before: list[Any], end: float) -> list[Any]:
     """The rows once they are others than before and have come to rest; none if they stay the same."""
     stop = min(end, time.monotonic() + _CHANGE_MS / 1000)
     latest: list[Any] = []
     while time.monotonic() < stop:
         try:
-            place: Place = await scene.place(action, ms_left(stop))
+            place: Place = await ctx.get_place(action, ms_left(stop))
             rows = await extract_rows(place.locator(action.selector or ""), action.extract_schema)
         except playwright().Error as error:
             if not any(words in error.message for words in _MOVED):
@@ -145,7 +145,7 @@ async def _wait_for_other_rows(scene: Scene, action: NLWebAction, before: list[A
 # Other ways
 
 
-async def _extract_otherwise(scene: Scene, place: Place, action: NLWebAction) -> tuple[str, Any]:
+async def _extract_otherwise(ctx: RunContext, place: Place, action: NLWebAction) -> tuple[str, Any]:
     """How something was found after all, and what; ``nothing`` and None if it was not."""
     schema = action.extract_schema or {}
     many = action.selector is not None
@@ -153,9 +153,9 @@ async def _extract_otherwise(scene: Scene, place: Place, action: NLWebAction) ->
     for how, rows in find_rows(data, schema):
         if (found := _to_result(rows, schema, many)) is not None:
             return how, found
-    if scene.llm is not None:
+    if ctx.llm is not None:
         try:
-            rows = await ask_model(scene.llm, data.text, schema, many)
+            rows = await ask_model(ctx.llm, data.text, schema, many)
         except Agent3Error as error:
             logger.warning("The model could not read the page: %s", error.message)
             rows = []

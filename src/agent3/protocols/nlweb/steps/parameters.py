@@ -1,4 +1,4 @@
-"""Putting a caller's parameters into the steps of an action.
+"""The parameters of an action: checked before anything happens, and put into its steps.
 
 ``{name}`` stands for a parameter or for what an earlier step saved, ``{name.field}`` for a part of it,
 ``{secret:name}`` for a secret and ``{{ }}`` for braces. What is put in stays data: in a selector it may only fill a
@@ -15,12 +15,13 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
-from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction
-from agent3.errors import ValidationError
+from agent3.definitions import ActionType, Condition, ExtractField, NLWebAction, NLWebInterface
+from agent3.errors import CapabilityNotFound, ValidationError
+from agent3.schema import compile as compile_schema
 
-__all__ = ["check", "describe", "escape_braces", "inject", "inject_condition", "look_up", "match_template",
-           "parameter_names", "prove", "refuse_clipboard", "saved_names", "selector_templates", "step_label",
-           "suggest"]  # fmt: skip
+__all__ = ["check", "check_parameters", "describe", "escape_braces", "inject", "inject_condition", "input_schema",
+           "look_up", "match_template", "parameter_names", "prepare", "refuse_clipboard", "saved_names",
+           "selector_templates", "step_label", "suggest"]  # fmt: skip
 
 Escape = Callable[[str], str]
 Schema = dict[str, str | ExtractField]
@@ -73,22 +74,22 @@ def inject_condition(condition: Condition, parameters: Mapping[str, Any], step: 
     return _Filler(parameters, step).condition(condition)
 
 
-def prove(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
+def check_parameters(actions: Iterable[NLWebAction], parameters: Mapping[str, Any], name: str) -> None:
     """Check every step before the first one runs, those within others too; ValidationError as ``inject``.
 
     A step that runs only ``when`` a parameter is given is not asked for it.
     """
     steps = list(actions)
-    _prove(steps, parameters, frozenset(saved_names(steps)) | _OWN, name)
+    _check_steps(steps, parameters, frozenset(saved_names(steps)) | _OWN, name)
 
 
 def check(actions: Iterable[NLWebAction], name: str) -> None:
     """Check how the steps write their placeholders, whatever the parameters will be; ValidationError names the step."""
     steps = list(actions)
-    _prove(steps, {}, frozenset(parameter_names(steps) | saved_names(steps)) | _OWN, name)
+    _check_steps(steps, {}, frozenset(parameter_names(steps) | saved_names(steps)) | _OWN, name)
 
 
-def _prove(
+def _check_steps(
     steps: list[NLWebAction], parameters: Mapping[str, Any], later: frozenset[str], name: str, before: str = ""
 ) -> None:
     for number, step in enumerate(steps, 1):
@@ -97,8 +98,8 @@ def _prove(
         if not skipped:
             label = step_label(step, name, f"{before}{number}")
             inject(step, parameters, label, secrets=lambda _: "", later=later)
-            _prove(step.steps, parameters, later, name, f"{before}{number}.")
-        _prove(step.otherwise, parameters, later, name, f"{before}{number}.")
+            _check_steps(step.steps, parameters, later, name, f"{before}{number}.")
+        _check_steps(step.otherwise, parameters, later, name, f"{before}{number}.")
 
 
 def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:
@@ -118,7 +119,6 @@ def parameter_names(actions: Iterable[NLWebAction]) -> set[str]:
 
 
 def saved_names(actions: Iterable[NLWebAction]) -> set[str]:
-    """The names under which the steps save something."""
     return {action.save_as for action in _with_inner(actions) if action.save_as}
 
 
@@ -375,7 +375,6 @@ def _conditions(action: NLWebAction) -> Iterator[Condition]:
 
 
 def _with_inner(actions: Iterable[NLWebAction]) -> Iterator[NLWebAction]:
-    """The steps and those within them."""
     for action in actions:
         yield action
         yield from _with_inner([*action.steps, *action.otherwise])
@@ -388,3 +387,45 @@ def _schema_texts(schema: Schema) -> Iterator[str]:
         else:
             yield from (field.selector, field.attribute or "")
             yield from _schema_texts(field.fields or {})
+
+
+def prepare(
+    interface: NLWebInterface, name: str, parameters: Mapping[str, Any], *, checked: bool = False
+) -> tuple[list[NLWebAction], dict[str, Any]]:
+    """The steps of an action, and its parameters with the defaults of its schema.
+
+    CapabilityNotFound for an unknown action, ValidationError for a parameter that no step uses, or that the schema of
+    its author does not allow: the same words as at a gateway. ``checked`` says that the schema was checked before.
+    """
+    actions = interface.actions
+    if name not in actions:
+        raise CapabilityNotFound(
+            f"{interface.name!r} has no action {name!r}. {suggest(name, actions)}", data={"known": sorted(actions)}
+        )
+    info = interface.info.get(name)
+    schema = info.input_schema if info is not None else None
+    properties: dict[str, Any] = (schema or {}).get("properties", {})
+    defaults = {
+        key: part["default"] for key, part in properties.items() if isinstance(part, dict) and "default" in part
+    }
+    given = {**defaults, **parameters}
+    # A parameter that nothing uses is a misspelt one.
+    known = parameter_names(actions[name]) | set(properties)
+    if strange := sorted(set(given) - known):
+        raise ValidationError(
+            f"Parameter {strange[0]!r} is used by no step of {name!r}. {suggest(strange[0], known)}",
+            errors=[{"path": f"/{key}", "expected": "a parameter of the action"} for key in strange],
+        )
+    if schema is not None and not checked:
+        compile_schema(input_schema(interface, name)).check(given)
+    return actions[name], given
+
+
+def input_schema(interface: NLWebInterface, name: str) -> dict[str, Any]:
+    """The schema of an action's parameters: its own, else one text for each that its steps speak of."""
+    info = interface.info.get(name)
+    if info is not None and info.input_schema is not None:
+        return {"type": "object", **info.input_schema}
+    names = sorted(parameter_names(interface.actions[name]))
+    properties = {key: {"type": ["string", "number", "boolean"]} for key in names}
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}

@@ -17,7 +17,7 @@ from agent3.errors import CallTimeout, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Awaited
 from agent3.protocols.nlweb.steps.parameters import look_up
-from agent3.protocols.nlweb.steps.scene import Place, Scene
+from agent3.protocols.nlweb.steps.run_context import Place, RunContext
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator
@@ -55,68 +55,63 @@ def parse_number(text: str | None, kind: str) -> float:
         ) from None
 
 
-async def wait(scene: Scene, place: Place, action: NLWebAction, ms: float) -> None:
-    """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds."""
+async def wait(ctx: RunContext, place: Place, action: NLWebAction, ms: float) -> None:
+    """What a wait step waits for: a condition, an element (with a text, if it has a value), loading, or seconds.
+
+    CallTimeout says which condition was not met in time.
+    """
     if action.until is not None:
-        await _wait_until(scene, place, action, action.until, ms)
+        end = time.monotonic() + ms / 1000
+        said = action.until.model_dump(exclude_defaults=True, by_alias=True)
+        (name, selector), *others = said.items() if said else (("", None),)
+        if not others and name in _ELEMENT_STATES:  # Playwright waits for these by itself
+            state = _ELEMENT_STATES[name]
+            if state == "hidden" or state == "detached":
+                # What is to go is not looked for in a new shape: something else that is gone would be taken for it.
+                await place.locator(selector).first.wait_for(state=state, timeout=ms)
+            else:
+                awaited = Awaited(str(selector), action.frame or "", state, sure=not action.optional)
+                await ctx.finder.appears(place, awaited, ms)
+            return
+        while not await holds(ctx, place, action.until, action.frame):
+            if time.monotonic() + _PAUSE > end:
+                words = ", ".join(f"{name} {value!r}" for name, value in said.items())
+                raise CallTimeout(f"Step {ctx.label or 'wait'}: still waiting for {words} after {ms / 1000:.3g} s.")
+            await asyncio.sleep(_PAUSE)
     elif action.selector:
         awaited = Awaited(action.selector, action.frame or "", sure=not action.optional)
         if action.value:
-            found = await scene.finder.locate(place, awaited)
+            found = await ctx.finder.locate(place, awaited)
             await found.filter(has_text=action.value).first.wait_for(state="visible", timeout=ms)
         else:
-            await scene.finder.appears(place, awaited, ms)
+            await ctx.finder.appears(place, awaited, ms)
     elif not action.wait_for:
         value = action.value or "load"
         if value in _LOAD_STATES:
-            await scene.page.wait_for_load_state(_LOAD_STATES[value], timeout=ms)
+            await ctx.page.wait_for_load_state(_LOAD_STATES[value], timeout=ms)
         else:
             async with asyncio.timeout(ms / 1000):
                 await asyncio.sleep(parse_number(value, "wait"))
 
 
-async def _wait_until(scene: Scene, place: Place, action: NLWebAction, condition: Condition, ms: float) -> None:
-    """Wait until the condition holds; CallTimeout says what did not.
-
-    An element that is to come is looked for in its new shape when the time is nearly over; one that is to go is not:
-    something else that is gone would be taken for it.
-    """
-    end = time.monotonic() + ms / 1000
-    said = condition.model_dump(exclude_defaults=True, by_alias=True)
-    (name, selector), *others = said.items() if said else (("", None),)
-    if not others and name in _ELEMENT_STATES:  # Playwright waits for these by itself
-        state = _ELEMENT_STATES[name]
-        if state == "hidden" or state == "detached":
-            await place.locator(selector).first.wait_for(state=state, timeout=ms)
-        else:
-            awaited = Awaited(str(selector), action.frame or "", state, sure=not action.optional)
-            await scene.finder.appears(place, awaited, ms)
-        return
-    while not await holds(scene, place, condition, action.frame):
-        if time.monotonic() + _PAUSE > end:
-            words = ", ".join(f"{name} {value!r}" for name, value in said.items())
-            raise CallTimeout(f"Step {scene.label or 'wait'}: still waiting for {words} after {ms / 1000:.3g} s.")
-        await asyncio.sleep(_PAUSE)
-
-
-async def holds(scene: Scene, place: Place, condition: Condition, frame: str | None = None) -> bool:
+async def holds(ctx: RunContext, place: Place, condition: Condition, frame: str | None = None) -> bool:
     """Whether the condition holds now. On a page that is just moving on, nothing holds."""
-    if not _values_hold(condition, scene.values):
+    if not _values_hold(condition, ctx.values):
         return False
-    url = scene.page.url
+    url = ctx.page.url
     if condition.url is not None and not (
         fnmatch.fnmatchcase(url, condition.url) if "*" in condition.url else condition.url in url
     ):
         return False
     try:
-        if not await _elements_hold(scene, place, condition, frame or ""):
+        if not await _elements_hold(ctx, place, condition, frame or ""):
             return False
         if condition.text is not None and not await place.evaluate(_SHOWS, condition.text):
             return False
-        if condition.negated is not None and await holds(scene, place, condition.negated, frame):
+        if condition.negated is not None and await holds(ctx, place, condition.negated, frame):
             return False
         for choice in condition.any:
-            if await holds(scene, place, choice, frame):
+            if await holds(ctx, place, choice, frame):
                 return True
         return not condition.any
     except playwright().Error as error:
@@ -125,9 +120,9 @@ async def holds(scene: Scene, place: Place, condition: Condition, frame: str | N
         raise
 
 
-async def _elements_hold(scene: Scene, place: Place, condition: Condition, frame: str) -> bool:
+async def _elements_hold(ctx: RunContext, place: Place, condition: Condition, frame: str) -> bool:
     async def locate(selector: str) -> Locator:
-        return await scene.finder.locate(place, Awaited(selector, frame))
+        return await ctx.finder.locate(place, Awaited(selector, frame))
 
     if condition.visible and not await (await locate(condition.visible)).first.is_visible():
         return False

@@ -1,7 +1,7 @@
 """Tools that a page offers by itself (WebMCP: ``document.modelContext`` and declarative forms), used before selectors.
 
 All that a page says of its tools, and what they give, is untrusted: data, bounded, never an instruction, and marked as
-such in the answer (``scene.tools``). A tool that the page says to have consequences is called only for an action whose
+such in the answer (``ctx.tools``). A tool that the page says to have consequences is called only for an action whose
 interface says the same, since only that one is confirmed. It knows the page and nothing of the order of steps.
 """
 
@@ -20,7 +20,7 @@ from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, MalformedResponse, SecurityError, TargetError, ValidationError
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.parameters import escape_braces
-from agent3.protocols.nlweb.steps.scene import Scene
+from agent3.protocols.nlweb.steps.run_context import RunContext
 from agent3.schema import check_shape
 from agent3.schema import compile as compile_schema
 from agent3.security.sanitize import clean_text
@@ -36,21 +36,7 @@ _LONGEST_TEXT = 2_000
 _DEPARTURE = 0.5
 """Seconds in which a form that a tool sent must have begun to go to its next page."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_REPLACEABLE = frozenset(
-    {
-        ActionType.TYPE,
-        ActionType.CLICK,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.FILL,
-        ActionType.SUBMIT,
-        ActionType.PRESS,
-        ActionType.WAIT,
-        ActionType.HOVER,
-        ActionType.SCROLL,
-    }
-)
+_REPLACEABLE = frozenset(map(ActionType, "type click select check uncheck fill submit press wait hover scroll".split()))
 """The steps that a tool can take the place of: what is done to a page, and not what is read from it."""
 
 
@@ -131,27 +117,27 @@ async def list_tools(place: Page | Frame) -> list[Tool]:
     return tools
 
 
-async def call(scene: Scene, action: NLWebAction, ms: float) -> Any:
+async def call(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
     """Call the tool that a step names with its fields: what it gives, or None for one that only did something.
 
     TargetError if the page does not offer it, ValidationError if it does not take that input, SecurityError if the page
     says that it has consequences and they were not confirmed.
     """
-    place: Any = await scene.place(action, ms)
+    place: Any = await ctx.get_place(action, ms)
     offered = {tool.name: tool for tool in await list_tools(place)}
     tool = offered.get(action.value or "")
     if tool is None:
         known = f"It offers {', '.join(sorted(offered)[:20])}." if offered else "It offers none."
         raise TargetError(f"The page offers no tool {action.value!r}. {known}")
-    if tool.consequential and not scene.confirmed:
+    if tool.consequential and not ctx.confirmed:
         raise SecurityError(
             f"The page says that its tool {tool.name} has consequences, and the interface does not. Give the action "
             "hints: {consequential: true}, so that it is confirmed before it is called."
         )
     given = tool.parse(action.fields or {})
     tool.require(given)
-    scene.tools.append(tool.name)
-    page, departed = scene.page, asyncio.Event()
+    ctx.tools.append(tool.name)
+    page, departed = ctx.page, asyncio.Event()
 
     def note_request(request: Request) -> None:
         with suppress(playwright().Error):
@@ -221,22 +207,22 @@ def find_plan(interface: NLWebInterface, name: str, steps: Sequence[NLWebAction]
     return Plan(str(named[name]) if is_mapped else name, at, until)
 
 
-async def is_offered(scene: Scene, step: NLWebAction) -> bool:
+async def is_offered(ctx: RunContext, step: NLWebAction) -> bool:
     """Whether the page in front offers the tool of a step, and it may be called."""
-    place = await scene.place(step, _DEPARTURE * 1000)
+    place = await ctx.get_place(step, _DEPARTURE * 1000)
     return any(
-        tool.name == step.value and (scene.confirmed or not tool.consequential) for tool in await list_tools(place)
+        tool.name == step.value and (ctx.confirmed or not tool.consequential) for tool in await list_tools(place)
     )
 
 
-async def find_tool_step(scene: Scene, plan: Plan, values: Mapping[str, Any]) -> NLWebAction | None:
+async def find_tool_step(ctx: RunContext, plan: Plan, values: Mapping[str, Any]) -> NLWebAction | None:
     """The step that calls the tool of a plan, if the page offers it, it takes the values, and it may be called."""
 
     def fold(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())  # searchFlights is search_flights
 
-    for tool in await list_tools(scene.page):
-        if fold(tool.name) != fold(plan.tool) or (tool.consequential and not scene.confirmed):
+    for tool in await list_tools(ctx.page):
+        if fold(tool.name) != fold(plan.tool) or (tool.consequential and not ctx.confirmed):
             continue
         given = tool.parse({name: str(value) for name, value in values.items()})
         try:

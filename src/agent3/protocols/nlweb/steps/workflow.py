@@ -1,7 +1,7 @@
 """The order in which the steps of an action run: conditions, loops, values from one step to the next, and retries.
 
 It fills each step when its turn comes and hands it to ``perform``, which knows how to run one and how to say what went
-wrong. Over several pages nothing changes: the scene's page is wherever the last step left it.
+wrong. Over several pages nothing changes: the page in front is wherever the last step left it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import webmcp
 from agent3.protocols.nlweb.steps.actions import YIELDING
 from agent3.protocols.nlweb.steps.parameters import (
+    check_parameters,
     describe,
     inject,
     inject_condition,
     look_up,
     parameter_names,
-    prove,
     step_label,
 )
-from agent3.protocols.nlweb.steps.scene import Scene, Source
+from agent3.protocols.nlweb.steps.run_context import RunContext, Source
+from agent3.protocols.nlweb.steps.snapshots import StepRecord
 from agent3.protocols.nlweb.steps.waits import holds, ms_left
-from agent3.protocols.nlweb.visit.snapshots import Done
 
 __all__ = ["REPEATABLE", "OnStep", "Perform", "run", "single"]
 
@@ -48,19 +48,7 @@ OnStep = Callable[[str, int, int], None]
 """Is told which step begins: its name, its number, and how many there are."""
 
 REPEATABLE = frozenset(
-    {
-        ActionType.NAVIGATE,
-        ActionType.TYPE,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.HOVER,
-        ActionType.SCROLL,
-        ActionType.WAIT,
-        ActionType.EXTRACT,
-        ActionType.SCREENSHOT,
-        ActionType.FILL,
-    }
+    map(ActionType, "navigate type select check uncheck hover scroll wait extract screenshot fill".split())
 )
 """The kinds that do the same when they are done twice; a click or a key may buy a second ticket."""
 
@@ -77,7 +65,7 @@ _ONLY_THE_FRAME = {
 
 
 async def run(
-    scene: Scene,
+    ctx: RunContext,
     steps: Sequence[NLWebAction],
     parameters: Mapping[str, Any],
     perform: Perform,
@@ -89,36 +77,36 @@ async def run(
     """Run the steps of an action: None, one result, or a list of several.
 
     Everything that can be checked before the first step is. A step that fails is tried again if doing it twice is the
-    same as once; then the page is kept (``scene.snapshots``) and the error raised. CallTimeout if all together take
+    same as once; then the page is kept (``ctx.snapshots``) and the error raised. CallTimeout if all together take
     longer than ``seconds``. ``on_step`` is told of every step of the action itself, before it begins.
     """
-    prove(steps, parameters, name)
-    scene.begin(parameters)
-    info = scene.interface.info.get(name)
-    scene.confirmed = info is not None and info.hints.consequential
+    check_parameters(steps, parameters, name)
+    ctx.begin(parameters)
+    info = ctx.interface.info.get(name)
+    ctx.confirmed = info is not None and info.hints.consequential
     if steps and steps[0].action_type is ActionType.NAVIGATE:
         # An action that opens its own page begins without the popups of the last one; any other goes on in them.
-        await scene.tidy()
-    work = _Run(scene, perform, name, seconds, on_step)
-    if scene.snapshots is not None:
-        await scene.snapshots.begin(scene.page.context)
-    await scene.finder.begin(name, steps)
+        await ctx.tidy()
+    work = _Run(ctx, perform, name, seconds, on_step)
+    if ctx.snapshots is not None:
+        await ctx.snapshots.begin(ctx.page.context)
+    await ctx.finder.begin(name, steps)
     try:
         results = await work.act(steps)
     except TargetError as error:
         # A browser that went away says nothing of the elements found.
         if not isinstance(error, Unavailable):
-            await _afterwards(scene.finder.end(ok=False), "what was learnt of its elements")
+            await _afterwards(ctx.finder.end(ok=False), "what was learnt of its elements")
         raise
-    await _afterwards(scene.finder.end(ok=True), "what was learnt of its elements")
-    if scene.snapshots is not None:
-        await _afterwards(scene.snapshots.end(scene.page.context, private=scene.private), "its trace")
-    return scene.without_secrets(_to_result(results))
+    await _afterwards(ctx.finder.end(ok=True), "what was learnt of its elements")
+    if ctx.snapshots is not None:
+        await _afterwards(ctx.snapshots.end(ctx.page.context, private=ctx.private), "its trace")
+    return ctx.without_secrets(_to_result(results))
 
 
-async def single(scene: Scene, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
+async def single(ctx: RunContext, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
     """Run one step as it stands, once; what it gives, or None. Of a failure the page is kept, as in ``run``."""
-    work = _Run(scene, perform, "", seconds, None)
+    work = _Run(ctx, perform, "", seconds, None)
     if action.steps:
         return _to_result(await work.run_steps([action]))
     return await work.perform_once(action, describe(action))
@@ -139,30 +127,28 @@ def _to_result(results: list[Any]) -> Any:
 class _Run:
     """One run of one action."""
 
-    def __init__(self, scene: Scene, perform: Perform, name: str, seconds: float, on_step: OnStep | None):
-        self._scene = scene
+    def __init__(self, ctx: RunContext, perform: Perform, name: str, seconds: float, on_step: OnStep | None):
+        self._ctx = ctx
         self._on_step = on_step
         self._perform = perform
         self._name = name
         self._seconds = seconds
         self._end = time.monotonic() + seconds
-        self._done: list[Done] = []
+        self._done: list[StepRecord] = []
 
     async def act(self, steps: Sequence[NLWebAction]) -> list[Any]:
         """All steps; where the page that they open offers a tool that does the same, that in place of selectors."""
-        plan = webmcp.find_plan(self._scene.interface, self._name, steps)
+        plan = webmcp.find_plan(self._ctx.interface, self._name, steps)
         if plan is None:
             return await self.run_steps(steps)
         await self.run_steps(steps[: plan.at], total=len(steps))
         names = parameter_names(steps[plan.at : plan.until])
-        tool = await webmcp.find_tool_step(
-            self._scene, plan, {name: look_up(self._scene.values, name) for name in names}
-        )
+        tool = await webmcp.find_tool_step(self._ctx, plan, {name: look_up(self._ctx.values, name) for name in names})
         if tool is None:
             return await self.run_steps(steps, first=plan.at)
         label = step_label(tool, self._name, str(plan.at + 1))
         result = await self._perform_with_retries(tool, label)
-        is_promised = webmcp.is_promised(self._scene.interface, self._name, result)
+        is_promised = webmcp.is_promised(self._ctx.interface, self._name, result)
         self._note_tool(label, result if is_promised else None)
         return [result] if is_promised else await self.run_steps(steps, first=plan.until)
 
@@ -183,7 +169,7 @@ class _Run:
         is_wanted = True
         if step.when is not None:
             given = step.when.given
-            is_there = not given or look_up(self._scene.values, given) not in (None, "", [], {})
+            is_there = not given or look_up(self._ctx.values, given) not in (None, "", [], {})
             is_wanted = is_there and await self._holds(step, step.when, label)
         if step.action_type is ActionType.IF:
             return await self._run_block(step, step.steps if is_wanted else step.otherwise, number)
@@ -191,7 +177,7 @@ class _Run:
             return []
         if step.action_type is ActionType.REPEAT:
             return await self._repeat(step, number, label)
-        if step.action_type is ActionType.TOOL and step.otherwise and not await webmcp.is_offered(self._scene, step):
+        if step.action_type is ActionType.TOOL and step.otherwise and not await webmcp.is_offered(self._ctx, step):
             return await self._run_block(step, step.otherwise, number)
         result = await self._perform_with_retries(step, label)
         if step.action_type is ActionType.TOOL:
@@ -206,11 +192,11 @@ class _Run:
     def _note_tool(self, label: str, result: Any) -> None:
         """Note that the result came from the page's own tool: its reader must not trust it more than the page."""
         rows = len(result) if isinstance(result, list) else int(result is not None)
-        self._scene.sources.append(Source(label, "webmcp", rows))
+        self._ctx.sources.append(Source(label, "webmcp", rows))
 
     def _save(self, step: NLWebAction, result: Any) -> None:
         if step.save_as:
-            self._scene.memory[step.save_as] = result
+            self._ctx.memory[step.save_as] = result
 
     # One step
 
@@ -222,16 +208,16 @@ class _Run:
             raise await self._record_failure(error, label) from None
 
     async def _perform_with_retries(self, step: NLWebAction, label: str) -> Any:
-        scene = self._scene
+        ctx = self._ctx
 
         def reveal_secret(name: str) -> str:
-            assert scene.secrets is not None
-            value = scene.secrets(name)
-            scene.used_secrets.add(value)
+            assert ctx.secrets is not None
+            value = ctx.secrets(name)
+            ctx.used_secrets.add(value)
             return value
 
-        secrets = reveal_secret if scene.secrets is not None else None
-        filled = inject(step, scene.values, label, secrets=secrets)
+        secrets = reveal_secret if ctx.secrets is not None else None
+        filled = inject(step, ctx.values, label, secrets=secrets)
         if step.retries is not None:
             tries = 1 + step.retries
         elif step.action_type is ActionType.NAVIGATE:
@@ -256,7 +242,7 @@ class _Run:
 
     def _pause(self, step: NLWebAction, error: Agent3Error, attempt: int) -> float | None:
         """How long to wait before the next try; None if another would not help or is not allowed."""
-        if self._scene.page.is_closed():
+        if self._ctx.page.is_closed():
             return None
         if isinstance(error, TargetRefused | MalformedResponse) or not isinstance(error, TargetError):
             return None
@@ -270,26 +256,26 @@ class _Run:
 
     async def _record_failure(self, error: Agent3Error, label: str) -> Agent3Error:
         """Keep the page as it is, and take secrets out of the error."""
-        scene = self._scene
+        ctx = self._ctx
         # The most frequent reason for an element that does not come is a page that opened elsewhere.
-        if isinstance(error, CallTimeout) and scene.unfollowed:
+        if isinstance(error, CallTimeout) and ctx.ignored_popups:
             error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
             error.args = (error.message,)
-        if scene.snapshots is not None:
-            hidden = scene.used_secrets | scene.passwords
-            taking = scene.snapshots.take(scene.page, error, label, tuple(self._done), hidden, private=scene.private)
+        if ctx.snapshots is not None:
+            hidden = ctx.used_secrets | ctx.passwords
+            taking = ctx.snapshots.take(ctx.page, error, label, tuple(self._done), hidden, private=ctx.private)
             await _afterwards(taking, "its snapshot")
-        if healed := scene.finder.told():
+        if healed := ctx.finder.describe_heals():
             error.data["healed"] = healed
         # A site that repeats what was typed, or an address that holds it, must not carry a secret into a ledger.
-        error.message = scene.without_secrets(error.message)
+        error.message = ctx.without_secrets(error.message)
         error.args = (error.message,)
-        error.data = scene.without_secrets(error.data)
+        error.data = ctx.without_secrets(error.data)
         return error
 
     def _note_done(self, label: str, outcome: str, start: float) -> None:
         ms = round((time.monotonic() - start) * 1000)
-        self._done = [*self._done[-_MOST_DONE:], Done(label, outcome, ms, self._scene.page.url)]
+        self._done = [*self._done[-_MOST_DONE:], StepRecord(label, outcome, ms, self._ctx.page.url)]
 
     # Several steps
 
@@ -297,7 +283,7 @@ class _Run:
         try:
             results = await self.run_steps(steps, f"{number}.")
         except TargetError:
-            if not step.optional or self._scene.page.is_closed():
+            if not step.optional or self._ctx.page.is_closed():
                 raise
             return []
         if step.save_as:
@@ -308,7 +294,7 @@ class _Run:
         """The rounds of a loop. One result in each round makes one list of all of them, rows one after the other."""
         items: Any = [None] * (step.times or (_MOST_ROUNDS if step.until else 1))
         if step.over is not None:
-            items = look_up(self._scene.values, step.over)
+            items = look_up(self._ctx.values, step.over)
             if not isinstance(items, list | tuple):
                 raise ValidationError(
                     f"Step {label} goes over {step.over!r}, which is not a list. Save one with save_as, or give one."
@@ -319,11 +305,11 @@ class _Run:
                 )
             items = items[: step.times]
         # A loop within a loop has an item of its own; the outer one gets its own back.
-        around = {key: self._scene.memory.get(key) for key in ("item", "index")}
+        around = {key: self._ctx.memory.get(key) for key in ("item", "index")}
         rounds: list[list[Any]] = []
         try:
             for index, item in enumerate(items):
-                self._scene.memory |= {"item": item, "index": index + 1}
+                self._ctx.memory |= {"item": item, "index": index + 1}
                 rounds.append(await self._run_block(step, step.steps, number))
                 if step.until is not None and await self._holds(step, step.until, label):
                     break
@@ -334,7 +320,7 @@ class _Run:
                         f"Step {label} was repeated {_MOST_ROUNDS} times, and the condition it waits for was never met."
                     )
         finally:
-            self._scene.memory |= around
+            self._ctx.memory |= around
         if not any(rounds):
             return []
         gathered: list[Any] = rounds
@@ -348,12 +334,12 @@ class _Run:
     # Conditions and time
 
     async def _holds(self, step: NLWebAction, condition: Condition, label: str) -> bool:
-        values = self._scene.values
+        values = self._ctx.values
         filled = inject_condition(condition, values, label)
         where = inject(step.model_copy(update=_ONLY_THE_FRAME), values, label) if step.frame else step
         try:
-            place = await self._scene.place(where, ms_left(self._end))
-            return await holds(self._scene, place, filled, where.frame)
+            place = await self._ctx.get_place(where, ms_left(self._end))
+            return await holds(self._ctx, place, filled, where.frame)
         except playwright().Error as error:
             text = error.message.splitlines()[0]
             failure = TargetError(f"Step {label}: its condition failed: {text}")

@@ -14,7 +14,7 @@ from agent3.definitions import NLWebInterface
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL
-from agent3.protocols.nlweb.healing import Healer, StoredBook
+from agent3.protocols.nlweb.healing import ElementStore, Healer
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
@@ -23,14 +23,14 @@ from agent3.settings import Settings, data_folder
 from agent3.storage import open_database
 from agent3.storage.connect import sqlite_path
 
-__all__ = ["PERSON", "Home", "at_home"]
+__all__ = ["OWNER", "LocalProfile", "open_local_profile"]
 
-PERSON = LOCAL.id
+OWNER = LOCAL.id
 """The owner of the sessions: the local person, as at the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class LocalProfile:
     """Empty it knows nothing: no cookies, no heals, no secrets. It belongs to one event loop."""
 
     grants: Grants = field(default_factory=Grants)
@@ -38,35 +38,35 @@ class Home:
     sessions: Sessions | None = None
     finder: MakeFinder | None = None
 
-    async def known(self, interface: NLWebInterface) -> Any:
+    async def load_state(self, interface: NLWebInterface) -> Any:
         """What a site stored in the browser at the last visit with such an interface, or None."""
-        if self.sessions is None or not self.grants.cover(interface):
+        if self.sessions is None or not self.grants.covers(interface):
             return None
-        return await self.sessions.load(PERSON, scope_of(interface))
+        return await self.sessions.load(OWNER, scope_of(interface))
 
-    async def remember(self, interface: NLWebInterface, state: Any) -> None:
+    async def save_state(self, interface: NLWebInterface, state: Any) -> None:
         """Store a state for the next visit, unless it is empty."""
         if self.sessions is not None and (state["cookies"] or state["origins"]):
-            await self.sessions.save(PERSON, scope_of(interface), state)
+            await self.sessions.save(OWNER, scope_of(interface), state)
 
 
 @asynccontextmanager
-async def at_home(settings: Settings, *, fresh: bool = False) -> AsyncIterator[Home]:
-    """The home of these settings. With ``fresh``, or if no gateway ever ran here, it has no sessions and no heals."""
+async def open_local_profile(settings: Settings, *, fresh: bool = False) -> AsyncIterator[LocalProfile]:
+    """The profile of these settings, without sessions and heals if it is ``fresh`` or no gateway ever ran here."""
     grants, robots = Grants.read(settings.web.secrets), Robots(settings.web.robots)
     url = settings.storage.url or f"sqlite:///{data_folder() / 'agent3.db'}"
     file = sqlite_path(url) if url.startswith("sqlite:") else None
     if fresh or (url.startswith("sqlite:") and (file is None or not file.is_file())):
-        yield Home(grants, robots)
+        yield LocalProfile(grants, robots)
         return
     database = await open_database(url, max_bytes=settings.storage.max_bytes)
     try:
         master_keys = MasterKeys(settings.storage.seal, url, EnvironmentVault())
-        book = StoredBook(database)
+        store = ElementStore(database)
 
         def finder(interface: NLWebInterface) -> Healer:
-            return Healer(interface, book)
+            return Healer(interface, store)
 
-        yield Home(grants, robots, Sessions(database, master_keys.keys), finder)
+        yield LocalProfile(grants, robots, Sessions(database, master_keys.keys), finder)
     finally:
         await database.aclose()

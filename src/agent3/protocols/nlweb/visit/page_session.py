@@ -36,16 +36,16 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
-from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
-from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 from agent3.protocols.nlweb.steps import workflow
 from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
-from agent3.protocols.nlweb.steps.locator import Awaited, Finder, Plain
+from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
-from agent3.protocols.nlweb.steps.scene import Scene, Secrets
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.steps.run_context import RunContext, Secrets
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
+from agent3.protocols.nlweb.steps.waits import ms_left
 from agent3.protocols.nlweb.visit.robots import Robots
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
 if TYPE_CHECKING:
@@ -62,31 +62,9 @@ OnStep = Callable[[str, int, int], None]
 OnWaiting = Callable[[bool], None]
 """Called with True when the site was asked for a page, and with False when it came or the wait is ours."""
 
-READING = frozenset(
-    {
-        ActionType.NAVIGATE,
-        ActionType.EXTRACT,
-        ActionType.WAIT,
-        ActionType.SCROLL,
-        ActionType.SCREENSHOT,
-        ActionType.DIALOG,
-        ActionType.BACK,
-        ActionType.CLOSE,
-    }
-)
+READING = frozenset(map(ActionType, "navigate extract wait scroll screenshot dialog back close".split()))
 """Steps that change nothing: a page that is requested twice is the same page (GET is safe, RFC 9110, 9.2.1)."""
-_ON_ONE_ELEMENT = frozenset(
-    {
-        ActionType.CLICK,
-        ActionType.TYPE,
-        ActionType.SELECT,
-        ActionType.CHECK,
-        ActionType.UNCHECK,
-        ActionType.HOVER,
-        ActionType.PRESS,
-        ActionType.UPLOAD,
-    }
-)
+_ON_ONE_ELEMENT = frozenset(map(ActionType, "click type select check uncheck hover press upload".split()))
 """Steps that do nothing before their one element is found."""
 
 TARGETS = {ActionType.NAVIGATE: 3.0, ActionType.EXTRACT: 2.0}
@@ -126,7 +104,6 @@ class Timeouts:
     """All steps of an action together."""
 
     def of(self, action: NLWebAction) -> float:
-        """The time of one step."""
         if action.timeout is not None:
             return action.timeout
         if action.optional:
@@ -180,7 +157,7 @@ class Session:
         guard = Guard(sandbox, base_url=interface.base_url, resolver=resolver, overrides=self._overrides)
         self.proxy = GuardedProxy(guard.admit)
         self._stack = AsyncExitStack()
-        self._scene: Scene | None = None
+        self._ctx: RunContext | None = None
         self._awaited: str | None = None
         """The selector that the running step waits for."""
         self.crashed = False
@@ -197,26 +174,26 @@ class Session:
     @property
     def alive(self) -> bool:
         """Whether the session is open, and neither its browser nor its page has died."""
-        return self._scene is not None and self._chrome is not None and self._chrome.alive and not self.crashed
+        return self._ctx is not None and self._chrome is not None and self._chrome.alive and not self.crashed
 
     @property
     def chrome(self) -> Chrome:
         """The browser, while the session is open."""
-        if self._chrome is None or self._scene is None:
+        if self._chrome is None or self._ctx is None:
             raise self._not_open()
         return self._chrome
 
     @property
     def page(self) -> Page:
         """The page in front, while the session is open."""
-        return self.scene.page
+        return self.ctx.page
 
     @property
-    def scene(self) -> Scene:
+    def ctx(self) -> RunContext:
         """The page with all that the steps share, while the session is open."""
-        if self._scene is None:
+        if self._ctx is None:
             raise self._not_open()
-        return self._scene
+        return self._ctx
 
     async def open(self, *, headless: bool = True, state: Any = None) -> None:
         """Start proxy, browser and page, with the cookies of ``state``; if one fails, nothing stays behind."""
@@ -233,11 +210,11 @@ class Session:
                 context = await self._chrome.context(server, state=state)
                 stack.push_async_callback(close_in_time, context.close, _CLOSE_SECONDS)
             page = await self._new_page(context)
-            context.on("response", self._note_response)
-            self._scene = Scene(
+            context.on("response", self.on_response)
+            self._ctx = RunContext(
                 page,
                 self._interface,
-                self._tools.finder or Plain(),
+                self._tools.finder or SelectorFinder(),
                 self._uploads,
                 llm=self._tools.llm,
                 secrets=self._tools.secrets,
@@ -247,7 +224,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close page, context and proxy, and the browser if it is our own, in this order."""
-        self._scene = None
+        self._ctx = None
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -269,10 +246,10 @@ class Session:
         """
         if self.hung and steps and steps[0].action_type is ActionType.NAVIGATE:
             # A page that hangs in a script of its own would not even navigate away.
-            await self.scene.renew(await self._new_page(self.page.context))
+            await self.ctx.renew(await self._new_page(self.page.context))
             self.hung = False
         return await workflow.run(
-            self.scene,
+            self.ctx,
             steps,
             parameters,
             self.perform,
@@ -283,7 +260,7 @@ class Session:
 
     async def single(self, action: NLWebAction) -> Any:
         """Run one step as it stands, as ``perform``; a failure leaves a snapshot of the page."""
-        return await workflow.single(self.scene, action, self.perform, self._timeouts.sequence)
+        return await workflow.single(self.ctx, action, self.perform, self._timeouts.sequence)
 
     async def perform(self, action: NLWebAction, label: str = "", limit: float = math.inf) -> Any:
         """Run one filled step; its result or None. ``label`` names it in errors; ``limit`` is the most it may take.
@@ -294,8 +271,8 @@ class Session:
         start = time.perf_counter()
         status = "error"
         try:
-            self.scene.label = label or describe(action)
-            result = well_formed(await self._attempt(action, self.scene.label, limit))
+            self.ctx.label = label or describe(action)
+            result = well_formed(await self._attempt(action, self.ctx.label, limit))
             status = "success"
         except CallTimeout:
             status = "timeout"
@@ -313,7 +290,7 @@ class Session:
     async def _attempt(self, action: NLWebAction, label: str, limit: float) -> Any:
         seconds = min(self._timeouts.of(action), limit)
         margin = _MARGIN
-        if action.action_type is ActionType.EXTRACT and self.scene.llm is not None:
+        if action.action_type is ActionType.EXTRACT and self.ctx.llm is not None:
             margin += _MODEL_SECONDS
         refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
         failure: Agent3Error
@@ -323,7 +300,14 @@ class Session:
                 url = value if _SCHEME.match(value) else urljoin(self._interface.base_url, value)
                 self._sandbox.require(url)
                 action = action.model_copy(update={"value": url})
-                await self._wait_for_turn()
+                if self._throttle is not None:
+                    self._report_waiting(False)  # for our own pace, not for the site
+                    if not self._knows_delay:
+                        self._knows_delay = True
+                        delay = await self._robots.crawl_delay(self._interface)
+                        self._pace = replace(self._pace, seconds=max(self._pace.seconds, delay))
+                    await self._throttle.wait_for_turn(self._site, self._pace)
+                    self._report_waiting(True)
             elif action.action_type is ActionType.UPLOAD:
                 action = action.model_copy(update={"value": str(inside(self._uploads, action.value or ""))})
             async with asyncio.timeout(seconds + margin):
@@ -334,7 +318,15 @@ class Session:
             only_looked = self._awaited == action.selector and action.action_type in _ON_ONE_ELEMENT
             if isinstance(failure, ElementMissing) and only_looked and not action.popup:
                 self.touched = touched
-            await self._note_whether_hung()
+            try:
+                async with asyncio.timeout(_MARGIN):
+                    await self.page.evaluate("1")
+            except TimeoutError:
+                self.hung = True
+            except playwright().Error:
+                self.hung = False  # it is gone, which is another matter
+            else:
+                self.hung = False
         except msgspec.ValidationError:  # our scripts run in the page's world, and it may change what they return
             failure = MalformedResponse(f"Step {label}: the page returned something else than was read from it.")
         except playwright().Error as error:
@@ -357,17 +349,17 @@ class Session:
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
         try:
-            result = await STEPS[action.action_type](self.scene, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
         except playwright().Error as error:
             # An extraction that meets the page on its way to the next one reads that one instead.
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
                 raise
-            result = await STEPS[action.action_type](self.scene, action, _left(end))
+            result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
         if action.wait_for:
-            where = await self.scene.place(action, _left(end))
+            where = await self.ctx.get_place(action, ms_left(end))
             awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
             self._awaited = action.wait_for
-            await self.scene.finder.appears(where, awaited, _left(end))
+            await self.ctx.finder.appears(where, awaited, ms_left(end))
         if outside := self._find_outside():
             raise outside
         asks = self.login_selector if action.action_type is ActionType.NAVIGATE else None
@@ -377,7 +369,7 @@ class Session:
 
     def _find_outside(self) -> SecurityError | None:
         """A refused redirect over http ends on the proxy's own answer: an empty page at a forbidden address."""
-        url = self._scene.page.url if self._scene else ""
+        url = self._ctx.page.url if self._ctx else ""
         reason = self._sandbox.objection(url) if url.startswith(("http:", "https:")) else None
         return SecurityError(f"Navigation to {url[:200]} blocked", data={"reason": reason}) if reason else None
 
@@ -399,17 +391,6 @@ class Session:
             "the step a longer timeout.",
             data=details,
         )
-
-    async def _note_whether_hung(self) -> None:
-        try:
-            async with asyncio.timeout(_MARGIN):
-                await self.page.evaluate("1")
-        except TimeoutError:
-            self.hung = True
-        except playwright().Error:
-            self.hung = False  # it is gone, which is another matter
-        else:
-            self.hung = False
 
     def _translate(self, text: str, label: str, refusals: int, failures: int) -> Agent3Error:
         """Our error for one of Playwright's, with what the proxy knows about it."""
@@ -436,7 +417,7 @@ class Session:
         unreached = isinstance(error, Unavailable) and self.proxy.failures > failures
         if not refused and not unreached:
             return error
-        host, port = place(self.page.url)
+        host, port = host_and_port(self.page.url)
         where = (f"{host}:{port}", f"[{host}]:{port}")
         if refused and self.proxy.refused[-1] in where:
             return SecurityError(
@@ -482,19 +463,7 @@ class Session:
         page.on("crash", note_crash)
         return page
 
-    async def _wait_for_turn(self) -> None:
-        """Wait until the website may be asked for another page."""
-        if self._throttle is None:
-            return
-        self._report_waiting(False)  # for our own pace, not for the site
-        if not self._knows_delay:
-            self._knows_delay = True
-            delay = await self._robots.crawl_delay(self._interface)
-            self._pace = replace(self._pace, seconds=max(self._pace.seconds, delay))
-        await self._throttle.wait_for_turn(self._site, self._pace)
-        self._report_waiting(True)
-
-    def _note_response(self, response: Response) -> None:
+    def on_response(self, response: Response) -> None:
         """Count a page of the site, however it was requested. Other hosts and frames say nothing of the site."""
         if self._throttle is None or not response.request.is_navigation_request():
             return
@@ -528,8 +497,3 @@ def watch_steps(metrics: Metrics, latencies: MutableSequence[float]) -> Watch:
             log.warning("%s took %.2fs (target: %ss)", kind.value, seconds, target)
 
     return watch
-
-
-def _left(end: float) -> float:
-    """Milliseconds until then; never 0, which means no limit to Playwright."""
-    return max((end - time.monotonic()) * 1000, 1.0)

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 from agent3.definitions import NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, MissingExtra, SecurityError, Unavailable
-from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, place
+from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
 from agent3.protocols.nlweb.visit.throttle import FREE, Pace, site_of
 from agent3.security.outbound import Gate, Policy
 
@@ -166,7 +166,7 @@ class Robots:
         guard = Guard(sandbox, base_url=interface.base_url, resolver=self._resolver, overrides=self._overrides)
         for _ in range(_MAX_REDIRECTS + 1):
             sandbox.require(url)
-            host, port = place(url)
+            host, port = host_and_port(url)
             if self._overrides.find(host, port) and url.startswith("https:"):
                 return 404, ""  # only the browser was told to accept the certificate of such a host
             addresses = await guard.admit(host, port)

@@ -1,6 +1,6 @@
 """Which secret may go to which website: the operator's decision, never the interface's.
 
-An interface names the environment variables of its secrets. It may be somebody else's file, and what it types it sends:
+An interface names the environment variables of its secrets. It may be a stranger's file, and what it types it sends:
 a file that named ``AWS_SECRET_ACCESS_KEY`` would carry it to its own site. A variable is therefore given only to the
 websites that the operator listed with it (``web.secrets``), and only to an interface whose pages reach nothing else.
 Sessions that a password opened are protected in the same way. It knows no browser and reads no secret.
@@ -74,7 +74,7 @@ class Grants:
                 "web.secrets in agent3.toml, or to AGENT3_WEB_SECRETS."
             )
 
-    def cover(self, interface: NLWebInterface) -> bool:
+    def covers(self, interface: NLWebInterface) -> bool:
         """Whether an interface may have all the secrets that it names, and therefore what they opened before."""
         return not self._find_missing(interface, variables_of(interface))
 

@@ -19,7 +19,7 @@ from agent3.identity.secret_box import seal, unseal
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Transaction
 
-__all__ = ["Kept", "Keys", "Sessions", "fresh"]
+__all__ = ["Keys", "Sessions", "StoredSession", "drop_expired"]
 
 log = logger("nlweb")
 
@@ -38,7 +38,7 @@ _SAVE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredSession:
     """A stored session without its content: whose it is, where, when it was last used, and when it expires."""
 
     principal: str
@@ -81,7 +81,7 @@ class Sessions:
             log.warning("the session of %s at %s cannot be decrypted and is deleted", principal, scope)
             await self._delete("principal = ? AND site = ?", principal, scope)
             return None
-        return fresh(msgspec.json.decode(text), self._env.now())
+        return drop_expired(msgspec.json.decode(text), self._env.now())
 
     async def save(self, principal: str, scope: str, state: Mapping[str, Any]) -> None:
         """Store a state; an empty or very large one deletes what was stored."""
@@ -106,7 +106,7 @@ class Sessions:
         """Delete the sessions of one principal or all, at one site, in one scope or everywhere; how many there were."""
         return await self._delete(*_where(principal, site))
 
-    async def kept(self, principal: str | None = None, site: str | None = None) -> list[Kept]:
+    async def find(self, principal: str | None = None, site: str | None = None) -> list[StoredSession]:
         """The sessions of one principal or all, selected as in ``forget``, the last used first."""
         where, *values = _where(principal, site)
         rows = await self._database.all(
@@ -115,7 +115,10 @@ class Sessions:
             *values,
             self._env.now(),
         )
-        return [Kept(row["principal"], row["site"].partition(" ")[0], row["updated"], row["expires"]) for row in rows]
+        return [
+            StoredSession(row["principal"], row["site"].partition(" ")[0], row["updated"], row["expires"])
+            for row in rows
+        ]
 
     async def _delete(self, where: str, *values: Any) -> int:
         async def work(tx: Transaction) -> int:
@@ -134,7 +137,7 @@ class Sessions:
             return None
 
 
-def fresh(state: dict[str, Any], now: float) -> dict[str, Any] | None:
+def drop_expired(state: dict[str, Any], now: float) -> dict[str, Any] | None:
     """The state without expired cookies; None if nothing is left."""
     # Playwright writes -1 for a cookie that lasts as long as the session.
     cookies = [cookie for cookie in state.get("cookies") or () if not 0 <= cookie.get("expires", -1) <= now]

@@ -10,7 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -18,16 +18,16 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, CallTimeout, Interrupted, SetupError, TargetError, TargetRefused, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
-from agent3.llm.port import LLM
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
-from agent3.protocols.nlweb.browser.sandbox import Overrides, Resolver
+from agent3.protocols.nlweb.browser.sandbox import Overrides
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps.locator import Finder
-from agent3.protocols.nlweb.steps.preparation import prepare
-from agent3.protocols.nlweb.steps.scene import Source
+from agent3.protocols.nlweb.steps.parameters import prepare
+from agent3.protocols.nlweb.steps.run_context import Source
+from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.login import REFERENCE, Accounts, Login
 from agent3.protocols.nlweb.visit.page_session import (
     READING,
@@ -40,7 +40,6 @@ from agent3.protocols.nlweb.visit.page_session import (
 )
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
-from agent3.protocols.nlweb.visit.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
@@ -87,31 +86,23 @@ class Visits:
         sessions: Sessions | None = None,
         vault: Vault | None = None,
         grants: Grants | None = None,
-        throttle: Throttle | None = None,
         robots: Robots | None = None,
-        resolver: Resolver | None = None,
-        overrides: Overrides | None = None,
         timeouts: Timeouts | None = None,
-        uploads: Path | None = None,
         finder: MakeFinder | None = None,
         snapshots: Callable[[], Snapshots] | None = None,
-        llm: LLM | None = None,
         metrics: Metrics = METRICS,
     ):
-        self.overrides = overrides or Overrides.read()
+        self.overrides = Overrides.read()
         self.pool = pool or Pool(make=lambda: Chrome(keys=self.overrides.keys), metrics=metrics)
         self.sessions = sessions
         self.vault = vault or EnvironmentVault()
         self.grants = grants or Grants()
         self.accounts = Accounts()
-        self.throttle = throttle or Throttle(metrics=metrics)
-        self.robots = robots or Robots(resolver=resolver, overrides=self.overrides)
-        self.resolver = resolver
+        self.throttle = Throttle(metrics=metrics)
+        self.robots = robots or Robots(overrides=self.overrides)
         self.timeouts = timeouts or Timeouts()
-        self.uploads = uploads
         self.finder = finder
         self.snapshots = snapshots
-        self.llm = llm
         self.latencies: deque[float] = deque(maxlen=_LATENCIES)
         self.watch = watch_steps(metrics, self.latencies)
 
@@ -169,7 +160,6 @@ class Visits:
         return await visit.run(name, steps, parameters)
 
     async def aclose(self) -> None:
-        """Close the browsers."""
         await self.pool.aclose()
 
 
@@ -204,16 +194,19 @@ class _Visit:
             visits.throttle.visit(site_of(interface.base_url), Pace.of(interface), self._principal),
             visits.pool.lease(self._principal) as chrome,
         ):
-            before = await self._load_state()
+            before: dict[str, Any] | None = None
+            if visits.sessions is not None and visits.grants.covers(interface):
+                before = await visits.sessions.load(self._principal, scope_of(interface))
+            elif visits.sessions is not None:
+                # A session may have been opened by secrets that this interface may not have.
+                log.warning("%s: without its secrets it does not get its session either", interface.name)
             secrets = await self._load_secrets(name)
             session = Session(
                 interface,
                 await visits.robots.sandbox(interface),
                 chrome=chrome,
-                resolver=visits.resolver,
                 overrides=visits.overrides,
                 timeouts=visits.timeouts,
-                uploads=visits.uploads,
                 throttle=visits.throttle,
                 robots=visits.robots,
                 watch=visits.watch,
@@ -221,7 +214,6 @@ class _Visit:
                 on_waiting=self._on_waiting,
                 tools=Tools(
                     finder=visits.finder(interface) if visits.finder else None,
-                    llm=visits.llm,
                     secrets=lambda secret: secrets[secret].reveal(),
                     snapshots=visits.snapshots() if visits.snapshots else None,
                 ),
@@ -229,13 +221,13 @@ class _Visit:
             try:
                 await session.open(state=before)
                 result = await self._act(session, name, steps, parameters, known=before is not None)
-                scene = session.scene
+                ctx = session.ctx
                 visited = Visited(
                     result=result,
-                    sources=list(scene.sources),
-                    heals=scene.finder.told(),
-                    tools=[*dict.fromkeys(scene.tools)],
-                    notices=list(scene.notices),
+                    sources=list(ctx.sources),
+                    heals=ctx.finder.describe_heals(),
+                    tools=[*dict.fromkeys(ctx.tools)],
+                    notices=list(ctx.notices),
                 )
                 await self._save_state(session, before)
                 return visited
@@ -273,38 +265,36 @@ class _Visit:
                     raise
         self._visits.grants.require(self._interface, login.variables)
         values, secrets = await login.fill(self._visits.vault)
-        session.scene.used_secrets.update(secret.reveal() for secret in secrets)
+        session.ctx.used_secrets.update(secret.reveal() for secret in secrets)
         async with self._visits.accounts.attempt(self._interface, login, values) as account:
+            self._logged_in = True
+            session.login_selector = None
             try:
-                await self._log_in(session, login, values)
-            except TargetError as error:
-                if session.touched and session.alive and not isinstance(error, Unavailable):
+                login_steps, given = prepare(self._interface, login.action, values)
+                await self._run_steps(session, login.action, login_steps, given)
+            except Agent3Error as error:
+                error.message = f"The login failed. {error.message}"
+                error.args = (error.message,)
+                # The site said no, unless it, or the browser, went away before it could.
+                is_answer = isinstance(error, TargetError) and not isinstance(error, Unavailable)
+                if is_answer and session.touched and session.alive:
                     account.reject()
                 raise
+            finally:
+                session.login_selector = login.asks
             session.touched = False  # to be logged in is only the beginning
             await self._save_state(session, None)
             try:
                 result = await self._run_steps(session, name, steps, parameters)
             except TargetRefused:
-                if await _asks_for_login(session, login):
-                    account.reject()
+                with suppress(SetupError, playwright().Error):
+                    # What the site shows to visitors who are not logged in.
+                    if login.asks is not None and await session.page.locator(login.asks).first.is_visible():
+                        account.reject()
                 raise
             # Only now it is certain: a site may accept a wrong password and ask for the login again.
             account.accept()
             return result
-
-    async def _log_in(self, session: Session, login: Login, values: Mapping[str, Any]) -> None:
-        self._logged_in = True
-        session.login_selector = None
-        try:
-            steps, given = prepare(self._interface, login.action, values)
-            await self._run_steps(session, login.action, steps, given)
-        except Agent3Error as error:
-            error.message = f"The login failed. {error.message}"
-            error.args = (error.message,)
-            raise
-        finally:
-            session.login_selector = login.asks
 
     async def _run_steps(
         self, session: Session, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any]
@@ -344,16 +334,6 @@ class _Visit:
             secrets[secret] = await self._visits.vault.get(reference)
         return secrets
 
-    async def _load_state(self) -> dict[str, Any] | None:
-        """The state of the last visit; None if the interface may not have the secrets that may have opened it."""
-        visits = self._visits
-        if visits.sessions is None:
-            return None
-        if not visits.grants.cover(self._interface):
-            log.warning("%s: without its secrets it does not get its session either", self._interface.name)
-            return None
-        return await visits.sessions.load(self._principal, scope_of(self._interface))
-
     async def _save_state(self, session: Session, before: Mapping[str, Any] | None) -> None:
         """Store the state for the next visit. The action is done: a failure here must not change how it ended."""
         visits = self._visits
@@ -361,17 +341,9 @@ class _Visit:
             state = await session.state()
             if state == before or (before is None and not state["cookies"] and not state["origins"]):
                 return
-            if visits.sessions is not None and visits.grants.cover(self._interface):
+            if visits.sessions is not None and visits.grants.covers(self._interface):
                 await visits.sessions.save(self._principal, scope_of(self._interface), state)
         except Unavailable:
             return
         except Exception as error:  # noqa: BLE001 - whatever kept it from being stored
             log.warning("%s: the session of this visit is not stored: %s", self._interface.name, error)
-
-
-async def _asks_for_login(session: Session, login: Login) -> bool:
-    """Whether the page in front shows what the site shows to visitors who are not logged in."""
-    try:
-        return login.asks is not None and await session.page.locator(login.asks).first.is_visible()
-    except (SetupError, playwright().Error):
-        return False

@@ -19,17 +19,16 @@ from agent3.errors import TargetError
 from agent3.identity.redaction import redact
 from agent3.identity.secrets import Secret
 from agent3.llm.port import LLM
-from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.locator import Finder, Plain
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
+from agent3.protocols.nlweb.steps.locator import Finder, SelectorFinder
 from agent3.security.sanitize import rewrite_value
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Frame, Page
 
-    from agent3.protocols.nlweb.visit.snapshots import Snapshots
+    from agent3.protocols.nlweb.steps.snapshots import Snapshots
 
-__all__ = ["Place", "Scene", "Secrets", "Source"]
+__all__ = ["Place", "RunContext", "Secrets", "Source"]
 
 Place = Any
 """A Playwright ``Page`` or ``Frame``: what has ``locator`` and ``evaluate``."""
@@ -50,7 +49,7 @@ class Source:
 
 
 @dataclass(eq=False)
-class Scene:
+class RunContext:
     """The page in front and everything around it. It belongs to the loop of its page.
 
     ``parameters`` are the caller's; ``memory`` holds what steps saved, and ``dialog``, the text of the last dialog.
@@ -59,7 +58,7 @@ class Scene:
 
     first: Page
     interface: NLWebInterface
-    finder: Finder = field(default_factory=Plain)
+    finder: Finder = field(default_factory=SelectorFinder)
     uploads: Path | None = None
     llm: LLM | None = None
     secrets: Secrets | None = None
@@ -90,8 +89,8 @@ class Scene:
 
     def __post_init__(self) -> None:
         context = self.first.context
-        context.on("page", self._note_page)
-        context.on("dialog", self._note_dialog)
+        context.on("page", self.on_page)
+        context.on("dialog", self.on_dialog)
 
     @property
     def page(self) -> Page:
@@ -100,7 +99,7 @@ class Scene:
         return followed[-1] if followed else self.first
 
     @property
-    def unfollowed(self) -> int:
+    def ignored_popups(self) -> int:
         """How many popups opened that no step spoke of."""
         return sum(popup not in self._followed and not popup.is_closed() for popup in self._popups)
 
@@ -160,7 +159,7 @@ class Scene:
             raise TargetError("There is no popup to close: only the first page is open.")
         await self.page.close()
 
-    async def place(self, action: NLWebAction, ms: float) -> Page | Frame:
+    async def get_place(self, action: NLWebAction, ms: float) -> Page | Frame:
         """Where a step acts: the page in front, or the iframe that it names."""
         if not action.frame:
             return self.page
@@ -170,7 +169,8 @@ class Scene:
             raise TargetError(f"{action.frame!r} is not an iframe. Name the iframe itself, not what is around it.")
         return inside
 
-    def _note_page(self, page: Page) -> None:
+    def on_page(self, page: Page) -> None:
+        """A page opened: note a popup, and close the oldest of too many."""
         if page is self.first:
             return
         self._popups = [popup for popup in self._popups if not popup.is_closed()]
@@ -180,7 +180,8 @@ class Scene:
             strangers = [popup for popup in self._popups[:-1] if popup not in self._followed]
             self._run_soon((strangers or [page])[0].close())
 
-    def _note_dialog(self, dialog: Dialog) -> None:
+    def on_dialog(self, dialog: Dialog) -> None:
+        """Answer a dialog as the steps said, and keep its text."""
         self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
         # A page that asks whether to leave it would hold every navigation up.

@@ -24,13 +24,12 @@ from msgspec import Struct, to_builtins
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import Secret
 from agent3.observe.logs import get as logger
-from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps.wellformed import well_formed
+from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page
 
-__all__ = ["Done", "Snapshot", "Snapshots", "covers"]
+__all__ = ["Snapshot", "Snapshots", "StepRecord", "find_masks"]
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ _FIELDS = "input:not([type=submit], [type=button], [type=image]), textarea, sele
 _PASSWORDS = "() => [...document.querySelectorAll('input[type=password]')].map(field => field.value).filter(Boolean)"
 
 
-class Done(Struct, frozen=True):
+class StepRecord(Struct, frozen=True):
     """A step that was run: its label, how it ended, its milliseconds, and the address of the page then."""
 
     step: str
@@ -66,7 +65,7 @@ class Snapshot(Struct, frozen=True):
     outline: str
     """The accessibility tree of the page, in YAML."""
     html: str
-    steps: tuple[Done, ...]
+    steps: tuple[StepRecord, ...]
     trace: bytes = b""
     """A zip for Playwright's trace viewer, if traces are on."""
 
@@ -106,7 +105,7 @@ class Snapshots:
         page: Page,
         error: Agent3Error,
         step: str,
-        steps: tuple[Done, ...],
+        steps: tuple[StepRecord, ...],
         secrets: set[str],
         *,
         private: bool = False,
@@ -118,7 +117,7 @@ class Snapshots:
         now = datetime.now(UTC)
 
         async def picture() -> bytes:
-            return await page.screenshot(timeout=_SECONDS * 1000, mask=covers(page, secrets), animations="disabled")
+            return await page.screenshot(timeout=_SECONDS * 1000, mask=find_masks(page, secrets), animations="disabled")
 
         passwords, screenshot, outline, content = await asyncio.gather(
             _within_limit(page.evaluate(_PASSWORDS), None),
@@ -142,7 +141,7 @@ class Snapshots:
             screenshot=screenshot,
             outline=_mask(outline, hidden),
             html=_mask(content, hidden)[:_LONGEST],
-            steps=tuple(Done(done.step, done.outcome, done.ms, _mask(done.url, hidden)) for done in steps),
+            steps=tuple(StepRecord(done.step, done.outcome, done.ms, _mask(done.url, hidden)) for done in steps),
             trace=await self._stop_trace(page.context, private or bool(hidden)),
         )
         error.data["snapshot"] = self.last.name
@@ -165,7 +164,7 @@ class Snapshots:
             return path.read_bytes() if path.exists() else b""
 
 
-def covers(page: Page, secrets: Iterable[str]) -> list[Locator]:
+def find_masks(page: Page, secrets: Iterable[str]) -> list[Locator]:
     """What is masked in a picture of the page: if a secret was typed, all fields and every text that shows it.
 
     Without secrets only password fields are masked. The search for a text runs in Playwright's isolated world, where no
