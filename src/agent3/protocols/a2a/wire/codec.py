@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from agent3.errors import Agent3Error, MethodNotFound, ParseError, ValidationError
-from agent3.protocols.a2a.wire import errors
 from agent3.protocols.a2a.wire.decoding import as_malformed, fault, invalid
-from agent3.protocols.a2a.wire.errors import Profile
+from agent3.protocols.a2a.wire.errors import Profile, read_rest, read_rpc, write_rest, write_rpc
 from agent3.protocols.a2a.wire.operations import METHODS, Match, Operation, Route, Routes
 from agent3.protocols.a2a.wire.types import Generation, Item, Message, Push, PushPage, Reply, Request, Task, TaskPage
 
@@ -85,11 +84,11 @@ class Codec(_Answers):
 
     def write_error(self, error: Agent3Error) -> dict[str, Any]:
         """The JSON-RPC error object."""
-        return errors.write_rpc(error, self.generation)
+        return write_rpc(error, self.generation)
 
     def read_error(self, error: Any) -> Agent3Error:
         """The error that a decoded JSON-RPC error object stands for."""
-        return errors.read_rpc(error, self.generation)
+        return read_rpc(error, self.generation)
 
 
 class RestCodec(_Answers):
@@ -121,11 +120,11 @@ class RestCodec(_Answers):
 
     def write_error(self, error: Agent3Error) -> tuple[int, dict[str, Any]]:
         """HTTP status and body."""
-        return errors.write_rest(error, self.generation, self._profile)
+        return write_rest(error, self.generation, self._profile)
 
     def read_error(self, status: int, body: Any) -> Agent3Error:
         """The error that a status and its decoded body stand for."""
-        return errors.read_rest(status, body)
+        return read_rest(status, body)
 
 
 def check_reply(item: Item) -> Reply:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import Codec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import Reader, fault, invalid
 from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, method_of
+from agent3.protocols.a2a.wire.tables import V03 as TABLE
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
     CreatePush,
@@ -49,7 +49,7 @@ _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _MARKS: Final = {"parts": "message", "artifact": "artifact-update", "taskId": "status-update", "status": "task"}
 """The members by which an answer without its tag is recognised, in this order."""
 
-_dialect: Final = Dialect(tables.V03, ROLE_WORDS, STATE_WORDS, kinds=_KINDS, tag="kind")
+_dialect: Final = Dialect(TABLE, ROLE_WORDS, STATE_WORDS, kinds=_KINDS, tag="kind")
 _encode: Final = msgspec.json.Encoder().encode
 _params: Final = Reader(dict[str, Any])
 _object: Final = Reader(dict[str, Any], "answer")

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import RestCodec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import (
     Reader,
@@ -25,6 +24,7 @@ from agent3.protocols.a2a.wire.decoding import (
 )
 from agent3.protocols.a2a.wire.dialect import STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, Route
+from agent3.protocols.a2a.wire.tables import V03_REST
 from agent3.protocols.a2a.wire.types import (
     ArtifactUpdate,
     CancelTask,
@@ -70,7 +70,7 @@ _ITEMS: Final[dict[type[Any], str]] = {
 }
 
 _dialect: Final = Dialect(
-    tables.V03_REST, {role.value: role for role in Role}, _STATES, raw="fileWithBytes", url="fileWithUri"
+    V03_REST, {role.value: role for role in Role}, _STATES, raw="fileWithBytes", url="fileWithUri"
 )
 _encode: Final = msgspec.json.Encoder().encode
 _body: Final = Reader(dict[str, Any], "body")
