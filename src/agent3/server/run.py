@@ -26,7 +26,7 @@ from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
-from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
+from agent3.protocols.a2a.agents.authoring import build_agent, can_be_agent
 from agent3.protocols.functions import LocalAgent
 from agent3.server.announcement import announce
 from agent3.server.app import app
@@ -225,7 +225,7 @@ def _import(reference: str) -> list[LocalAgent]:
             f"{reference}: {name!r} in {module!r} {what}. It must be an agent, or a list of them: a LocalAgent, an "
             "AgentExecutor, a function, or a class with methods."
         )
-    return [agent_of(one) for one in many]
+    return [build_agent(one) for one in many]
 
 
 def _not_loaded(reference: str, module: str, wrong: Exception) -> str:

@@ -15,7 +15,7 @@ from agent3.model import Artifact as Made
 from agent3.model import Part as Piece
 from agent3.protocols.a2a.door import projection
 from agent3.protocols.a2a.door.answers import answers_to
-from agent3.protocols.a2a.door.pagination import cursor, size_of, token_of, wanted
+from agent3.protocols.a2a.door.pagination import cursor, jobs_query, size_of, token_of
 from agent3.protocols.a2a.door.projection import (
     Growing,
     Projection,
@@ -23,7 +23,7 @@ from agent3.protocols.a2a.door.projection import (
     number,
     parts_in,
     parts_out,
-    seq_of,
+    split_number,
     stamp,
     stored_in,
 )
@@ -222,9 +222,9 @@ def test_a_stored_part_has_an_address_or_a_handle() -> None:
 
 
 def test_numbers_tell_the_items_of_one_event_apart() -> None:
-    assert seq_of(number(7, 2)) == (7, 3)
+    assert split_number(number(7, 2)) == (7, 3)
     assert number(7, 0) < number(7, 1) < number(8, 0)
-    assert seq_of(number(7, 5_000))[0] == 7
+    assert split_number(number(7, 5_000))[0] == 7
 
 
 def test_a_row_without_lines_tells_the_same_as_its_log() -> None:
@@ -301,8 +301,8 @@ def test_a_page_has_one_to_a_hundred_tasks() -> None:
 
 
 def test_a_time_that_is_none_is_refused() -> None:
-    chosen = wanted(ListTasks(status_timestamp_after="2027-01-15T08:00:00Z"), None)
+    chosen = jobs_query(ListTasks(status_timestamp_after="2027-01-15T08:00:00Z"), None)
     assert chosen is not None
     assert chosen.since == AT
     with pytest.raises(ValidationError, match="statusTimestampAfter"):
-        wanted(ListTasks(status_timestamp_after="yesterday"), None)
+        jobs_query(ListTasks(status_timestamp_after="yesterday"), None)

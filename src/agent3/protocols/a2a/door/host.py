@@ -10,7 +10,7 @@ from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, ValidationError
 from agent3.gateway import Caller, Gateway
 from agent3.model import Agent, Capability, Principal
-from agent3.protocols.a2a.agents.authoring import card_of, skill_of
+from agent3.protocols.a2a.agents.authoring import build_card, to_skill
 from agent3.protocols.a2a.door.targeting import Wish, aim, wish
 from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message
@@ -71,7 +71,7 @@ class GatewayHost:
             raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
         else:
             agent = await self._get(tenant, principal)
-            card = card_of(agent, self._gateway.offered(agent, principal))
+            card = build_card(agent, self._gateway.offered(agent, principal))
         if not self._schemes:
             return card
         security: list[dict[str, list[str]]] = [{name: []} for name in self._schemes]
@@ -127,7 +127,7 @@ def _skills_of(agent: Agent, offered: Sequence[Capability]) -> list[AgentCapabil
     """The capabilities of an agent as skills of the gateway, each named with its agent."""
     skills = []
     for capability in offered:
-        skill = skill_of(capability)
+        skill = to_skill(capability)
         tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
         name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
         skills.append(skill.model_copy(update={**name, "tags": tags}))

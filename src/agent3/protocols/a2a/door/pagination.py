@@ -17,7 +17,7 @@ from agent3.calls.jobs.jobs import Status, Wanted
 from agent3.errors import ValidationError
 from agent3.protocols.a2a.wire.types import ListTasks, State
 
-__all__ = ["TASK", "cursor", "size_of", "token_of", "wanted"]
+__all__ = ["TASK", "cursor", "jobs_query", "size_of", "token_of"]
 
 TASK: Final = "task"
 """The kind of jobs that are tasks."""
@@ -36,7 +36,7 @@ _STATES: Final[dict[State, tuple[Status, tuple[str, ...], bool]]] = {
 """What each state is in the table of jobs: its status, and the details that it has, or with True does not have."""
 
 
-def wanted(request: ListTasks, agent: str | None) -> Wanted | None:
+def jobs_query(request: ListTasks, agent: str | None) -> Wanted | None:
     """The jobs that a request lists; None where no task can be in the state that it asks for."""
     status: Status | None = None
     details: tuple[str, ...] = ("message",)

@@ -42,16 +42,16 @@ __all__ = [
     "Projection",
     "agent_message",
     "answer_kind",
-    "finished",
     "first_message",
     "is_message",
+    "is_same_content",
     "latest_messages",
     "message_of",
     "number",
     "parts_in",
     "parts_out",
-    "says_all",
-    "seq_of",
+    "project_finished",
+    "split_number",
     "stamp",
     "state_of",
     "stored_in",
@@ -92,7 +92,7 @@ def parts_in(parts: Iterable[Part]) -> tuple[Piece, ...]:
     )
 
 
-def says_all(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
+def is_same_content(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
     """Whether these pieces are exactly the parts of a message."""
     if len(pieces) == 1 == len(parts) and parts[0].text is not None:  # most messages, and cheaper than to convert them
         piece, part = pieces[0], parts[0]
@@ -215,7 +215,7 @@ def _status_message(
     return parts_out(outcome.parts, link) if is_plain else (), None
 
 
-def finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
+def project_finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
     """The task of a job that has nothing but its result, in its first turn; None for any other.
 
     It is what a ``Projection`` would give, without the steps in between: most tasks are such.
@@ -245,7 +245,7 @@ def number(seq: int, index: int = 0) -> int:
     return seq << _WIDTH | min(index, (1 << _WIDTH) - 1)
 
 
-def seq_of(given: int) -> tuple[int, int]:
+def split_number(given: int) -> tuple[int, int]:
     """The event of an item's number, and how many of the event's items were sent with it."""
     return given >> _WIDTH, (given & (1 << _WIDTH) - 1) + 1
 

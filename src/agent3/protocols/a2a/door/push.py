@@ -42,7 +42,7 @@ from agent3.protocols.a2a.wire.types import (
 )
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "understood", "verify"]
+__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "read_notification", "verify"]
 
 log = logger("a2a.push")
 
@@ -346,7 +346,7 @@ def verify(
     return Notice(known, generation, item)
 
 
-def understood(body: bytes) -> Item:
+def read_notification(body: bytes) -> Item:
     """The item of a notification, without verifying its sender. ParseError, ValidationError."""
     return _read(body)[1]
 
@@ -359,6 +359,6 @@ def _read(body: bytes) -> tuple[Generation, Item]:
     if found.keys() & {"task", "message", "statusUpdate", "artifactUpdate"}:
         return "1.0", CODECS["1.0"].read_item(found)
     generation: Generation = "0.3" if "kind" in found else "0.1"
-    task = CODECS[generation].read(GetTask(id=str(found.get("id", ""))), found)
+    task = CODECS[generation].read_result(GetTask(id=str(found.get("id", ""))), found)
     assert isinstance(task, Task)
     return generation, task

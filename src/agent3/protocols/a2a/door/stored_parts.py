@@ -18,7 +18,7 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.projection import stored_in
 from agent3.protocols.a2a.wire.types import Artifact, ArtifactUpdate, Item, Part, StatusUpdate, Task
 
-__all__ = ["Fetch", "filled", "lacks"]
+__all__ = ["Fetch", "fill_parts", "has_stored_parts"]
 
 log = logger("a2a")
 
@@ -27,10 +27,10 @@ Fetch: TypeAlias = Callable[[str, str], Awaitable[StoredArtifact]]
 I = TypeVar("I", bound=Item)  # noqa: E741 - an item
 
 
-async def filled(item: I, owner: str, fetch: Fetch) -> I:
+async def fill_parts(item: I, owner: str, fetch: Fetch) -> I:
     """The item with the content of its stored parts; the same object where it has none."""
     if isinstance(item, Task):
-        if not lacks(item):
+        if not has_stored_parts(item):
             return item
         return replace(item, artifacts=tuple([await _fill(artifact, owner, fetch) for artifact in item.artifacts]))
     if isinstance(item, ArtifactUpdate):
@@ -39,11 +39,11 @@ async def filled(item: I, owner: str, fetch: Fetch) -> I:
         message = item.status.message
         if message is None or not _has_stored(message.parts):
             return item
-        return replace(item, status=replace(item.status, message=await filled(message, owner, fetch)))
+        return replace(item, status=replace(item.status, message=await fill_parts(message, owner, fetch)))
     return replace(item, parts=await _fill_parts(item.parts, owner, fetch))
 
 
-def lacks(task: Task) -> bool:
+def has_stored_parts(task: Task) -> bool:
     """Whether a part of its artifacts lies in the store."""
     for artifact in task.artifacts:  # noqa: SIM110 - on the way of every answer, and a generator costs more
         if _has_stored(artifact.parts):

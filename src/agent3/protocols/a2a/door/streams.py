@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from agent3.calls.jobs.jobs import Job, Jobs, Line
-from agent3.protocols.a2a.door.projection import Link, Projection, number, seq_of
+from agent3.protocols.a2a.door.projection import Link, Projection, number, split_number
 from agent3.protocols.a2a.wire.types import Item
 
 __all__ = ["Follower", "Items", "after_event", "fold", "lines_until"]
@@ -84,9 +84,9 @@ class Follower:
         It ends when the task ends or pauses, and with ``through`` only when it ends. An item that this task never had,
         such as one of another task, is no position: then the stream begins with the task as it is now.
         """
-        if after is not None and seq_of(after)[0] > job.seq:
+        if after is not None and split_number(after)[0] > job.seq:
             after = None
-        seq, sent = (job.seq, _ALL) if after is None else seq_of(after)
+        seq, sent = (job.seq, _ALL) if after is None else split_number(after)
         projection = Projection(job, self._link)
         begun = seq > 0 or sent > 1
         if begun:

@@ -27,21 +27,21 @@ from agent3.gateway import Gateway
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.answers import answers_to
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
-from agent3.protocols.a2a.door.pagination import TASK, size_of, token_of, wanted
+from agent3.protocols.a2a.door.pagination import TASK, jobs_query, size_of, token_of
 from agent3.protocols.a2a.door.projection import (
     META,
     Link,
     Projection,
     answer_kind,
-    finished,
     first_message,
     is_message,
+    is_same_content,
     message_of,
     parts_in,
-    says_all,
-    seq_of,
+    project_finished,
+    split_number,
 )
-from agent3.protocols.a2a.door.stored_parts import Fetch, filled, lacks
+from agent3.protocols.a2a.door.stored_parts import Fetch, fill_parts, has_stored_parts
 from agent3.protocols.a2a.door.streams import Follower, after_event, fold, lines_until
 from agent3.protocols.a2a.door.volatile_tasks import Shelf
 from agent3.protocols.a2a.wire.errors import (
@@ -187,8 +187,8 @@ class Engine:
             job = await self._on_shelf(call) or await self._new(caller, request, call, aim)
         except KeyReused:
             raise _another(request) from None
-        quick = finished(job, self._link, request.configuration.history_length)
-        if quick is not None and (self._fetch is None or not lacks(quick)):
+        quick = project_finished(job, self._link, request.configuration.history_length)
+        if quick is not None and (self._fetch is None or not has_stored_parts(quick)):
             return quick
         return await self._whole(await self._reply(request, job), job)
 
@@ -207,7 +207,7 @@ class Engine:
             except KeyReused:
                 raise _another(request) from None
             opening = self._follower.fresh(job, waits=answer_kind(aim.capability) != "task", log=self._log(job))
-        heard = -1 if after is None or seq_of(after)[0] > job.seq else after
+        heard = -1 if after is None or split_number(after)[0] > job.seq else after
         async with aclosing(opening):
             async for number, item in opening:
                 if number > heard:
@@ -221,7 +221,7 @@ class Engine:
     async def list(self, caller: Caller, request: ListTasks) -> TaskPage:
         """The caller's tasks, the latest changed first."""
         size = size_of(request.page_size)
-        chosen = wanted(request, self._agent)
+        chosen = jobs_query(request, self._agent)
         if chosen is None:
             return TaskPage(tasks=(), next_page_token="", page_size=size, total_size=0)
         jobs, total = await self._listed(caller, chosen, size + 1)
@@ -240,7 +240,7 @@ class Engine:
         if len(request.query) > _QUERY:
             raise ValidationError(f"query must have at most {_QUERY} characters, got {len(request.query)}.")
         size = size_of(request.page_size)
-        chosen = wanted(ListTasks(), self._agent)
+        chosen = jobs_query(ListTasks(), self._agent)
         assert chosen is not None
         jobs, _ = await self._listed(caller, chosen, _LOOKED)
         words = request.query.lower().split()
@@ -384,7 +384,7 @@ class Engine:
 
     def _call(self, caller: Caller, request: Send, aim: Aim) -> Call:
         message = request.message
-        known = replace(message, parts=()) if says_all(aim.parts, message.parts) else message
+        known = replace(message, parts=()) if is_same_content(aim.parts, message.parts) else message
         kind = answer_kind(aim.capability)
         own: dict[str, Any] = {"message": known, "generation": caller.generation}
         if caller.extensions:
@@ -611,7 +611,7 @@ class Engine:
         return seen.task(request.configuration.history_length)
 
     async def _whole(self, item: I, job: Job) -> I:
-        return item if self._fetch is None else await filled(item, job.owner, self._fetch)
+        return item if self._fetch is None else await fill_parts(item, job.owner, self._fetch)
 
     async def _projected(self, job: Job) -> Projection:
         if job.seq <= 1:

@@ -127,11 +127,11 @@ class GrpcCodec(ABC):
         """The message of one item of a stream."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         """The call of a request. MethodNotFound for a request that gRPC does not have."""
 
     @abstractmethod
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
         """The answer to a request. MalformedResponse."""
 
     @abstractmethod
@@ -177,12 +177,12 @@ class Grpc10(GrpcCodec):
     def write_item(self, item: Item, request: Request) -> bytes:
         return V10.encode("StreamResponse", msgspec.json.decode(self._json.write_item(item, request)))
 
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         rpc = self._rpc_of(request)
-        return rpc, V10.encode(rpc.request, self._json.ask(request)[1])
+        return rpc, V10.encode(rpc.request, self._json.write_request(request)[1])
 
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
-        return self._json.read(request, self._decode_answer(rpc.answer, data, limits))
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+        return self._json.read_result(request, self._decode_answer(rpc.answer, data, limits))
 
     def read_item(self, data: bytes, limits: jsonrpc.Limits) -> Item:
         return self._json.read_item(self._decode_answer("StreamResponse", data, limits))
@@ -239,7 +239,7 @@ class Grpc03(GrpcCodec):
     def write_item(self, item: Item, request: Request) -> bytes:
         return V03.encode("StreamResponse", self._json.plain_item(item))
 
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         rpc = self._rpc_of(request)
         message: Mapping[str, Any]
         match request:
@@ -258,10 +258,10 @@ class Grpc03(GrpcCodec):
                 message = {}
         return rpc, V03.encode(rpc.request, message)
 
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
         """The answer to a request. A card comes back as 0.3 writes it in JSON."""
         plain = self._decode_answer(rpc.answer, data, limits)
-        return _unwrap_card(plain) if isinstance(request, GetCard) else self._json.read(request, plain)
+        return _unwrap_card(plain) if isinstance(request, GetCard) else self._json.read_result(request, plain)
 
     def read_item(self, data: bytes, limits: jsonrpc.Limits) -> Item:
         return self._json.read_item(self._decode_answer("StreamResponse", data, limits))

@@ -12,22 +12,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent3.protocols.a2a.peer.card_discovery import changed_hands
+    from agent3.protocols.a2a.peer.card_discovery import explain_key_change
     from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
     from agent3.protocols.a2a.peer.connector import A2AConnector
     from agent3.protocols.a2a.peer.description import GIVEN, SIGNATURE
-    from agent3.protocols.a2a.peer.push_receiver import Notices
+    from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 
-__all__ = ["GIVEN", "SIGNATURE", "A2AClient", "A2AConnector", "Notices", "SyncA2AClient", "changed_hands"]
+__all__ = ["GIVEN", "SIGNATURE", "A2AClient", "A2AConnector", "PushReceiver", "SyncA2AClient", "explain_key_change"]
 
 _MODULES = {
     "A2AClient": "client",
     "A2AConnector": "connector",
     "GIVEN": "description",
-    "Notices": "push_receiver",
+    "PushReceiver": "push_receiver",
     "SIGNATURE": "description",
     "SyncA2AClient": "client",
-    "changed_hands": "card_discovery",
+    "explain_key_change": "card_discovery",
 }
 
 

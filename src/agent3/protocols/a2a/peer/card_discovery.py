@@ -33,7 +33,7 @@ from agent3.protocols.a2a.peer.bindings import LIMITS
 from agent3.protocols.a2a.peer.credentials import plain
 from agent3.security.outbound import Gate, Response
 
-__all__ = ["FoundCard", "changed_hands", "check_signature", "find_card"]
+__all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card"]
 
 _PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _JWKS_PATH: Final = "/.well-known/jwks.json"
@@ -127,7 +127,7 @@ def _host(address: str) -> str:
 
 async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
     """Whether a card is signed, and by which keys of the agent's own host; stored and shown as it is."""
-    wanted = signatures.wanted(found.document)
+    wanted = signatures.wanted_keys(found.document)
     if not wanted:
         return {"status": "unsigned"}
     parts = urlsplit(found.url)
@@ -154,7 +154,7 @@ async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
     }
 
 
-def changed_hands(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def explain_key_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Why a new card must not replace the old one: none of the keys that signed the old one signs the new one."""
     keys = before.get("keys") or ()
     if before.get("status") != "verified" or set(keys) & set(now.get("keys") or ()):

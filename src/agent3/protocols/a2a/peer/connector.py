@@ -46,7 +46,7 @@ from agent3.protocols.a2a.peer.description import (
 )
 from agent3.protocols.a2a.peer.peers import INTERRUPTED, SETTLED, Peer, Peers
 from agent3.protocols.a2a.peer.push_following import PushFollower, end_wait, find_wait
-from agent3.protocols.a2a.peer.push_receiver import Notices
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 from agent3.protocols.a2a.peer.recovery import KEPT_TASK, LostTasks, TaskKeeper
 from agent3.protocols.a2a.peer.sign_in import Flow, flow_of
 from agent3.protocols.a2a.peer.translation import TaskFold, build_answer, build_message, message_id, to_outcome
@@ -89,7 +89,7 @@ class A2AConnector:
     """Calls A2A agents. One for each gateway; it belongs to one event loop.
 
     One request may take ``ceiling`` seconds, and a stream may be silent for ``idle``; the deadline of a call is told to
-    the agent. Connections unused for ``unused`` seconds are closed, and opened again on demand. With ``notices``,
+    the agent. Connections unused for ``unused`` seconds are closed, and opened again on demand. With ``push_receiver``,
     agents that push and do not stream are not polled: they tell when there is something to read.
     """
 
@@ -107,7 +107,7 @@ class A2AConnector:
         self._idle = idle
         self._ceiling = ceiling
         self._env = env
-        self.notices: Notices | None = None
+        self.push_receiver: PushReceiver | None = None
         """Set by the door that receives the push notifications."""
         self._lost = LostTasks()
         self._cancellations: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class A2AConnector:
         given = replace(route, meta={**route.meta, "registered": True, GIVEN: True})
         return describe_agent(found, given, {"status": "given"}, self._ceiling)
 
-    async def sign_in_of(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
+    async def find_sign_in(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
         """How a person signs in to an agent, by its card, and the gate to do it through; None if there is no way.
 
         The card is the given one, else the one at the address.
@@ -182,7 +182,7 @@ class A2AConnector:
         finally:
             live.filters = filters
             if not isinstance(outcome, Working):
-                end_wait(self.notices, call)
+                end_wait(self.push_receiver, call)
         return redact_outcome(outcome, acquired)
 
     async def aclose(self) -> None:
@@ -283,7 +283,7 @@ class A2AConnector:
         """A later turn of a job whose task goes on: waits for a push if one was waited for before, else only reads."""
         push = self._push_follower(call, peer)
         if push is None:
-            end_wait(self.notices, call)  # there is one if its agent has turned out not to push
+            end_wait(self.push_receiver, call)  # there is one if its agent has turned out not to push
             task = await self._read(call, peer, task_id)
         elif push.wait.task is None:
             task = await push.begin(task_id)
@@ -353,9 +353,9 @@ class A2AConnector:
     def _finish(self, call: Call, result: Task | Message) -> Outcome:
         self._lost.discard(message_id(call))
         outcome = to_outcome(result, call)
-        if self.notices is None or not isinstance(outcome, Working):
+        if self.push_receiver is None or not isinstance(outcome, Working):
             return outcome
-        wait = find_wait(self.notices, call)
+        wait = find_wait(self.push_receiver, call)
         return outcome if wait is None else replace(outcome, poll=max(_SHORTEST_POLL, wait.before_next))
 
     def _leave(self, call: Call, peer: Peer, task_id: str | None) -> None:
@@ -382,11 +382,11 @@ class A2AConnector:
 
     def _push_follower(self, call: Call, peer: Peer) -> PushFollower | None:
         """What follows the task of a call by push; None if its agent streams, or does not push to us."""
-        if self.notices is None or peer.streams or not peer.card.features.push_notifications:
+        if self.push_receiver is None or peer.streams or not peer.card.features.push_notifications:
             return None
-        if not self.notices.trust_of(peer.found.url).may_ask(self._env.monotonic()):
+        if not self.push_receiver.trust_of(peer.found.url).may_ask(self._env.monotonic()):
             return None
-        return PushFollower(self.notices, call, peer, lambda: self._options(call), self._env)
+        return PushFollower(self.push_receiver, call, peer, lambda: self._options(call), self._env)
 
     # What goes with a request
 

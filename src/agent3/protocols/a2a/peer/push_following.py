@@ -15,7 +15,7 @@ from agent3.model import Call, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.peer.bindings import RequestOptions
 from agent3.protocols.a2a.peer.peers import SETTLED, Peer
-from agent3.protocols.a2a.peer.push_receiver import Notices, PushWait
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver, PushWait
 from agent3.protocols.a2a.peer.translation import message_id, to_outcome
 from agent3.protocols.a2a.wire.types import CreatePush, GetTask, Task
 
@@ -27,12 +27,12 @@ _REGISTER_TIMEOUT: Final = 5.0
 """Seconds that an agent has to accept a push configuration; its task is not read meanwhile."""
 
 
-def find_wait(receiver: Notices, call: Call) -> PushWait | None:
+def find_wait(receiver: PushReceiver, call: Call) -> PushWait | None:
     """The wait for the task of a call, if there is one."""
     return receiver.find(receiver.key_for(message_id(call)))
 
 
-def end_wait(receiver: Notices | None, call: Call) -> None:
+def end_wait(receiver: PushReceiver | None, call: Call) -> None:
     """The task of a call is no longer waited for by push."""
     if receiver is not None and len(receiver):  # else no key needs to be derived, as for almost every call
         receiver.end(receiver.key_for(message_id(call)))
@@ -41,7 +41,7 @@ def end_wait(receiver: Notices | None, call: Call) -> None:
 class PushFollower:
     """Follows the task of one call. ``options`` gives what goes with a request made now."""
 
-    def __init__(self, receiver: Notices, call: Call, peer: Peer, options: Callable[[], RequestOptions], env: Env):
+    def __init__(self, receiver: PushReceiver, call: Call, peer: Peer, options: Callable[[], RequestOptions], env: Env):
         self._receiver = receiver
         self._call = call
         self._peer = peer

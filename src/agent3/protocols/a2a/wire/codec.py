@@ -1,7 +1,7 @@
 """What every codec can do: the wire of one generation and binding on one side, ``wire.types`` on the other.
 
 A codec serves both ends. A server uses ``read_request``, ``write_result``, ``write_item`` and ``write_error``; a client
-``ask``, ``read``, ``read_item`` and ``read_error``. Codecs hold no task and reach no network.
+``write_request``, ``read_result``, ``read_item`` and ``read_error``. Codecs hold no task and reach no network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Answers(ABC):
 
     generation: Generation
 
-    def read(self, request: Request, result: Any) -> Value:
+    def read_result(self, request: Request, result: Any) -> Value:
         """The answer to a request; ``result`` is JSON in bytes, or decoded. MalformedResponse."""
         try:
             return self._read(request, result)
@@ -79,7 +79,7 @@ class Codec(_Answers):
         """What reads the params of an operation."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request."""
 
     def write_error(self, error: Agent3Error) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class RestCodec(_Answers):
         """The request at a route. ParseError, ValidationError."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         """HTTP method, path, query and body of a request."""
 
     def _route_of(self, request: Request) -> Route:

@@ -173,7 +173,7 @@ class V01(Codec):
         asked: GetTask = _dialect.read_request(GetTask, params)
         return replace(asked, history_length=asked.history_length or 0)
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request. UnsupportedOperation for what 0.1 cannot ask."""
         method = method_of(request, "0.1")
         if method is None:

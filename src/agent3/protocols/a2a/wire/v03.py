@@ -82,7 +82,7 @@ class V03(Codec):
         state = STATE_WORDS.get(word) if isinstance(word, str) else None
         return read_list(given | {"status": state.value} if state is not None else given)
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         params: Any
         match request:
             case Send():

@@ -136,7 +136,7 @@ class Rest03(RestCodec):
             push = msgspec.structs.replace(push, id=str(name))
         return CreatePush(task_id=task, config=push)
 
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         route = self._route_of(request)
         query: dict[str, str] = {}
         if isinstance(request, GetTask) and request.history_length is not None:

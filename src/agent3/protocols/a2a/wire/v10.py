@@ -298,7 +298,7 @@ class V10(Codec):
     def write_item(self, item: Item, request: Request) -> bytes:
         return _write_item(item)
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         return _NAMES[type(request), getattr(request, "stream", False)], _params(request)
 
     def _read(self, request: Request, result: Any) -> Value:
@@ -325,7 +325,7 @@ class Rest10(RestCodec):
         given = camel_keys(self._body(body)) if body and route.http == "POST" else query
         return read({**given, **values})
 
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         route = self._route_of(request)
         params = _params(request)
         tenant = params.pop("tenant", None)
