@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from agent3.protocols.a2a.peer.card_discovery import explain_key_change
     from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
     from agent3.protocols.a2a.peer.connector import A2AConnector
-    from agent3.protocols.a2a.peer.description import GIVEN, SIGNATURE
     from agent3.protocols.a2a.peer.push_receiver import PushReceiver
+    from agent3.protocols.a2a.peer.translation import GIVEN, SIGNATURE
 
 __all__ = ["GIVEN", "SIGNATURE", "A2AClient", "A2AConnector", "PushReceiver", "SyncA2AClient", "explain_key_change"]
 
 _MODULES = {
     "A2AClient": "client",
     "A2AConnector": "connector",
-    "GIVEN": "description",
+    "GIVEN": "translation",
     "PushReceiver": "push_receiver",
-    "SIGNATURE": "description",
+    "SIGNATURE": "translation",
     "SyncA2AClient": "client",
     "explain_key_change": "card_discovery",
 }

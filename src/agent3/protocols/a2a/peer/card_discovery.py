@@ -107,7 +107,7 @@ async def _fetch(
         return None
     try:
         document = jsonrpc.decode(response.body, LIMITS)
-        card = cards.from_wire(document)
+        card = AgentCard.from_wire(document)
     except (ParseError, TooLarge, ValidationError) as error:
         raise MalformedResponse(f"{_host(url)} does not serve a valid agent card: {error.message}") from None
     if not cards.interfaces(card):
