@@ -14,11 +14,11 @@ from agent3.model import SAID, Call, Done, Event, Failed, Needs, Outcome, Princi
 from agent3.model import Artifact as Made
 from agent3.model import Part as Piece
 from agent3.protocols.a2a.door import projection
-from agent3.protocols.a2a.door.answers import answers_to
 from agent3.protocols.a2a.door.pagination import cursor, jobs_query, size_of, token_of
 from agent3.protocols.a2a.door.projection import (
     Growing,
     Projection,
+    answers_to,
     latest_messages,
     number,
     parts_in,

@@ -26,7 +26,7 @@ from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
 from agent3.protocols.a2a.door.http import JSON, find_header, send_response
 from agent3.protocols.a2a.door.shared_keys import SharedKeys, shared_keys_of
-from agent3.protocols.a2a.door.targeting import aim, wish
+from agent3.protocols.a2a.door.targeting import choose_target, read_intent
 from agent3.protocols.a2a.door.tasks import Aim, Engine
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.functions.functions import LocalAgent
@@ -110,12 +110,12 @@ class AgentHost:
         agent, card = self._agent.agent, self._card()
         if (refused := refusal(card.agent_id, card.status)) is not None:
             raise refused
-        wanted = wish(message)
-        declared = card.capability(wanted.name) if wanted.name else None
-        if declared is not None and agent.capability(str(wanted.name)) is None:
-            wanted = wanted._replace(name=declared.name)  # the message named it by its id on the card
+        intent = read_intent(message)
+        declared = card.capability(intent.name) if intent.name else None
+        if declared is not None and agent.capability(str(intent.name)) is None:
+            intent = intent._replace(name=declared.name)  # the message named it by its id on the card
         visible = self._visible(principal)
-        return aim(agent, visible, wanted, () if visible is agent.capabilities else agent.capabilities)
+        return choose_target(agent, visible, intent, () if visible is agent.capabilities else agent.capabilities)
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
         """The same card for everyone, unless there is an extended one.

@@ -8,17 +8,18 @@ read after a restart is the one that was shown before it. Nothing here waits or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from agent3.calls.jobs.jobs import ALIAS, RESULT, Job, Line
 from agent3.calls.outcomes import is_refusal
-from agent3.model import SAID, Call, Capability, Done, Event, Failed, Needs, Outcome, Working
+from agent3.model import SAID, Answer, Call, Capability, Done, Event, Failed, Needs, Outcome, Question, Working
 from agent3.model import Artifact as Made
 from agent3.model import Part as Piece
 from agent3.protocols.a2a.wire.types import (
@@ -34,6 +35,7 @@ from agent3.protocols.a2a.wire.types import (
     StatusUpdate,
     Task,
 )
+from agent3.schema.coercion import from_words
 
 __all__ = [
     "META",
@@ -42,6 +44,7 @@ __all__ = [
     "Projection",
     "agent_message",
     "answer_kind",
+    "answers_to",
     "first_message",
     "is_message",
     "is_same_content",
@@ -64,6 +67,7 @@ _WIDTH: Final = 10
 _REJECTED: Final = frozenset({"rejected", "declined"})
 _INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})
 _RESULT: Final = "result"
+_ACTIONS: Final = ("accept", "decline", "cancel")
 _STORED: Final = "artifact:"
 _outcomes: Any = Done | Failed | Needs | Working
 
@@ -176,7 +180,7 @@ def state_of(outcome: Outcome) -> State:
     if isinstance(outcome, Working):
         return State.WORKING
     if isinstance(outcome, Needs):
-        return State.AUTH_REQUIRED if any(one.url for one in outcome.questions) else State.INPUT_REQUIRED
+        return State.AUTH_REQUIRED if any(question.url for question in outcome.questions) else State.INPUT_REQUIRED
     if outcome.code == "canceled":
         return State.CANCELED
     return State.REJECTED if outcome.code in _REJECTED or is_refusal(outcome) else State.FAILED
@@ -203,7 +207,7 @@ def _status_message(
     if isinstance(outcome, Failed):
         return (Part(text=outcome.message),), {"code": outcome.code, "retryable": outcome.retryable}
     if isinstance(outcome, Needs):
-        # The questions for people, and then what a program needs to answer them.
+        # A2A has no form for questions: each is a text for people, and then data for programs (see ``answers_to``).
         texts = tuple(Part(text=question.text) for question in outcome.questions)
         forms = []
         for question in outcome.questions:
@@ -213,6 +217,37 @@ def _status_message(
     if isinstance(outcome, Working):
         return (Part(text=outcome.text),) if outcome.text else (), None
     return parts_out(outcome.parts, link) if is_plain else (), None
+
+
+def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
+    """The answers in a message, by question. Questions without an answer are asked again.
+
+    An answer may be data by the ids of questions, ``{"q1": "large"}``; data with an action,
+    ``{"id": "q1", "action": "decline"}``; any other data; or text, which is converted to what the schema asks for where
+    that needs no guessing.
+    """
+    ids = {question.id for question in questions}
+    data = [part.data for part in message.parts if not isinstance(part.data, UnsetType)]
+    found: dict[str, Answer] = {}
+    for entry in data:
+        if not isinstance(entry, Mapping):
+            continue
+        if isinstance(named := entry.get("id"), str) and named in ids:
+            action = entry.get("action", "accept")
+            value = next((entry[key] for key in ("answer", "data", "value") if key in entry), None)
+            found[named] = Answer(action if action in _ACTIONS else "accept", value)
+        else:
+            found |= {name: Answer(data=value) for name, value in entry.items() if name in ids}
+    if found or not questions:
+        return found
+    # Nothing names a question, so the message as a whole answers the first one.
+    question = questions[0]
+    if question.url is not None:
+        return {question.id: Answer()}
+    if data:
+        return {question.id: Answer(data=data[0])}
+    text = "\n".join(part.text for part in message.parts if part.text)
+    return {question.id: Answer(data=from_words(question.schema or {}, text))}
 
 
 def project_finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
