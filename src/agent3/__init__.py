@@ -24,14 +24,19 @@ if TYPE_CHECKING:
     )
     from agent3.errors import Agent3Error, SecurityError, ValidationError
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
-    from agent3.protocols.a2a.agents.coordination import Coordinator
-    from agent3.protocols.a2a.agents.encryption import A2AEncryption, A2AKeyring
-    from agent3.protocols.a2a.agents.executor import AgentExecutor
-    from agent3.protocols.a2a.agents.health import HealthMonitor
-    from agent3.protocols.a2a.agents.identity import A2AIdentityVerifier, AgentIdentity
-    from agent3.protocols.a2a.agents.message_queue import A2AMessageQueue
-    from agent3.protocols.a2a.agents.registry import AgentRegistry
-    from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
+    from agent3.protocols.a2a import (
+        A2AClient,
+        A2AEncryption,
+        A2AIdentityVerifier,
+        A2AKeyring,
+        A2AMessageQueue,
+        AgentExecutor,
+        AgentIdentity,
+        AgentRegistry,
+        Coordinator,
+        HealthMonitor,
+        SyncA2AClient,
+    )
     from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
     from agent3.protocols.mcp.library.client import MCPClient
     from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
@@ -79,14 +84,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agent3.protocols.a2a.peer.client": ("A2AClient", "SyncA2AClient"),
-    "agent3.protocols.a2a.agents.coordination": ("Coordinator",),
-    "agent3.protocols.a2a.agents.encryption": ("A2AEncryption", "A2AKeyring"),
-    "agent3.protocols.a2a.agents.executor": ("AgentExecutor",),
-    "agent3.protocols.a2a.agents.health": ("HealthMonitor",),
-    "agent3.protocols.a2a.agents.identity": ("A2AIdentityVerifier", "AgentIdentity"),
-    "agent3.protocols.a2a.agents.message_queue": ("A2AMessageQueue",),
-    "agent3.protocols.a2a.agents.registry": ("AgentRegistry",),
+    "agent3.protocols.a2a": (
+        "A2AClient",
+        "A2AEncryption",
+        "A2AIdentityVerifier",
+        "A2AKeyring",
+        "A2AMessageQueue",
+        "AgentExecutor",
+        "AgentIdentity",
+        "AgentRegistry",
+        "Coordinator",
+        "HealthMonitor",
+        "SyncA2AClient",
+    ),
     "agent3.protocols.functions.functions": ("Context", "LocalAgent", "SyncContext"),
     "agent3.definitions": (
         "A2AMessage",

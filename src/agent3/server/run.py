@@ -26,7 +26,7 @@ from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
-from agent3.protocols.a2a.agents.authoring import build_agent, can_be_agent
+from agent3.protocols.a2a import build_agent, can_be_agent
 from agent3.protocols.functions import LocalAgent
 from agent3.server.announcement import announce
 from agent3.server.app import app
