@@ -36,7 +36,7 @@ from agent3.protocols.a2a.agents.mailboxes import Envelope, mailboxes_of, reques
 from agent3.protocols.a2a.agents.memory_queue import MessageQueue
 from agent3.protocols.a2a.agents.registry import LEASE, AgentRegistry
 from agent3.protocols.a2a.agents.remote_delivery import RemoteDelivery, content_of, error_content
-from agent3.protocols.a2a.cards.negotiation import NEGOTIATE, Agreement, Wants, agreed, negotiate
+from agent3.protocols.a2a.cards.negotiation import NEGOTIATE, Agreement, Wants, negotiate, require_agreement
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone, shared
 from agent3.queue import Lease, Rules
@@ -390,7 +390,7 @@ class AgentExecutor:
         answer = self.request(to_agent, NEGOTIATE, msgspec.to_builtins(wants), timeout)
         if answer.content.get("status") != "success":
             raise ValidationError(f"{to_agent!r} did not negotiate: {answer.content.get('error')}")
-        return agreed(msgspec.convert(answer.content["result"], Agreement))
+        return require_agreement(msgspec.convert(answer.content["result"], Agreement))
 
     # Lifecycle
 

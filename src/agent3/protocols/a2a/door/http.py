@@ -183,8 +183,17 @@ async def stream(
     beat: then the stream begins with a sign of life. A later error, and with ``always`` any error, is sent as the frame
     that ``failed`` makes of it. A client that leaves only stops listening.
     """
+
+    async def read_first() -> bytes | None:
+        try:
+            return await anext(frames, None)
+        except Agent3Error as error:
+            if not always:
+                raise
+            return failed(error)
+
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(_read_first(frames, failed if always else None))
+    opening = loop.create_task(read_first())
     try:
         await asyncio.wait((opening,), timeout=beat)
         silent = not opening.done()
@@ -206,18 +215,6 @@ async def stream(
     finally:
         await _stop(opening)
         await frames.aclose()
-
-
-async def _read_first(
-    frames: AsyncGenerator[bytes, None], failed: Callable[[Agent3Error], bytes] | None
-) -> bytes | None:
-    """The first frame, if there is one; with ``failed``, also that of an error."""
-    try:
-        return await anext(frames, None)
-    except Agent3Error as error:
-        if failed is None:
-            raise
-        return failed(error)
 
 
 class _Sender:

@@ -8,7 +8,7 @@ on loopback or behind a proxy that terminates TLS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -41,7 +41,6 @@ Context: TypeAlias = Any
 """The ServicerContext of a call, generic in what we read and write as bytes."""
 Judge: TypeAlias = Callable[[Scope], Awaitable[None]]
 """Adds to a scope what takes time to find out about its caller."""
-Items: TypeAlias = AsyncGenerator[tuple[int, Item], None]
 
 
 class GrpcDoor:
@@ -123,7 +122,12 @@ class GrpcDoor:
                 async for _, item in items:
                     yield codec.write_item(item, request)
             finally:
-                self._keep(_close(items, opening))
+
+                async def close() -> None:
+                    await asyncio.wait((opening,))  # a generator cannot be closed while it runs
+                    await items.aclose()
+
+                self._keep(close())
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is a surprise
             await self._refuse(exchange, error, context)
 
@@ -133,6 +137,9 @@ class GrpcDoor:
             (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
             for name, value in context.invocation_metadata() or ()
         ]
+        # gRPC writes the address of a peer as ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``.
+        kind, _, address = unquote(context.peer()).partition(":")
+        host, _, port = address.rpartition(":")
         scope: Scope = {
             "type": "http",
             "method": "POST",
@@ -140,7 +147,7 @@ class GrpcDoor:
             "path": self._address.path or "/",
             "query_string": b"",
             "headers": [(b"host", self._address.netloc.encode()), *metadata],
-            "client": _parse_peer(context.peer()),
+            "client": (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None,
             BINDING: "grpc",
         }
         exchange = Exchange(scope, _no_asgi, _no_asgi, self._address.path, None)
@@ -181,30 +188,19 @@ class GrpcDoor:
         """Run something to its end, whatever becomes of the call."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._running.add(task)
-        task.add_done_callback(self._forget)
-        return task
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark it as seen: the call that waited for it has it, or is gone
+        def forget(task: asyncio.Task[Any]) -> None:
+            self._running.discard(task)
+            if not task.cancelled():
+                task.exception()  # mark it as seen: the call that waited for it has it, or is gone
+
+        task.add_done_callback(forget)
+        return task
 
 
 async def _send_extensions(exchange: Exchange, dispatcher: Dispatcher, context: Context) -> None:
     headers = dispatcher.extension_headers(exchange)
     await context.send_initial_metadata(tuple((name.decode(), value.decode()) for name, value in headers))
-
-
-async def _close(items: Items, opening: asyncio.Task[Any]) -> None:
-    await asyncio.wait((opening,))  # a generator cannot be closed while it runs
-    await items.aclose()
-
-
-def _parse_peer(peer: str) -> tuple[str, int] | None:
-    """The address of a peer, which gRPC writes as ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
-    kind, _, address = unquote(peer).partition(":")
-    host, _, port = address.rpartition(":")
-    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 async def _no_asgi(*_: Any) -> Any:

@@ -7,7 +7,7 @@ beside the parsed card, because signatures are over the document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -60,8 +60,14 @@ async def find_card(
 
     TargetRefused if the agent does not show its card to us; TargetError if there is none, or none that can be read.
     """
+    urls = [address if known is None else known.url]
+    bare, question, query = address.partition("?")
+    parts = urlsplit(bare)
+    if known is None and not parts.path.endswith(".json") and "/.well-known/" not in parts.path:
+        bases = dict.fromkeys((bare.rstrip("/"), f"{parts.scheme}://{parts.netloc}"))
+        urls = [f"{base}{path}{question}{query}" for path in _PATHS for base in bases] + urls
     error: Agent3Error | None = None
-    for url in [known.url] if known is not None else _candidates(address):
+    for url in urls:
         try:
             found = await _fetch(gate, url, secret, header, known)
         except (MalformedResponse, TargetRefused) as refused:
@@ -70,16 +76,6 @@ async def find_card(
         if found is not None:
             return found
     raise error or TargetError(f"{_host(address)} serves no A2A agent card. Give the address of the card itself.")
-
-
-def _candidates(address: str) -> Iterator[str]:
-    """Where the card of an address may be, the most likely place first. The query of the address is kept."""
-    bare, question, query = address.partition("?")
-    parts = urlsplit(bare)
-    if not parts.path.endswith(".json") and "/.well-known/" not in parts.path:
-        bases = dict.fromkeys((bare.rstrip("/"), f"{parts.scheme}://{parts.netloc}"))
-        yield from (f"{base}{path}{question}{query}" for path in _PATHS for base in bases)
-    yield address
 
 
 async def _fetch(

@@ -134,7 +134,13 @@ class Peer:
         try:
             for binding in self._candidates():
                 try:
-                    value = await self._send_by(binding, request, options)
+                    authorized = await self._authorize(options, binding)
+                    try:
+                        value = await binding.send(request, authorized)
+                    except TargetRefused as refused:
+                        if not await self.credential.renewed(authorized.headers, refused):
+                            raise
+                        value = await binding.send(request, await self._authorize(options, binding))
                 except RequestError as error:
                     if not self._may_try_next(binding, request, error):
                         raise
@@ -146,16 +152,6 @@ class Peer:
             self.requests -= 1
             self.last_used = self._env.monotonic()
         raise first_error or self._no_interface()
-
-    async def _send_by(self, binding: Binding, request: Request, options: RequestOptions) -> Value:
-        """One exchange; a second one with a new token if the credential could be renewed."""
-        authorized = await self._authorize(options, binding)
-        try:
-            return await binding.send(request, authorized)
-        except TargetRefused as refused:
-            if not await self.credential.renewed(authorized.headers, refused):
-                raise
-            return await binding.send(request, await self._authorize(options, binding))
 
     async def stream(
         self, request: Request, options: RequestOptions | None = None, last: str | None = None

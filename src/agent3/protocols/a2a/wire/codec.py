@@ -16,13 +16,13 @@ from agent3.protocols.a2a.wire.errors import Profile, read_rest, read_rpc, write
 from agent3.protocols.a2a.wire.operations import METHODS, Match, Operation, Route, Routes
 from agent3.protocols.a2a.wire.types import Generation, Item, Message, Push, PushPage, Reply, Request, Task, TaskPage
 
-__all__ = ["Codec", "RestCodec", "Value", "check_reply"]
+__all__ = ["Answers", "Codec", "RestCodec", "Value", "check_reply"]
 
 Value: TypeAlias = Task | Message | TaskPage | Push | PushPage | dict[str, Any] | None
 """What a request is answered with; the dict is a card."""
 
 
-class _Answers(ABC):
+class Answers(ABC):
     """Reading what an agent answered, which is the same on JSON-RPC and REST."""
 
     generation: Generation
@@ -56,7 +56,7 @@ class _Answers(ABC):
         """The JSON of one item of a stream."""
 
 
-class Codec(_Answers):
+class Codec(Answers):
     """A generation on JSON-RPC."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Codec(_Answers):
         return read_rpc(error, self.generation)
 
 
-class RestCodec(_Answers):
+class RestCodec(Answers):
     """A generation on REST; ``profile`` says whose table of HTTP statuses holds."""
 
     def __init__(self, profile: Profile = "1.0.1") -> None:
