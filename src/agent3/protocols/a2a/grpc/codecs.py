@@ -214,23 +214,20 @@ class Grpc03(GrpcCodec):
             expected, name = "tasks/ID or tasks/ID/pushNotificationConfigs/ID", given[path][:100]
             raise invalid([fault(path, f"must be {expected}, got {name!r}", expected, repr(name[:40]))])
         task, config = named["task"], named["id"] or None
-        if kind is CreatePush:
-            return self._json.read_call(rpc.operation, {"taskId": task}, {}, given)
         if kind is GetPush:
             return GetPush(task_id=task, id=config)
-        if kind is DeletePush:
-            if config is None:
-                raise invalid([fault("name", "must name a configuration, as in tasks/ID/pushNotificationConfigs/ID")])
-            return DeletePush(task_id=task, id=config)
         if kind is ListPush:
             check_count(given.get("pageSize"), "pageSize")
             size, token = given.get("pageSize") or None, given.get("pageToken") or None
             return ListPush(task_id=task, page_size=size, page_token=token)
-        if kind is GetTask:
-            check_count(given.get("historyLength"), "historyLength")
-            return GetTask(id=task, history_length=given.get("historyLength") or None)
-        request: Request = kind(id=task)
-        return request
+        if kind is DeletePush:
+            if config is None:
+                raise invalid([fault("name", "must name a configuration, as in tasks/ID/pushNotificationConfigs/ID")])
+            return DeletePush(task_id=task, id=config)
+        values = {"taskId": task} if kind is CreatePush else {"id": task}
+        # Protobuf does not write 0, so it is no length.
+        query = {"historyLength": given["historyLength"]} if given.get("historyLength") else {}
+        return self._json.read_call(rpc.operation, values, query, given)
 
     def write_result(self, rpc: Rpc, request: Request, value: Value) -> bytes:
         written = _wrap_card(value) if isinstance(value, dict) else self._json.plain_value(request, value)

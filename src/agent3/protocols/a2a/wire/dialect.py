@@ -275,6 +275,20 @@ class Dialect:
             check_push(configuration.push, f"configuration.{push}")
         return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
 
+    def write_send(self, request: Send, *, push: str) -> dict[str, Any]:
+        """The message of a request to send; ``push`` is what its configuration calls the push configuration."""
+        wanted = request.configuration
+        members = {
+            "acceptedOutputModes": wanted.accepted_output_modes or None,
+            "blocking": not wanted.return_immediately,
+            "historyLength": wanted.history_length,
+            push: None if wanted.push is None else write_push(wanted.push),
+        }
+        # Protobuf does not write false and 0.
+        configuration = {n: value for n, value in members.items() if (value if self._is_proto else value is not None)}
+        written = {"message": self.write(request.message), "configuration": configuration}
+        return written if request.metadata is None else {**written, "metadata": request.metadata}
+
     def read_create_push(self, params: Any, *members: str) -> CreatePush:
         """A push configuration to add; ``members`` are those that may name its task."""
         given = self.decode("TaskPushNotificationConfig", params)

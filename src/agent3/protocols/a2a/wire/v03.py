@@ -86,17 +86,7 @@ class V03(Codec):
         params: Any
         match request:
             case Send():
-                wanted = request.configuration
-                configuration: dict[str, Any] = {"blocking": not wanted.return_immediately}
-                if wanted.accepted_output_modes:
-                    configuration["acceptedOutputModes"] = wanted.accepted_output_modes
-                if wanted.history_length is not None:
-                    configuration["historyLength"] = wanted.history_length
-                if wanted.push is not None:
-                    configuration["pushNotificationConfig"] = write_push(wanted.push)
-                params = {"message": _dialect.write(request.message), "configuration": configuration}
-                if request.metadata is not None:
-                    params["metadata"] = request.metadata
+                params = _dialect.write_send(request, push="pushNotificationConfig")
             case CreatePush():
                 params = {"taskId": request.task_id, "pushNotificationConfig": write_push(request.config)}
             case ListTasks() | Search() | GetCard():
