@@ -21,7 +21,7 @@ from agent3.model import Capability, Principal
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.agents.authoring import build_agent, build_card, copy_functions
 from agent3.protocols.a2a.agents.executor import AgentExecutor
-from agent3.protocols.a2a.agents.lifecycle import refusal
+from agent3.protocols.a2a.agents.lifecycle import find_refusal
 from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
 from agent3.protocols.a2a.door.http import JSON, find_header, send_response
@@ -108,7 +108,7 @@ class AgentHost:
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The capability that a message is for; Unavailable while the agent takes nothing new."""
         agent, card = self._agent.agent, self._card()
-        if (refused := refusal(card.agent_id, card.status)) is not None:
+        if (refused := find_refusal(card.agent_id, card.status)) is not None:
             raise refused
         intent = read_intent(message)
         declared = card.capability(intent.name) if intent.name else None

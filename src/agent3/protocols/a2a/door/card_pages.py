@@ -21,7 +21,7 @@ from agent3.errors import NotFound, Unauthenticated, ValidationError
 from agent3.model import Principal
 from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.extensions import Extensions, schemas_of
-from agent3.protocols.a2a.door.http import JSON, Exchange, address_of, find_header, query_of, send_response
+from agent3.protocols.a2a.door.http import JSON, Exchange, build_address, find_header, parse_query, send_response
 from agent3.protocols.a2a.door.tasks import Host
 from agent3.protocols.a2a.wire import version_of
 from agent3.protocols.a2a.wire.errors import ExtendedCardNotConfigured, UnsupportedOperation
@@ -95,7 +95,7 @@ class CardPages:
         card = await self._host.card(visitor, exchange.tenant)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        asked = dict(query_of(exchange.scope["query_string"])).get("format")
+        asked = dict(parse_query(exchange.scope["query_string"])).get("format")
         document = self._write(exchange, card, asked or version_of(exchange.headers.version) or self._written)
 
         # The tag covers who signed it, but not the signatures: those of ECDSA differ each time and in each process.
@@ -144,7 +144,7 @@ class CardPages:
 
     def _write(self, exchange: Exchange, card: AgentCard, wanted: str | None) -> dict[str, Any]:
         """The document of a card with the addresses, features and signatures that only the door knows."""
-        url = self._address + exchange.base if self._address else address_of(exchange.scope, exchange.base)
+        url = self._address + exchange.base if self._address else build_address(exchange.scope, exchange.base)
         place = urlsplit(url)
         interfaces = [AgentInterface(url=url, protocolBinding=b, protocolVersion=version) for b, version in _BINDINGS]
         if self.grpc_port is not None:

@@ -36,7 +36,7 @@ from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 if TYPE_CHECKING:  # it needs an optional part
     from agent3.protocols.a2a.grpc.server import GrpcDoor
 
-__all__ = ["CALLBACKS", "A2ADoors", "Place", "place_of"]
+__all__ = ["CALLBACKS", "A2ADoors", "Place", "find_place"]
 
 BASE: Final = "/a2a"
 CALLBACKS: Final = "/callbacks/a2a"
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     tenant: str | None = None
 
 
-def place_of(path: str) -> Place | None:
+def find_place(path: str) -> Place | None:
     """The A2A address that a path belongs to; None for any other path."""
     if path.startswith(_AGENTS):
         name, found, _ = path[len(_AGENTS) :].partition("/a2a")
@@ -104,8 +104,8 @@ class A2ADoors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        place = place_of(path)
-        assert place is not None, "only what place_of knows is sent here"
+        place = find_place(path)
+        assert place is not None, "only what find_place knows is sent here"
         if path in CARD_PATHS:
             await self._endpoint.card(Exchange(scope, receive, send, *place))
         elif path == KEYS_PATH:
@@ -116,11 +116,11 @@ class A2ADoors:
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is for one of these doors."""
-        return place_of(scope["path"]) is not None
+        return find_place(scope["path"]) is not None
 
     def lane(self, path: str) -> A2ADoors | None:
         """The fast lane of a path."""
-        return self if place_of(path) is not None else None
+        return self if find_place(path) is not None else None
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a whole POST, without ASGI; None for what is not regular, which then has to come by ASGI."""
@@ -129,7 +129,7 @@ class A2ADoors:
 
     def guest(self, scope: Scope) -> Guest | None:
         """The client that sends these headers, for further requests too; None where each must come by ASGI."""
-        place = place_of(scope["path"])
+        place = find_place(scope["path"])
         if place is None or scope["path"].rstrip("/") != place.base:
             return None
         if any(name == b"origin" or name.startswith(b"x-forwarded-") for name, _ in scope["headers"]):

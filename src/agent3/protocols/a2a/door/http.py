@@ -26,9 +26,9 @@ __all__ = [
     "Exchange",
     "Headers",
     "RequestHeaders",
-    "address_of",
+    "build_address",
     "find_header",
-    "query_of",
+    "parse_query",
     "read_headers",
     "refusal_headers",
     "send_response",
@@ -127,7 +127,7 @@ def read_headers(scope: Scope) -> RequestHeaders:
     if version is None and b"-" in scope["query_string"]:
         # For clients that cannot set a header, the specification allows the version in the query.
         try:
-            pairs = query_of(scope["query_string"])
+            pairs = parse_query(scope["query_string"])
         except RequestError:  # reported by the door that reads the query itself
             pairs = []
         version = next((value for name, value in pairs if name.lower() == "a2a-version"), None)
@@ -143,7 +143,7 @@ def read_headers(scope: Scope) -> RequestHeaders:
     )
 
 
-def query_of(query: bytes) -> list[tuple[str, str]]:
+def parse_query(query: bytes) -> list[tuple[str, str]]:
     """The fields of a query; RequestError if there are too many."""
     try:
         return parse_qsl(query.decode("latin-1"), max_num_fields=_MOST_FIELDS)
@@ -151,7 +151,7 @@ def query_of(query: bytes) -> list[tuple[str, str]]:
         raise RequestError(f"The query has more than {_MOST_FIELDS} fields.") from None
 
 
-def address_of(scope: Scope, path: str) -> str:
+def build_address(scope: Scope, path: str) -> str:
     """The URL of a path at the host that the client named."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     if not host:

@@ -17,7 +17,7 @@ from agent3.calls.jobs.jobs import Status, Wanted
 from agent3.errors import ValidationError
 from agent3.protocols.a2a.wire.types import ListTasks, State
 
-__all__ = ["TASK", "cursor", "jobs_query", "size_of", "token_of"]
+__all__ = ["TASK", "check_page_size", "decode_token", "encode_token", "jobs_query"]
 
 TASK: Final = "task"
 """The kind of jobs that are tasks."""
@@ -61,11 +61,11 @@ def jobs_query(request: ListTasks, agent: str | None) -> Wanted | None:
         details=details,
         other=other,
         since=since,
-        before=cursor(request.page_token) if request.page_token else None,
+        before=decode_token(request.page_token) if request.page_token else None,
     )
 
 
-def size_of(asked: int | None) -> int:
+def check_page_size(asked: int | None) -> int:
     """The size of a page; ValidationError beyond what is allowed."""
     if asked is None:
         return _DEFAULT_SIZE
@@ -74,12 +74,12 @@ def size_of(asked: int | None) -> int:
     return asked
 
 
-def token_of(updated: float, task: str) -> str:
+def encode_token(updated: float, task: str) -> str:
     """The token of the page after this task."""
     return base64.urlsafe_b64encode(msgspec.json.encode((updated, task))).decode().rstrip("=")
 
 
-def cursor(token: str) -> tuple[float, str]:
+def decode_token(token: str) -> tuple[float, str]:
     """The position at which the page before ended. ValidationError for a token that is not ours."""
     try:
         raw = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))

@@ -46,18 +46,18 @@ __all__ = [
     "answer_kind",
     "answers_to",
     "first_message",
+    "format_time",
     "is_message",
     "is_same_content",
+    "item_number",
     "latest_messages",
-    "message_of",
-    "number",
     "parts_in",
     "parts_out",
     "project_finished",
+    "read_message",
     "split_number",
-    "stamp",
-    "state_of",
     "stored_in",
+    "to_state",
 ]
 
 META: Final = "a2a"
@@ -129,7 +129,7 @@ def stored_in(part: Part) -> str | None:
     return part.url.removeprefix(_STORED) if part.url is not None and part.url.startswith(_STORED) else None
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time as A2A writes it: UTC with milliseconds."""
     whole, rest = divmod(int(seconds * 1000), 1000)
     return f"{_format_second(whole)}.{rest:03d}Z"
@@ -145,7 +145,7 @@ def agent_message(job: str, context: str | None, seq: int, parts: tuple[Part, ..
     return Message(message_id=f"{job}-{seq}", role=Role.AGENT, parts=parts, context_id=context, task_id=job, **more)
 
 
-def message_of(event: Event) -> Message | None:
+def read_message(event: Event) -> Message | None:
     """The caller's message of a later turn; None where the event has none that can be read."""
     try:
         return replace(msgspec.convert(event.data, Message), parts=parts_out(event.parts))
@@ -173,7 +173,7 @@ def _first_message(call: Call, task: str, context: str | None) -> Message:
 # Outcomes
 
 
-def state_of(outcome: Outcome) -> State:
+def to_state(outcome: Outcome) -> State:
     """The state of a task whose turn ended with this outcome."""
     if isinstance(outcome, Done):
         return State.COMPLETED
@@ -266,7 +266,7 @@ def project_finished(job: Job, link: Link | None, history_length: int | None) ->
     return Task(
         id=name,
         context_id=context,
-        status=Status(state=State.COMPLETED, timestamp=stamp(job.updated)),
+        status=Status(state=State.COMPLETED, timestamp=format_time(job.updated)),
         artifacts=tuple(made.values()),
         history=() if history_length == 0 else (_first_message(call, name, context),),
     )
@@ -275,7 +275,7 @@ def project_finished(job: Job, link: Link | None, history_length: int | None) ->
 # Numbers
 
 
-def number(seq: int, index: int = 0) -> int:
+def item_number(seq: int, index: int = 0) -> int:
     """The number of an item in a stream: that of its event, and its index among the event's items."""
     return seq << _WIDTH | min(index, (1 << _WIDTH) - 1)
 
@@ -366,7 +366,7 @@ class Projection:
         self.context = call.context or job.id
         self.history: list[Message] = [first_message(replace(call, job=job.id, context=self.context))]
         self._artifacts: dict[str, Growing] = {}
-        self.status = Status(state=State.SUBMITTED, timestamp=stamp(job.created))
+        self.status = Status(state=State.SUBMITTED, timestamp=format_time(job.created))
         self._job = job
         self._link = link
         self._apart = apart
@@ -385,7 +385,7 @@ class Projection:
         if event.kind in ("status", "progress"):
             return [self._apply_progress(event, at)]
         if event.kind == "message":
-            message = message_of(event)
+            message = read_message(event)
             self._become(State.WORKING, None, at)
             if message is not None:
                 self.history.append(replace(message, task_id=self.id, context_id=self.context))
@@ -399,7 +399,7 @@ class Projection:
         if job.status == "working":
             if self.status.state is not State.WORKING:
                 self._become(State.WORKING, None, job.updated)
-        elif job.outcome is not None and (state := state_of(job.outcome)) is not self.status.state:
+        elif job.outcome is not None and (state := to_state(job.outcome)) is not self.status.state:
             self._apply_outcome(job.outcome, job.seq, job.updated)
             assert self.status.state is state
 
@@ -443,7 +443,7 @@ class Projection:
         """Change the status. The message of an interrupted one, a question, is history now."""
         if self.status.state in _INTERRUPTED and self.status.message is not None:
             self.history.append(self.status.message)
-        self.status = Status(state=state, message=message, timestamp=stamp(at))
+        self.status = Status(state=state, message=message, timestamp=format_time(at))
 
     def _apply_progress(self, event: Event, at: float) -> Item:
         message = agent_message(self.id, self.context, event.seq, (Part(text=event.text),)) if event.text else None
@@ -488,7 +488,7 @@ class Projection:
                 items.append(whole)
         parts, metadata = _status_message(outcome, is_plain, self._link)
         message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
-        self._become(state_of(outcome), message, at)
+        self._become(to_state(outcome), message, at)
         return [*items, self._update()]
 
     def _add_artifact(self, made: Made) -> ArtifactUpdate:

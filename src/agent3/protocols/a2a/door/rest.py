@@ -15,7 +15,7 @@ from agent3.protocols.a2a.door.http import (
     INTERNAL,
     JSON,
     Exchange,
-    query_of,
+    parse_query,
     refusal_headers,
     send_response,
     stream,
@@ -61,7 +61,7 @@ class RestDoor:
             if body and exchange.headers.content_type not in _CONTENT_TYPES:
                 found = exchange.headers.content_type[:100]
                 raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
-            pairs = query_of(exchange.scope["query_string"])
+            pairs = parse_query(exchange.scope["query_string"])
             query = {name: value for name, value in pairs if name.lower() != "a2a-version"}
             request = dispatcher.accept(exchange, codec.read_request(route, values, query, body))
 

@@ -26,7 +26,7 @@ from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
-from agent3.protocols.a2a.door.pagination import TASK, jobs_query, size_of, token_of
+from agent3.protocols.a2a.door.pagination import TASK, check_page_size, encode_token, jobs_query
 from agent3.protocols.a2a.door.projection import (
     META,
     Link,
@@ -36,9 +36,9 @@ from agent3.protocols.a2a.door.projection import (
     first_message,
     is_message,
     is_same_content,
-    message_of,
     parts_in,
     project_finished,
+    read_message,
     split_number,
 )
 from agent3.protocols.a2a.door.stored_parts import Fetch, fill_parts, has_stored_parts
@@ -233,7 +233,7 @@ class Engine:
 
     async def list(self, caller: Caller, request: ListTasks) -> TaskPage:
         """The caller's tasks, the latest changed first."""
-        size = size_of(request.page_size)
+        size = check_page_size(request.page_size)
         chosen = jobs_query(request, self._agent)
         if chosen is None:
             return TaskPage(tasks=(), next_page_token="", page_size=size, total_size=0)
@@ -243,7 +243,7 @@ class Engine:
         tasks = [each.task(length, artifacts=artifacts) async for each in self._project_each(jobs)]
         return TaskPage(
             tasks=tuple([await self._fill(task, job) for task, job in zip(tasks, jobs, strict=True)]),
-            next_page_token=token_of(jobs[-1].updated, jobs[-1].id) if more else "",
+            next_page_token=encode_token(jobs[-1].updated, jobs[-1].id) if more else "",
             page_size=size,
             total_size=total,
         )
@@ -252,7 +252,7 @@ class Engine:
         """The caller's latest tasks that contain all these words."""
         if len(request.query) > _QUERY:
             raise ValidationError(f"query must have at most {_QUERY} characters, got {len(request.query)}.")
-        size = size_of(request.page_size)
+        size = check_page_size(request.page_size)
         chosen = jobs_query(ListTasks(), self._agent)
         assert chosen is not None
         jobs, _ = await self._list_jobs(caller, chosen, _LOOKED)
@@ -574,7 +574,7 @@ class Engine:
     async def _has_message(self, job: Job, message: Message) -> bool:
         """Whether a task has received this message; Conflict where it received another one under the same id."""
         lines = await lines_until(self._jobs, job.id, job.seq) if job.turn > 1 else []
-        later = [message_of(line.event) for line in lines if line.event.kind == "message"]
+        later = [read_message(line.event) for line in lines if line.event.kind == "message"]
         received = [first_message(job.call), *(each for each in later if each is not None)]
         same = [each for each in received if each.message_id == message.message_id and message.message_id]
         if same and all(each.parts != message.parts for each in same):
