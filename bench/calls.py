@@ -34,9 +34,9 @@ import uvloop
 from msgspec import structs
 
 from agent3.calls import Core
-from agent3.calls.ledger import Ledger
 from agent3.calls.order import Chain
 from agent3.calls.step import Aim
+from agent3.calls.steps.ledger import Ledger
 from agent3.env import REAL
 from agent3.model import LOCAL, Agent, Call, Capability, Done, Outcome, Part, Turn
 from agent3.observe.metrics import METRICS

@@ -17,9 +17,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error
+from agent3.identity.authorization import Authorization
 from agent3.identity.secrets import Secret
 from agent3.model import LOCAL, Agent, Answer, Call, Live, Needs, Outcome, Question, Route
-from agent3.protocols.mcp.client.channels import Authorization
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import (
     authorization_code,

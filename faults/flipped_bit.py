@@ -16,8 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent3.calls.jobs.jobs import Job, Jobs
-from agent3.calls.responses import shown
+from agent3.calls.jobs import Job, Jobs
+from agent3.calls.outcomes import describe_job
 from agent3.directory import Directory
 from agent3.env import REAL
 from agent3.errors import Agent3Error, Corrupt, JobNotFound
@@ -116,9 +116,9 @@ async def filled(file: Path, chance: random.Random) -> Known:
     jobs = Jobs(database, REAL, metrics=Metrics())
     for _ in range(JOBS):
         job = await _a_job(jobs, chance)
-        known.jobs[job.id] = shown(job)
-        known.events[job.id] = await jobs.events(job.id, 0)
-    await jobs.leave()
+        known.jobs[job.id] = describe_job(job)
+        known.events[job.id] = [line.event for line in await jobs.log.read(job.id)]
+    await jobs.leases.release_all()
     await queue.aclose()
     await database.aclose()
     return known
@@ -173,9 +173,9 @@ async def _served_jobs(database: Database, known: Known, look: Look) -> None:
     jobs = Jobs(database, REAL, metrics=metrics)
     for name, stored in known.jobs.items():
         try:
-            if shown(await jobs.get(ALICE.id, name)) != stored:
+            if describe_job(await jobs.get(ALICE.id, name)) != stored:
                 look.wrong.append(f"job {name}")
-            _compare_events(name, await jobs.events(name, 0), known, look)
+            _compare_events(name, [line.event for line in await jobs.log.read(name)], known, look)
         except Corrupt as error:
             look.named += name in error.message
         except JobNotFound:

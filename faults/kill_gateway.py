@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 
-from agent3.calls.jobs.jobs import Job, Jobs
+from agent3.calls.jobs import Job, Jobs
 from agent3.env import REAL
 from agent3.errors import JobNotFound
 from agent3.model import LOCAL, Done, value_of

@@ -182,8 +182,8 @@ async def _judge(folder: Path) -> Result:
                 wrong["lost"] += 1
                 continue
             ends[f"{kind}: {_code(job)}"] += 1
-            wrong.update(_faults(kind, job, text, end, await core.jobs.events(job_id, 0)))
-        left = (await core.jobs.counts()).get("working", 0)
+            wrong.update(_faults(kind, job, text, end, [line.event for line in await core.jobs.log.read(job_id)]))
+        left = (await core.jobs.count_by_status()).get("working", 0)
         check = await core.database.check(thorough=True)
     ok = bool(witness) and not wrong and not left and check["integrity"] == "ok"
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.model import LOCAL, Call, Done, Part
 from faults import __main__ as command_line
 from faults import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from agent3.protocols.a2a.peer.client import SyncA2AClient
-from agent3.protocols.a2a.wire.types import ArtifactUpdate, Task
+from agent3.a2a import ArtifactUpdate, SyncA2AClient, Task
 
 
 def said(task: object) -> str:

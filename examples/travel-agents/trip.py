@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from agent3 import AgentCapability, AgentCard, AgentExecutor, AgentRegistry, Coordinator
-from agent3.protocols.a2a.agents.coordination import PlanResult, Undo, step
-from agent3.protocols.functions.standalone import Standalone
+from agent3 import AgentCapability, AgentCard, AgentExecutor, AgentRegistry, Coordinator, Standalone
+from agent3.a2a import PlanResult, Undo, step
 from agent3.settings import Settings, Storage
 
 

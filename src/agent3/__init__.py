@@ -5,10 +5,11 @@ The documented names are importable from here and loaded on first use: ``import 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agent3 import former_paths
 from agent3._version import __version__
+from agent3.lazy import lazy
 
 if TYPE_CHECKING:
     from agent3.definitions import (
@@ -24,20 +25,16 @@ if TYPE_CHECKING:
     )
     from agent3.errors import Agent3Error, SecurityError, ValidationError
     from agent3.observe.performance import MCPPerformanceMonitor, NLWebPerformanceMonitor
-    from agent3.protocols.a2a import (
-        A2AClient,
-        A2AEncryption,
-        A2AIdentityVerifier,
-        A2AKeyring,
-        A2AMessageQueue,
-        AgentExecutor,
-        AgentIdentity,
-        AgentRegistry,
-        Coordinator,
-        HealthMonitor,
-        SyncA2AClient,
-    )
+    from agent3.protocols.a2a.agents.coordination import Coordinator
+    from agent3.protocols.a2a.agents.encryption import A2AEncryption, A2AKeyring
+    from agent3.protocols.a2a.agents.executor import AgentExecutor
+    from agent3.protocols.a2a.agents.health import HealthMonitor
+    from agent3.protocols.a2a.agents.identity import A2AIdentityVerifier, AgentIdentity
+    from agent3.protocols.a2a.agents.message_queue import A2AMessageQueue
+    from agent3.protocols.a2a.agents.registry import AgentRegistry
+    from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
     from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
+    from agent3.protocols.functions.standalone import Standalone
     from agent3.protocols.mcp.library.client import MCPClient
     from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
     from agent3.protocols.mcp.library.server import MCPServer
@@ -75,6 +72,7 @@ __all__ = [
     "NLWebPerformanceMonitor",
     "NLWebSandbox",
     "SecurityError",
+    "Standalone",
     "SyncA2AClient",
     "SyncContext",
     "ToolDefinition",
@@ -83,51 +81,37 @@ __all__ = [
     "__version__",
 ]
 
-_HOMES = {
-    "agent3.protocols.a2a": (
-        "A2AClient",
-        "A2AEncryption",
-        "A2AIdentityVerifier",
-        "A2AKeyring",
-        "A2AMessageQueue",
-        "AgentExecutor",
-        "AgentIdentity",
-        "AgentRegistry",
-        "Coordinator",
-        "HealthMonitor",
-        "SyncA2AClient",
-    ),
-    "agent3.protocols.functions.functions": ("Context", "LocalAgent", "SyncContext"),
-    "agent3.definitions": (
-        "A2AMessage",
-        "ActionType",
-        "AgentCapability",
-        "AgentCard",
-        "MessageType",
-        "NLWebAction",
-        "NLWebInterface",
-        "ToolDefinition",
-        "ToolParameter",
-    ),
-    "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
-    "agent3.protocols.mcp.library.client": ("MCPClient",),
-    "agent3.protocols.mcp.library.server": ("MCPServer",),
-    "agent3.protocols.mcp.library.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
-    "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
-    "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
-    "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'agent3' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "agent3.protocols.a2a.peer.client": ("A2AClient", "SyncA2AClient"),
+        "agent3.protocols.a2a.agents.coordination": ("Coordinator",),
+        "agent3.protocols.a2a.agents.encryption": ("A2AEncryption", "A2AKeyring"),
+        "agent3.protocols.a2a.agents.executor": ("AgentExecutor",),
+        "agent3.protocols.a2a.agents.health": ("HealthMonitor",),
+        "agent3.protocols.a2a.agents.identity": ("A2AIdentityVerifier", "AgentIdentity"),
+        "agent3.protocols.a2a.agents.message_queue": ("A2AMessageQueue",),
+        "agent3.protocols.a2a.agents.registry": ("AgentRegistry",),
+        "agent3.protocols.functions.functions": ("Context", "LocalAgent", "SyncContext"),
+        "agent3.protocols.functions.standalone": ("Standalone",),
+        "agent3.definitions": (
+            "A2AMessage",
+            "ActionType",
+            "AgentCapability",
+            "AgentCard",
+            "MessageType",
+            "NLWebAction",
+            "NLWebInterface",
+            "ToolDefinition",
+            "ToolParameter",
+        ),
+        "agent3.errors": ("Agent3Error", "SecurityError", "ValidationError"),
+        "agent3.protocols.mcp.library.client": ("MCPClient",),
+        "agent3.protocols.mcp.library.server": ("MCPServer",),
+        "agent3.protocols.mcp.library.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
+        "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
+        "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
+        "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),
+    },
+)
+former_paths.install()

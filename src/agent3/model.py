@@ -388,7 +388,7 @@ class Turn:
     asking: bool = True
     """The target is being waited for, not our own queue. Set before each attempt; connectors that queue correct it."""
 
-    # sanitize, sealing
+    # sanitize, route_secrets
     filters: tuple[Callable[[Event], Event], ...] = ()
     """What every event passes on its way out."""
 

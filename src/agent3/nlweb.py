@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent3.lazy import lazy
 
 if TYPE_CHECKING:
+    from agent3.protocols.nlweb.authoring.files import load, parse
     from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
     from agent3.protocols.nlweb.executor import NLWebExecutor
 
-__all__ = ["NLWebExecutor", "NLWebSandbox"]
+__all__ = ["NLWebExecutor", "NLWebSandbox", "load", "parse"]
 
-_HOMES = {"NLWebExecutor": "agent3.protocols.nlweb.executor", "NLWebSandbox": "agent3.protocols.nlweb.browser.sandbox"}
+__path__: list[str] = []  # so that agent3.nlweb.files is asked for: see former_paths
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "agent3.protocols.nlweb.authoring.files": ("load", "parse"),
+        "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
+        "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
+    },
+)

@@ -1,4 +1,4 @@
-"""A text that must not slip out: masked wherever it is shown, never encoded, and known by all its spellings."""
+"""A text that must not leak: masked wherever it is shown, never encoded, and known by all its spellings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 __all__ = ["MASK", "Secret", "to_bytes"]
 
 MASK = "***"
-# Shorter ones are found in every other word, and where they were cut out would tell what they are.
+# Shorter ones occur in ordinary words, and where they are masked would tell what they are.
 _SHORTEST = 4
 _SHORTEST_BASE64 = 8
 
@@ -57,8 +57,8 @@ class Secret:
 
 
 def to_bytes(text: str) -> bytes:
-    """Its bytes."""
-    return text.encode("utf-8", "surrogateescape")  # as the environment gives bytes that are not UTF-8
+    """The bytes of a text; of one from the environment also those that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _spellings(value: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.dead_letters import DeadLetters
-from agent3.calls.jobs.jobs import Jobs
+from agent3.calls.jobs import Jobs
 from agent3.calls.outbox import Delivery, Outbox
 from agent3.directory import Directory, Rating, Reputation
 from agent3.env import REAL
@@ -93,7 +93,7 @@ def test_an_event_whose_bytes_have_changed_is_told_as_such_in_its_place() -> Non
         jobs = Jobs(database, REAL, metrics=Metrics())
         name = await ended(jobs)
         await turn_a_bit(database, "job_events", "body", "job = ? AND seq = 2", name)
-        told = await jobs.events(name, 0)
+        told = [line.event for line in await jobs.log.read(name)]
         assert [event.seq for event in told] == [1, 2, 3]
         assert told[0].text == "one"
         assert "cannot be read" in (told[1].text or "")
@@ -108,7 +108,7 @@ def test_an_event_of_another_job_is_not_served_in_its_place() -> None:
         row = await database.one("SELECT body FROM job_events WHERE job = ? AND seq = 1", other)
         assert row is not None
         await database.many("UPDATE job_events SET body = ? WHERE job = ? AND seq = 1", [(row["body"], mine)])
-        assert "cannot be read" in ((await jobs.events(mine, 0))[0].text or "")
+        assert "cannot be read" in ((await jobs.log.read(mine))[0].event.text or "")
 
     on(story)
 
@@ -217,7 +217,7 @@ def test_a_delivery_that_has_changed_is_not_shown_and_its_end_may_change(caplog:
             ("old", "waiting"),
             ("two", "delivered"),
         ]
-        assert "webhook one is damaged" in caplog.text
+        assert "webhook one: its row is damaged" in caplog.text
         await outbox.aclose()
 
     on(story)

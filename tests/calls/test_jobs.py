@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent3.calls.jobs.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs import LEASE, Job, Jobs
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import Conflict, Corrupt, JobNotFound, TurnTaken, ValidationError
 from agent3.model import (
@@ -110,7 +110,7 @@ def test_what_an_earlier_turn_or_process_may_have_sent_keeps_the_key(url: str) -
         asked, _ = await jobs.open(a_call(key="turn"))
         answered = await jobs.claim(await jobs.end_turn(asked, ASK, ROUTE))
         await jobs.end_turn(answered, UNSENT, ROUTE)
-        seized = await jobs.seize((await jobs.open(a_call(key="process")))[0])
+        seized = await jobs.take_over((await jobs.open(a_call(key="process")))[0])
         assert seized is not None
         await jobs.end_turn(seized, REFUSED, ROUTE, attempted=False)
         for key in ("turn", "process"):
@@ -130,7 +130,7 @@ def test_a_refused_job_is_kept_only_briefly(url: str) -> None:
         assert (await jobs.get("alice", refused.id)).outcome == REFUSED
         world.advance(3_601)
         assert await jobs.expire() == 1
-        assert [one.id for one in await jobs.owned("alice")] == [failed.id]
+        assert [one.id for one in await jobs.list_latest("alice")] == [failed.id]
 
     on(url, story, world)
 
@@ -141,7 +141,7 @@ def test_input_without_a_json_form_cannot_be_a_job() -> None:
         deep.append(deep)
         for key in (None, "k"):
             for bad in (object(), deep, "\ud800"):
-                with pytest.raises(ValidationError, match="cannot be kept"):
+                with pytest.raises(ValidationError, match="cannot be stored"):
                     await jobs.open(a_call(key=key, input={"a": bad}))
 
     on(":memory:", story)
@@ -159,15 +159,15 @@ def test_what_is_not_yours_is_not_there(url: str) -> None:
                 await jobs.wait("bob", name, 0.1)
             with pytest.raises(JobNotFound):
                 await anext(jobs.follow("bob", name))
-        assert [one.id for one in await jobs.owned("alice")] == [job.id]
-        assert await jobs.owned("bob") == []
+        assert [one.id for one in await jobs.list_latest("alice")] == [job.id]
+        assert await jobs.list_latest("bob") == []
 
     on(url, story)
 
 
 def test_of_two_answers_at_once_one_wins(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
-        job = await jobs.adopt(a_call(), ASK, ROUTE)
+        job = await jobs.open_with_outcome(a_call(), ASK, ROUTE)
         assert (job.status, job.turn, job.state, job.questions) == ("needs", 1, {"at": 1}, ASK.questions)
         claims = [jobs.claim(job, {"q1": Answer("accept", number)}) for number in range(5)]
         results = await asyncio.gather(*claims, return_exceptions=True)
@@ -189,19 +189,19 @@ def test_an_ended_job_never_changes(url: str, end: Outcome) -> None:
         await jobs.append(working, [Event("status", text="on it", seq=1, turn=1)])
         await jobs.end_turn(working, end, ROUTE, written=1)
         before = [dict(row) for row in await database.all("SELECT * FROM jobs")]
-        log = await jobs.events(working.id, 0)
+        log = [line.event for line in await jobs.log.read(working.id)]
         for change in (
             lambda: jobs.end_turn(working, DONE, ROUTE),
             lambda: jobs.append(working, [Event("status", text="late", seq=9)]),
-            lambda: jobs.keep(working, {"a": 1}),
+            lambda: jobs.save_kept(working, {"a": 1}),
             lambda: jobs.claim(working),
         ):
             with pytest.raises(TurnTaken):
                 await change()
-        assert await jobs.seize(working) is None
-        await jobs.heartbeat([working.id])
+        assert await jobs.take_over(working) is None
+        await jobs.leases.renew([working.id])
         assert [dict(row) for row in await database.all("SELECT * FROM jobs")] == before
-        assert await jobs.events(working.id, 0) == log
+        assert [line.event for line in await jobs.log.read(working.id)] == log
 
     on(url, story)
 
@@ -211,20 +211,20 @@ def test_who_lost_a_job_can_no_longer_write_to_it(url: str) -> None:
         new = Jobs(database, REAL)
         job, _ = await old.open(a_call())
         await old.append(job, [Event("status", text="first", seq=1)])
-        seized = await new.seize(job)
+        seized = await new.take_over(job)
         assert seized is not None
         assert seized.generation == job.generation + 1
-        assert await old.seize(job) is None, "a generation is taken once"
+        assert await old.take_over(job) is None, "a generation is taken once"
         for change in (
             lambda: old.append(job, [Event("status", text="late", seq=2)]),
             lambda: old.end_turn(job, DONE, ROUTE),
-            lambda: old.keep(job, {"a": 1}),
+            lambda: old.save_kept(job, {"a": 1}),
         ):
             with pytest.raises(TurnTaken):
                 await change()
         assert seized.seq > 1_000, "what the old process told but did not write must not get the numbers of new events"
         await new.end_turn(seized, DONE, ROUTE)
-        assert [event.kind for event in await new.events(job.id, 0)] == ["status", "turn"]
+        assert [line.event.kind for line in await new.log.read(job.id)] == ["status", "turn"]
 
     on(url, story)
 
@@ -236,7 +236,7 @@ def test_a_job_in_every_state_survives_closing_and_opening(lasting_url: str) -> 
         for end in (*ENDS, ASK, Working(state="ref", poll=2.0, text="elsewhere"), None):
             job, _ = await jobs.open(a_call(key=f"key {len(kept)}", context="c", parts=(Part(raw=b"\x00\xff"),)))
             await jobs.append(job, [Event("progress", done=1, total=2, seq=1, turn=1)])
-            await jobs.keep(job, {"ref": [1, None, "ä"]})
+            await jobs.save_kept(job, {"ref": [1, None, "ä"]})
             if end is not None:
                 answers = {"q0": Answer("decline")}
                 job = await jobs.end_turn(job, end, ROUTE, answers, (), {"ref": [1, None, "ä"]}, 1)
@@ -249,7 +249,7 @@ def test_a_job_in_every_state_survives_closing_and_opening(lasting_url: str) -> 
             assert job.kept == {"ref": [1, None, "ä"]}
             again, new = await jobs.open(a_call(key=job.key, parts=(Part(raw=b"\x00\xff"),)))
             assert (again.id, new) == (job.id, False)
-            numbers = [event.seq for event in await jobs.events(job.id, 0)]
+            numbers = [line.event.seq for line in await jobs.log.read(job.id)]
             assert numbers == ([1, 2] if job.outcome is not None else [1])
         assert {job.status for job in kept.values()} == {"done", "failed", "canceled", "needs", "working"}
 
@@ -286,7 +286,7 @@ def test_followers_lose_and_double_nothing_while_events_are_appended(url: str) -
         last = (await jobs.get("alice", job.id)).seq
         for after, numbers in zip([*starts, 0], seen, strict=True):
             assert numbers == list(range(after + 1, last + 1))
-        assert not jobs._changed, "a follower left something behind"
+        assert not jobs._changes, "a follower left something behind"
 
     on(url, story)
 
@@ -325,25 +325,25 @@ def test_only_jobs_of_silent_or_dead_processes_are_abandoned(url: str) -> None:
             await database.many("UPDATE jobs SET lease = lease - ?", [(seconds,)])
 
         running, _ = await jobs.open(a_call())
-        await jobs.adopt(a_call(), ASK, ROUTE)
+        await jobs.open_with_outcome(a_call(), ASK, ROUTE)
         neighbour = Jobs(database, SeededEnv(seed=2, time=world.time + 1_000_000))
-        assert await neighbour.abandoned() == [], "it lives, in this very process"
+        assert await neighbour.leases.list_abandoned() == [], "it lives, in this very process"
         await pass_time(LEASE - 5)
-        await jobs.heartbeat([running.id])
+        await jobs.leases.renew([running.id])
         await pass_time(LEASE - 5)
-        assert await jobs.abandoned() == []
+        assert await jobs.leases.list_abandoned() == []
         await pass_time(6)
-        assert await jobs.abandoned(silent=False) == []
-        assert await jobs.abandoned() == [running.id]
-        await jobs.heartbeat([running.id])
+        assert await jobs.leases.list_abandoned(silent=False) == []
+        assert await jobs.leases.list_abandoned() == [running.id]
+        await jobs.leases.renew([running.id])
         host, numbering, _, _ = jobs.node.split("/")
         await database.many("UPDATE jobs SET node = ?", [(f"{host}/{numbering}/4194999/x",)])
-        assert await jobs.abandoned() == [running.id], "no process has that number"
-        assert await jobs.stray(running.id) is not None
+        assert await jobs.leases.list_abandoned() == [running.id], "no process has that number"
+        assert await jobs.leases.find_abandoned(running.id) is not None
         for other in ("elsewhere/1/x", f"{host}/another boot or container/4194999/x", f"{host}//4194999/x"):
             await database.many("UPDATE jobs SET node = ? WHERE id = ?", [(other, running.id)])
-            assert await jobs.abandoned() == [], "where numbers mean something else, the lease decides"
-            assert await jobs.stray(running.id) is None
+            assert await jobs.leases.list_abandoned() == [], "where numbers mean something else, the lease decides"
+            assert await jobs.leases.find_abandoned(running.id) is None
 
     on(url, story, world)
 
@@ -351,8 +351,8 @@ def test_only_jobs_of_silent_or_dead_processes_are_abandoned(url: str) -> None:
 def test_who_leaves_gives_its_jobs_up_at_once(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
         job, _ = await jobs.open(a_call())
-        await jobs.leave()
-        assert await Jobs(database, REAL).abandoned() == [job.id]
+        await jobs.leases.release_all()
+        assert await Jobs(database, REAL).leases.list_abandoned() == [job.id]
         left = await jobs.get("alice", job.id)
         assert left.lease == pytest.approx(REAL.now(), abs=10), "when it left is known to who has to judge how long ago"
 
@@ -364,7 +364,7 @@ def test_old_jobs_go_with_their_events_and_names(url: str) -> None:
 
     async def story(jobs: Jobs, database: Database) -> None:
         working, _ = await jobs.open(a_call())
-        done = await jobs.adopt(a_call(), ASK, ROUTE)
+        done = await jobs.open_with_outcome(a_call(), ASK, ROUTE)
         await database.many("INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?)", [("alice", "a", done.id)])
         world.advance(7 * 86_400 - 1)
         assert await jobs.expire() == 0
@@ -372,27 +372,27 @@ def test_old_jobs_go_with_their_events_and_names(url: str) -> None:
         assert await jobs.expire() == 1
         with pytest.raises(JobNotFound):
             await jobs.get("alice", done.id)
-        assert await jobs.events(done.id, 0) == []
+        assert await jobs.log.read(done.id) == []
         assert await database.all("SELECT * FROM job_aliases") == []
         assert (await jobs.get("alice", working.id)).status == "working", "what is worked on is never removed"
-        assert await jobs.counts() == {"working": 1}
+        assert await jobs.count_by_status() == {"working": 1}
 
     on(url, story, world)
 
 
 def test_a_poll_without_news_is_no_event(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
-        job = await jobs.adopt(a_call(), Working(state="ref", poll=0.0), ROUTE)
+        job = await jobs.open_with_outcome(a_call(), Working(state="ref", poll=0.0), ROUTE)
         for _ in range(3):
-            taken = await jobs.seize(job)
+            taken = await jobs.take_over(job)
             assert taken is not None
             job = await jobs.end_turn(taken, Working(state="ref", poll=0.0), ROUTE)
-        assert len(await jobs.events(job.id, 0)) == 1
-        taken = await jobs.seize(job)
+        assert len(await jobs.log.read(job.id)) == 1
+        taken = await jobs.take_over(job)
         assert taken is not None
         assert taken.seq < 100, "entering one's own job again leaves no gap"
         await jobs.end_turn(taken, Working(state="ref", text="half"), ROUTE)
-        assert [event.data.get("text") for event in await jobs.events(job.id, 0)] == [None, "half"]
+        assert [line.event.data.get("text") for line in await jobs.log.read(job.id)] == [None, "half"]
 
     on(url, story)
 
@@ -404,7 +404,7 @@ def test_a_follower_that_stops_leaves_nothing_behind() -> None:
         stream = jobs.follow("alice", job.id)
         assert (await anext(stream)).seq == 1
         await stream.aclose()  # type: ignore[attr-defined]
-        assert not jobs._changed
+        assert not jobs._changes
 
     on(":memory:", story)
 
@@ -413,10 +413,10 @@ def test_two_cannot_hold_one_id() -> None:
     async def story(jobs: Jobs, database: Database) -> None:
         call = a_call()
         await jobs.open(call)
-        with pytest.raises(Conflict, match="exists already"):
+        with pytest.raises(Conflict, match="already exists"):
             await jobs.open(call)
-        with pytest.raises(Conflict, match="exists already"):
-            await jobs.adopt(call, ASK, ROUTE)
+        with pytest.raises(Conflict, match="already exists"):
+            await jobs.open_with_outcome(call, ASK, ROUTE)
 
     on(":memory:", story)
 
@@ -438,9 +438,9 @@ def test_a_job_that_cannot_be_read_does_not_hide_the_others(url: str) -> None:
         good, _new = await jobs.open(a_call())
         bad, _new = await jobs.open(a_call())
         await database.many("UPDATE jobs SET call = ?, lease = 0 WHERE id = ?", [(b'{"id":1}', bad.id)])
-        assert [one.id for one in await jobs.owned("alice")] == [good.id]
-        assert await jobs.abandoned() == [bad.id]
-        assert await jobs.stray(bad.id) is None
+        assert [one.id for one in await jobs.list_latest("alice")] == [good.id]
+        assert await jobs.leases.list_abandoned() == [bad.id]
+        assert await jobs.leases.find_abandoned(bad.id) is None
         with pytest.raises(Corrupt, match=bad.id):
             await jobs.get("alice", bad.id)
         assert 'agent3_events_dropped_total{reason="undecodable row"} 1.0' in metrics.render()[0].decode()
@@ -469,7 +469,7 @@ def test_abandoned_jobs_are_found_behind_any_number_of_healthy_ones(url: str) ->
             "VALUES (?, 'alice', 'working', 1, ?, ?, ?, ?)",
             [*healthy, ("silent", call, 2.0, 0.0, "x/1/y"), ("left", call, 3.0, REAL.now() + 900, None)],
         )
-        assert await jobs.abandoned() == ["silent", "left"]
+        assert await jobs.leases.list_abandoned() == ["silent", "left"]
 
     on(url, story)
 
@@ -480,9 +480,9 @@ def test_a_heartbeat_tells_what_was_lost(url: str) -> None:
         ended, _ = await jobs.open(a_call())
         await jobs.end_turn(ended, DONE, ROUTE)
         taken, _ = await jobs.open(a_call())
-        assert await Jobs(database, REAL).seize(taken) is not None
+        assert await Jobs(database, REAL).take_over(taken) is not None
         others = [f"nobody knows {number}" for number in range(600)]
-        lost = await jobs.heartbeat([mine.id, taken.id, ended.id, *others])
+        lost = await jobs.leases.renew([mine.id, taken.id, ended.id, *others])
         assert lost == [taken.id, *others], "what ended here is not lost"
 
     on(url, story)
@@ -520,41 +520,53 @@ class Counting:
         return await self._database.all(sql, *params)
 
 
-def test_followers_of_a_silent_job_read_next_to_nothing() -> None:
+def test_followers_of_a_silent_job_read_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    paused = asyncio.Event()
+
+    async def pause(changed: asyncio.Event, seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            paused.set()
+            await changed.wait()
+        return False
+
+    monkeypatch.setattr("agent3.calls.jobs.jobs.wait_until_set", pause)
+
     async def story(_: Jobs, database: Database) -> None:
         counting = Counting(database)
         here, there = Jobs(counting, REAL), Jobs(counting, REAL)
         job, _new = await here.open(a_call())
 
-        async def follow(jobs: Jobs) -> list[str]:
-            return [event.kind async for event in jobs.follow("alice", job.id)]
-
-        async def reads(jobs: Jobs) -> list[str]:
-            following = asyncio.create_task(follow(jobs))
-            await asyncio.sleep(0.05)
+        async def follow(jobs: Jobs) -> tuple[list[float], list[str]]:
+            pauses.clear()
+            paused.clear()
             counting.read.clear()
-            await asyncio.sleep(0.6)
+            following = asyncio.ensure_future(anext(aiter(jobs.follow("alice", job.id))))
+            await paused.wait()
             following.cancel()
             await asyncio.wait([following])
-            return counting.read
+            return list(pauses), counting.read[-2:]
 
-        assert await reads(here) == [], "it hears the bell of its own jobs"
-        looked = await reads(there)
-        assert 1 <= len(looked) <= 13
-        assert set(looked) == {"SELECT status, seq, node FROM jobs WHERE id = ?"}
+        progress = "SELECT status, seq, node FROM jobs WHERE id = ?"
+        pauses_here, reads_here = await follow(here)
+        assert min(pauses_here) >= 1.0, "it is woken by changes of its own jobs"
+        pauses_there, reads_there = await follow(there)
+        assert 0.05 <= min(pauses_there) < 1.0
+        assert reads_here == reads_there == [progress, progress], "the log is read only when it has grown"
 
     on(":memory:", story)
 
 
 def test_a_key_is_known_only_with_its_call(url: str) -> None:
     async def story(jobs: Jobs, database: Database) -> None:
-        assert await jobs.known(a_call()) is None
-        assert await jobs.known(a_call(key="k")) is None
+        assert await jobs.find_by_key(a_call()) is None
+        assert await jobs.find_by_key(a_call(key="k")) is None
         job, _ = await jobs.open(a_call(key="k"))
-        assert await jobs.known(a_call(key="k")) == job
-        assert await jobs.known(a_call(BOB, key="k")) is None
+        assert await jobs.find_by_key(a_call(key="k")) == job
+        assert await jobs.find_by_key(a_call(BOB, key="k")) is None
         with pytest.raises(Conflict, match="another call"):
-            await jobs.known(a_call(key="k", input={"else": 1}))
+            await jobs.find_by_key(a_call(key="k", input={"else": 1}))
 
     on(url, story)
 
@@ -562,16 +574,16 @@ def test_a_key_is_known_only_with_its_call(url: str) -> None:
 def test_only_an_ended_job_gives_its_key_away_and_stays_as_it_was(url: str) -> None:
     async def story(jobs: Jobs, _: Database) -> None:
         job, _new = await jobs.open(a_call(key="k"))
-        await jobs.free_key(job)
-        assert await jobs.known(a_call(key="k")) == job, "it still runs"
+        await jobs.release_key(job)
+        assert await jobs.find_by_key(a_call(key="k")) == job, "it still runs"
         ended = await jobs.end_turn(job, Done(), None)
-        await jobs.free_key(ended)
+        await jobs.release_key(ended)
         after = await jobs.get(ALICE.id, job.id)
         assert msgspec.structs.replace(after, key="k") == ended
         again, new = await jobs.open(a_call(key="k"))
         assert (new, again.id == job.id) == (True, False)
-        await jobs.free_key(ended)
-        assert (await jobs.known(a_call(key="k"))) == again, "what the key stands for now is not its business"
+        await jobs.release_key(ended)
+        assert (await jobs.find_by_key(a_call(key="k"))) == again, "what the key stands for now is not its business"
 
     on(url, story)
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from agent3.calls.jobs.jobs import Job, Jobs
+from agent3.calls.jobs import Job, Jobs
 from agent3.env import SeededEnv
 from agent3.errors import Conflict, JobNotFound, TurnTaken
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
@@ -104,7 +104,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(target=held, job=held)
     def seize(self, job: Job) -> Job:
         known = self.known[job.id]
-        taken = self.do(self.jobs.seize(job))
+        taken = self.do(self.jobs.take_over(job))
         assert (taken is not None) == (known.status == "working" and known.generation == job.generation)
         if taken is None:
             return job
@@ -163,7 +163,7 @@ class JobsMachine(RuleBasedStateMachine):
             job = self.do(self.jobs.get(known.owner, job_id))
             assert (job.status, job.turn, job.key) == (known.status, known.turn, known.key)
             assert (job.generation, job.answers) == (known.generation, known.answers)
-            events = self.do(self.jobs.events(job_id, 0))
+            events = [line.event for line in self.do(self.jobs.log.read(job_id))]
             assert [event.kind for event in events] == [kind for kind, _ in known.events]
             numbers = [event.seq for event in events]
             assert numbers == sorted(set(numbers))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.dead_letters import DeadLetters
-from agent3.calls.jobs.jobs import Jobs
+from agent3.calls.jobs import Jobs
 from agent3.calls.retention import Retention
 from agent3.env import REAL, SeededEnv
 from agent3.errors import NotFound
@@ -146,7 +146,7 @@ def test_the_background_duty_sweeps() -> None:
         world = SeededEnv()
         async with home(settings=Settings(calls=Calls(ledger_days=1)), env=world) as here:
             await aged(here.core.database, "calls", world, 2)
-            here.runner.takeover.keep_house(60, 0.01)
+            here.runner.takeover.start(60, 0.01)
             async with asyncio.timeout(5):
                 while await count(here.core.database, "calls"):
                     await asyncio.sleep(0.01)

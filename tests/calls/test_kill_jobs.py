@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.env import REAL
 from agent3.model import LOCAL, Call, Done, Event, Failed, Outcome, Part
 from faults import kill_jobs

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.ledger import Ledger
-from agent3.calls.steps.ledger import trace_id
+from agent3.calls.steps.ledger import Ledger, trace_id
 from agent3.env import REAL, SeededEnv
 from agent3.errors import StorageError
 from agent3.model import Call, Done, Event, Failed, Hints, Needs, Outcome, Part, Price, Question, Usage
@@ -268,7 +267,7 @@ def test_flushing_waits_for_what_is_just_being_written() -> None:
 
 
 def test_callers_wait_when_the_disk_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent3.calls.ledger._BACKLOG", 10)
+    monkeypatch.setattr("agent3.calls.steps.ledger._BACKLOG", 10)
 
     async def story(database: Database) -> None:
         moody = Moody(database)

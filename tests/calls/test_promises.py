@@ -267,7 +267,7 @@ PROMISES: dict[int, tuple[Promise, list[Order]]] = {
     8: (emitted_content_is_final, [moved("attempt", before="retry"), moved("attempt", before="fallback")]),
     9: (only_the_harmless_is_repeated, [moved("attempt", before="retry")]),
     10: (validated_then_sanitized_then_stored, [moved("artifacts", after="sanitize")]),
-    11: (secrets_enter_last, [moved("sealing", before="ledger"), moved("sealing", before="dead_letter")]),
+    11: (secrets_enter_last, [moved("route_secrets", before="ledger"), moved("route_secrets", before="dead_letter")]),
     12: (written_once_per_turn, [moved("ledger", after="fallback"), moved("ledger", after="retry")]),
     13: (durable_before_told, [moved("cache", before="ledger")]),
     14: (

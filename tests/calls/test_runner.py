@@ -237,7 +237,7 @@ def test_once_makes_an_inline_turn_a_job_that_can_be_seen_and_cancelled(url: str
         async with home(toy.agent, url=url) as here:
             calling = asyncio.create_task(here.call("wait", {}))
             await asyncio.wait_for(toy.entered.wait(), 5)
-            (job,) = await here.jobs.owned("alice")
+            (job,) = await here.jobs.list_latest("alice")
             assert (job.status, job.kept) == ("working", {"ref": None})
             outcome = await here.runner.cancel(CLIENT, job.id)
             assert isinstance(outcome, Failed)
@@ -258,7 +258,7 @@ def test_a_caller_that_goes_away_ends_the_job_its_turn_became() -> None:
             calling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await calling
-            (job,) = await here.jobs.owned("alice")
+            (job,) = await here.jobs.list_latest("alice")
             assert job.status == "canceled"
             assert not here.runner.inlined
 
@@ -275,7 +275,7 @@ def test_many_things_done_once_at_once_open_one_job() -> None:
     async def story() -> None:
         async with home(agent) as here:
             assert value_of((await _done(here.call("many", {}))).parts) == [0, 1, 2, 3, 4]
-            (job,) = await here.jobs.owned("alice")
+            (job,) = await here.jobs.list_latest("alice")
             assert job.kept == {f"n{one}": one for one in range(5)}
 
     run(story())
@@ -342,7 +342,7 @@ def test_a_cancelled_caller_cancels_its_keyed_turn() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await calling
             assert toy.cancelled.is_set()
-            assert [job.status for job in await here.jobs.owned("alice")] == ["canceled"]
+            assert [job.status for job in await here.jobs.list_latest("alice")] == ["canceled"]
 
     run(story())
 
@@ -363,7 +363,7 @@ def test_a_listener_that_fails_does_not_break_the_call() -> None:
                 call = Call(id=REAL.id(), principal=CLIENT, agent="toy", capability="wait", input={}, key=key)
                 assert isinstance(await here.runner.start(call, target, listener=broken), Done)
             assert len(heard) == 2, "after its first failure it is left alone"
-            job = (await here.jobs.owned("alice"))[0]
+            job = (await here.jobs.list_latest("alice"))[0]
             assert len([event for event in await here.followed(job.id) if event.kind == "progress"]) == 3
 
     run(story())
@@ -603,7 +603,7 @@ def test_two_processes_share_one_database(lasting_url: str) -> None:
             job = job_of(await here.call("wait_again", {}, detach=True))
             await asyncio.wait_for(one.entered.wait(), 5)
             assert await there.runner.recover() == 0, "a job that is worked on was taken away"
-            here.runner.takeover.keep_house()
+            here.runner.takeover.start()
             other = job_of(await here.call("wait", {}, detach=True))
             assert isinstance(ended := await there.runner.cancel(CLIENT, other), Failed)
             assert ended.code == "canceled"
@@ -632,9 +632,9 @@ def test_the_background_duty_renews_leases(lasting_url: str) -> None:
             await asyncio.wait_for(toy.entered.wait(), 5)
             await here.call("wait_again", {}, detach=True)
             await here.core.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
-            here.runner.takeover.keep_house(0.02)
+            here.runner.takeover.start(0.02)
             async with asyncio.timeout(5):
-                while any((one.lease or 0) < REAL.now() for one in await here.jobs.owned("alice")):
+                while any((one.lease or 0) < REAL.now() for one in await here.jobs.list_latest("alice")):
                     await asyncio.sleep(0.01)
             toy.go.set()
             assert isinstance(await inline, Done)
@@ -650,7 +650,7 @@ def test_the_background_duty_takes_over_what_is_lost(lasting_url: str) -> None:
             job = job_of(await here.call("wait_again", {}, detach=True))
             await asyncio.wait_for(one.entered.wait(), 5)
             await here.core.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
-            there.runner.takeover.keep_house(0.02)
+            there.runner.takeover.start(0.02)
             assert isinstance(await there.runner.wait(CLIENT, job, 5), Done)
 
     run(story())
@@ -962,7 +962,7 @@ def test_who_lost_a_job_stops_and_writes_nothing(lasting_url: str) -> None:
             await here.runner.takeover._round()
             assert {type(await told) for told in (inline, keyed)} <= {Working, Done}
             assert one.cancelled.is_set()
-            for job in await there.jobs.owned("alice"):
+            for job in await there.jobs.list_latest("alice"):
                 assert isinstance(await there.runner.wait(CLIENT, job.id, 5), Done)
                 turns = [event for event in await there.followed(job.id) if event.kind == "turn"]
                 assert len(turns) == 1

@@ -13,27 +13,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls import process_pauses as wakefulness
 from agent3.calls.artifacts import ArtifactStore
-from agent3.calls.breakers import Breakers
 from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.order import Chain
-from agent3.calls.result_cache import CACHED, ResultCache
 from agent3.calls.steps.artifacts import Artifacts
 from agent3.calls.steps.attempt import Attempt
 from agent3.calls.steps.authorize import Authorize
-from agent3.calls.steps.breaker import Breaker
-from agent3.calls.steps.cache import Cache
+from agent3.calls.steps.breaker import Breaker, Breakers
+from agent3.calls.steps.cache import CACHED, Cache, ResultCache
 from agent3.calls.steps.dead_letter import UNDELIVERED, DeadLetter
-from agent3.calls.steps.deadline import Deadline
+from agent3.calls.steps.deadline import Deadline, Timeouts
 from agent3.calls.steps.fallback import Fallback
 from agent3.calls.steps.limit import Limit
 from agent3.calls.steps.resolve import Resolve
 from agent3.calls.steps.retry import Retry
+from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
-from agent3.calls.steps.sealing import Sealing
 from agent3.calls.steps.validate import Validate
-from agent3.calls.timeouts import Timeouts
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import Agent3Error, NotFound, StorageError, TargetError, Unavailable, ValidationError
 from agent3.model import (
@@ -122,8 +118,8 @@ def sanitize(size: int) -> Around:
     return alone(Sanitize, calls=Calls(result_bytes=size))
 
 
-def sealing(vault: OneSecret) -> Around:
-    return alone(Sealing, vault=vault)
+def route_secrets(vault: OneSecret) -> Around:
+    return alone(RouteSecrets, vault=vault)
 
 
 _OF_CAPABILITY = {"input_schema", "output_schema", "cache_ttl", "version", "interactive", "price"}
@@ -629,8 +625,8 @@ def test_a_circuit_opens_tries_once_and_closes() -> None:
 
 
 def test_what_failed_while_this_process_was_stopped_opens_no_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakefulness, "EVERY", 0.01)
-    monkeypatch.setattr(wakefulness, "ASLEEP", 0.1)
+    monkeypatch.setattr("agent3.calls.steps.breaker._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("agent3.calls.steps.breaker._AWAY", 0.1)
     circuits = Breakers(Calls(breaker_failures=1), REAL, Metrics())
     route = A.key
 
@@ -752,7 +748,7 @@ def test_a_late_call_from_before_does_not_make_room_for_a_second_probe() -> None
 def test_the_number_of_circuits_is_bounded() -> None:
     circuits = Breakers(Calls(), SeededEnv(), Metrics(), most=3)
     for number in range(10):
-        circuits.failed(str(number))
+        circuits.add_failure(str(number))
     assert len(circuits._circuits) == 3
 
 
@@ -920,14 +916,14 @@ def test_filters_are_gone_when_the_step_is_left() -> None:
     assert call.live.filters == ()
 
 
-# sealing
+# route_secrets
 
 SECRET = "s3cr3t-pizza-token"
-SEALED = Route("a", "a.test", "do", credential="env:TOKEN")
+WITH_SECRET = Route("a", "a.test", "do", credential="env:TOKEN")
 
 
 def sealed(answer: Any, heard: list[Event] | None = None) -> Outcome:
-    return through(sealing(OneSecret(SECRET)), Script(answer), a_call(route=SEALED, heard=heard))
+    return through(route_secrets(OneSecret(SECRET)), Script(answer), a_call(route=WITH_SECRET, heard=heard))
 
 
 def test_the_secret_reaches_the_connector_and_nothing_else() -> None:
@@ -936,11 +932,11 @@ def test_the_secret_reaches_the_connector_and_nothing_else() -> None:
         assert call.secret.reveal() == SECRET
         return DONE
 
-    call = a_call(route=SEALED)
-    assert through(sealing(OneSecret(SECRET)), Script(asks), call) == DONE
+    call = a_call(route=WITH_SECRET)
+    assert through(route_secrets(OneSecret(SECRET)), Script(asks), call) == DONE
     assert call.secret is None
     target = Script()
-    through(sealing(OneSecret(SECRET)), target, a_call(route=A))
+    through(route_secrets(OneSecret(SECRET)), target, a_call(route=A))
     assert target.calls[0].secret is None
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.callbacks import Callbacks, _fitting
-from agent3.calls.jobs.jobs import Job, Jobs
-from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt, _asked_for
+from agent3.calls.callbacks import Callbacks, _describe
+from agent3.calls.jobs import Job, Jobs
+from agent3.calls.outbox import NAME, Delivery, Outbox, Receipt, _parse_retry_after
 from agent3.calls.webhooks import keys_of, signed, verify
 from agent3.env import REAL, SeededEnv
 from agent3.errors import Agent3Error, SecurityError, SetupError, Unauthenticated, Unavailable
@@ -536,7 +536,7 @@ def test_progress_waits_until_the_word_before_it_has_arrived_and_leaves_room_for
         async with an_outbox(database, start=False) as outbox:
             outbox._env = world
             callbacks = Callbacks(outbox, world)
-            jobs = Jobs(database, world, teller=callbacks)
+            jobs = Jobs(database, world, callbacks=callbacks)
             wish = await callbacks.register(LOCAL, {"url": "http://127.0.0.1:9/", "events": ["progress", "done"]})
             job, _ = await jobs.open(Call(id="1", principal=LOCAL, agent="a", capability="c", meta={"callback": wish}))
 
@@ -596,18 +596,18 @@ def test_what_was_dropped_by_the_operator_says_so() -> None:
 
 def test_a_moment_to_come_again_may_be_a_date() -> None:
     world = SeededEnv(time=1_445_412_480.0)
-    assert _asked_for({"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT"}, world) == 30.0
-    assert _asked_for({"Retry-After": "Wed, 21 Oct 2015 07:00:00 GMT"}, world) == 0.0
-    assert _asked_for({"Retry-After": "7"}, world) == 7.0
-    assert _asked_for({"Retry-After": "soon"}, world) is None
-    assert _asked_for({}, world) is None
+    assert _parse_retry_after({"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT"}, world) == 30.0
+    assert _parse_retry_after({"Retry-After": "Wed, 21 Oct 2015 07:00:00 GMT"}, world) == 0.0
+    assert _parse_retry_after({"Retry-After": "7"}, world) == 7.0
+    assert _parse_retry_after({"Retry-After": "soon"}, world) is None
+    assert _parse_retry_after({}, world) is None
 
 
 def test_what_is_too_large_to_tell_is_left_out_and_said_so() -> None:
     call = Call(id="1", principal=LOCAL, agent="worker", capability="much")
 
     def told(outcome: Outcome) -> dict[str, Any]:
-        return _fitting(Job(id="1", owner="local", status="done", turn=1, call=call, outcome=outcome))
+        return _describe(Job(id="1", owner="local", status="done", turn=1, call=call, outcome=outcome))
 
     assert told(Done((Part(text="short"),)))["result"] == "short"
     for large in (Done(tuple(Part(text="x" * 60_000) for _ in range(30))), Failed("timeout", "x" * 2_000_000)):
@@ -619,7 +619,7 @@ def test_what_is_too_large_to_tell_is_left_out_and_said_so() -> None:
 def test_a_wish_that_cannot_be_read_does_not_keep_a_job_from_its_end() -> None:
     async def story(database: Database) -> None:
         async with an_outbox(database, start=False) as outbox:
-            jobs = Jobs(database, REAL, teller=Callbacks(outbox, REAL))
+            jobs = Jobs(database, REAL, callbacks=Callbacks(outbox, REAL))
             call = Call(id="1", principal=LOCAL, agent="a", capability="c", meta={"callback": {"uri": 1}})
             job, _ = await jobs.open(call)
             assert (await jobs.end_turn(job, Done(), None)).status == "done"
@@ -631,7 +631,7 @@ def test_what_was_told_of_a_job_is_forgotten_with_it(url: str) -> None:
     async def story(database: Database) -> None:
         async with an_outbox(database, start=False) as outbox:
             callbacks = Callbacks(outbox, REAL)
-            jobs = Jobs(database, REAL, teller=callbacks, keep_days=0.0)
+            jobs = Jobs(database, REAL, callbacks=callbacks, keep_days=0.0)
             wish = await callbacks.register(LOCAL, {"url": "http://127.0.0.1:9/"})
             job, _ = await jobs.open(Call(id="1", principal=LOCAL, agent="a", capability="c", meta={"callback": wish}))
             ended = await jobs.end_turn(job, Done(), None)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.outcomes import HEALS
-from agent3.calls.responses import response
+from agent3.calls.outcomes import HEALS, response
 from agent3.cli import main as cli
 from agent3.definitions import NLWebInterface
 from agent3.errors import NotFound

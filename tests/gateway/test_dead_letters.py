@@ -146,7 +146,7 @@ def test_a_letter_is_shown_whole_and_without_secrets(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await letters.show("call:nothing")
             for wrong in ("nothing", "call:", "queue:x", "file:x:y"):
-                with pytest.raises(ValidationError, match="no id of a dead letter"):
+                with pytest.raises(ValidationError, match="is not the id of a dead letter"):
                     await letters.show(wrong)
 
     run(story())
@@ -367,7 +367,7 @@ def test_dropped_letters_are_gone(tmp_path: Path) -> None:
             letter = await fail(server)
             await die(server, "mail", b"x")
             (dead,) = await letters.find(Wanted(queue="mail"))
-            with pytest.raises(ValidationError, match="no id"):
+            with pytest.raises(ValidationError, match="is not the id"):
                 await letters.drop([letter, "nonsense"])
             assert await letters.drop([letter, dead["id"], "call:nothing"]) == 2
             assert await letters.find(Wanted(replayed=True)) == []

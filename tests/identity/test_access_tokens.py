@@ -247,7 +247,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("not valid", {"aud": None}),
     ("not valid", {"nbf": NOW + 3_600}),
     ("no subject", {"sub": None}),
-    ("something else", {"typ": "secevent+jwt"}),
+    ("not an access token", {"typ": "secevent+jwt"}),
 ]
 
 
@@ -342,24 +342,23 @@ def test_an_issuer_that_hangs_does_not_keep_good_tokens_waiting(
     again, answer = threading.Event(), issuer.answer
 
     def late(path: str) -> Any:
-        again.wait(20)
+        again.wait(60)
         return answer(path)
 
     async def story() -> None:
-        tokens = oauth.Tokens(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)))
+        tokens = oauth.TokenVerifier(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)))
         door = {"path": "/mcp"}
         await tokens.principal(dict(door), issuer.token(jti="1"))
         monkeypatch.setattr(issuer, "answer", late)
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(30):  # waiting for the issuer each time would take 40 s
             for number in range(20):
                 await tokens.principal(dict(door), issuer.token(jti=f"hanging {number}"))
-        began = time.monotonic()
-        with pytest.raises(Unauthenticated):
-            await tokens.principal(dict(door), issuer.token("invented", key=issuer.keys["first"]))
-        assert time.monotonic() - began < 10
+        async with asyncio.timeout(30):  # and the issuer hangs for 60 s
+            with pytest.raises(Unauthenticated):
+                await tokens.principal(dict(door), issuer.token("invented", key=issuer.keys["first"]))
 
     try:
-        asyncio.run(asyncio.wait_for(story(), 60))
+        asyncio.run(asyncio.wait_for(story(), 120))
     finally:
         again.set()
 
@@ -371,12 +370,12 @@ def test_a_key_that_was_taken_back_is_refused_by_the_first_who_asks_after_an_hou
     issuer.add("old")
 
     async def story() -> None:
-        tokens = oauth.Tokens(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)), env)
+        tokens = oauth.TokenVerifier(Settings(oauth=OAuth(issuers=(issuer.url,), resource=RESOURCE)), env)
         old = issuer.keys["old"]
         await tokens.principal({"path": "/mcp"}, issuer.token("old"))
         del issuer.keys["old"]
         env.advance(3_601)
-        with pytest.raises(Unauthenticated, match="does not name"):
+        with pytest.raises(Unauthenticated, match="does not list"):
             await tokens.principal({"path": "/mcp"}, issuer.token("old", key=old, jti="2"))
 
     asyncio.run(asyncio.wait_for(story(), 60))

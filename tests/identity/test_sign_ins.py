@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from urllib.request import urlopen
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from agent3.errors import Agent3Error, CallTimeout, SetupError, TargetRefused
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.loopback_redirect import Landing
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secrets import EnvironmentVault
-from agent3.identity.sign_ins import SignInWish
+from agent3.identity.sign_ins import Plan, SignIns, SignInWish
 from agent3.model import LOCAL, Done, Failed, Outcome
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
@@ -46,7 +48,7 @@ class Person:
         if self.agrees:
             urlopen(url, timeout=20).read()
 
-    def waiting(self, left: float) -> None:
+    def wait(self, left: float) -> None:
         pass
 
 
@@ -140,10 +142,15 @@ def test_two_processes_renew_a_token_once_between_them(tmp_path: Path) -> None:
 
 def test_a_token_is_renewed_before_it_ends(tmp_path: Path) -> None:
     async def story() -> None:
-        async with standing(House(life=1)) as house:
+        async with standing(House()) as house:
             async with at(tmp_path) as server:
                 await signed_in(server, house)
-            await asyncio.sleep(1.0)
+                vault = server.services.vault
+                assert isinstance(vault, SignIns)
+                row = await server.database.one("SELECT id, version, sealed FROM sign_ins")
+                assert row is not None
+                kept = await vault.open(row["id"], row)
+                await vault.save(row["id"], kept.plan, replace(kept.grant, until=time.time() - 1), row["version"])
             async with at(tmp_path) as server:
                 assert isinstance(await call(server), Done)
             assert "tools/call token-1" not in house.seen
@@ -263,13 +270,25 @@ def test_tokens_are_sealed_by_a_file_of_the_owner_or_by_one_secret_of_all(tmp_pa
     async def story() -> None:
         url = f"sqlite:///{tmp_path / 'a.db'}"
         plain = EnvironmentVault({"SEAL": "a-secret-of-sixteen an-older-one-of-them", "SHORT": "short"})
-        made = await Seals("", url, plain).keys()
-        assert await Seals("", url, plain).keys() == made
+        made = await MasterKeys("", url, plain).keys()
+        assert await MasterKeys("", url, plain).keys() == made
         assert (tmp_path / "a.db.seal").stat().st_mode & 0o077 == 0
-        assert await Seals("env:SEAL", url, plain).keys() == [b"a-secret-of-sixteen", b"an-older-one-of-them"]
+        assert await MasterKeys("env:SEAL", url, plain).keys() == [b"a-secret-of-sixteen", b"an-older-one-of-them"]
         with pytest.raises(SetupError, match="too short"):
-            await Seals("env:SHORT", url, plain).keys()
+            await MasterKeys("env:SHORT", url, plain).keys()
         with pytest.raises(SetupError, match="AGENT3_STORAGE_SEAL"):
-            await Seals("", "postgresql://somewhere/x", plain).keys()
+            await MasterKeys("", "postgresql://somewhere/x", plain).keys()
+
+    run(story())
+
+
+def test_a_sign_in_by_a_protocol_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with at(tmp_path) as server:
+            vault = server.services.vault
+            assert isinstance(vault, SignIns)
+            for protocol, words in (("unheard-of", "without that protocol"), ("a2a", "no sign-in of its own")):
+                with pytest.raises(SetupError, match=words):
+                    await vault.begin(Plan("https://a.example", "person", protocol=protocol))
 
     run(story())

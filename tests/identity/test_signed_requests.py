@@ -137,7 +137,7 @@ def test_what_a_client_signs_is_its_own(method: str, url: str, body: bytes) -> N
 )
 def test_a_request_that_was_changed_is_refused(change: dict[str, str]) -> None:
     async def story(bench: Bench) -> None:
-        assert "not right" in await bench.refused(changed(bench.signed(), **change))
+        assert "not valid for" in await bench.refused(changed(bench.signed(), **change))
 
     on_bench(story)
 
@@ -148,7 +148,7 @@ def test_a_body_that_was_changed_is_refused_and_does_not_use_up_the_nonce() -> N
         assert "not the one that was signed" in await bench.refused(request, BODY + b" ")
         assert "not the one that was signed" in await bench.refused(request, b"")
         other = with_headers(request, content_digest=content_digest(b"{}"))
-        assert "not right" in await bench.refused(other, b"{}")
+        assert "not valid for" in await bench.refused(other, b"{}")
         assert await bench.who(request) == DESK
 
     on_bench(story)
@@ -158,7 +158,7 @@ def test_what_mcp_says_in_headers_is_covered() -> None:
     async def story(bench: Bench) -> None:
         named = {"Mcp-Method": "tools/call", "Mcp-Name": "agent3_call"}
         request = bench.signed(headers=named)
-        assert "not right" in await bench.refused(with_headers(request, mcp_name="agent3_feedback"))
+        assert "not valid for" in await bench.refused(with_headers(request, mcp_name="agent3_feedback"))
         assert "does not have" in await bench.refused(with_headers(request, mcp_name=None))
         assert await bench.who(request) == DESK
         added = with_headers(bench.signed(), mcp_method="tools/call")
@@ -338,7 +338,7 @@ def test_a_signature_that_is_none_is_refused(described: str) -> None:
     async def story(bench: Bench) -> None:
         assert await bench.who(signed_as(f"sig={FINE}"), b"") == DESK
         message = await bench.refused(signed_as(described), b"")
-        assert not any(words in message for words in ("not right", "used already", "must also cover")), message
+        assert not any(words in message for words in ("not valid for", "used already", "must also cover")), message
 
     on_bench(story)
 
@@ -619,7 +619,7 @@ def test_a_request_with_another_body_is_refused(house: Hosted, path: str, body: 
     headers = headers_for(house, path, body)
     assert "not the one that was signed" in refused(send(house, path, body.replace(b"e", b"3"), headers))
     headers["Content-Digest"] = content_digest(b"{}")
-    assert "not right" in refused(send(house, path, b"{}", headers))
+    assert "not valid for" in refused(send(house, path, b"{}", headers))
 
 
 @pytest.mark.requirement("RF-013-04", "RT-014-S01")
@@ -634,15 +634,15 @@ def test_an_old_request_is_refused(house: Hosted, path: str, body: bytes) -> Non
 @pytest.mark.parametrize("wrong", [{"key": "x" * 40}, {"key_id": "nobody"}, {"key_id": "both"}])
 def test_a_forged_request_is_refused(house: Hosted, path: str, body: bytes, wrong: dict[str, str]) -> None:
     before = failures(house)
-    assert "not right" in refused(send(house, path, body, headers_for(house, path, body, **wrong)))
+    assert "not valid for" in refused(send(house, path, body, headers_for(house, path, body, **wrong)))
     assert failures(house) == before + 1
 
 
 def test_a_signature_for_another_place_is_refused(house: Hosted) -> None:
-    assert "not right" in refused(send(house, "/v1/call", CALL, headers_for(house, "/v1/search", CALL)))
+    assert "not valid for" in refused(send(house, "/v1/call", CALL, headers_for(house, "/v1/search", CALL)))
     port = house.url.rpartition(":")[2]
     elsewhere = headers_for(house, "/v1/call", CALL, headers={"Host": f"localhost:{port}"})
-    assert "not right" in refused(send(house, "/v1/call", CALL, elsewhere))
+    assert "not valid for" in refused(send(house, "/v1/call", CALL, elsewhere))
     assert send(house, "/v1/call", CALL, {**elsewhere, "Host": f"localhost:{port}"}).status == 200
 
 

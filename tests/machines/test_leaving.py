@@ -112,7 +112,7 @@ def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
         one, other = worker([]), worker([])
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             job = job_of(await here.call("again", {}, detach=True))
-            there.runner.takeover.keep_house(0.05)
+            there.runner.takeover.start(0.05)
             cancelling = asyncio.create_task(there.runner.cancel(CLIENT, job))
             await asyncio.sleep(0.2)
             assert not cancelling.done(), "it has been asked, and its lease is not over"
@@ -151,7 +151,7 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
         done: list[str] = []
         one, other = worker(done), worker(done)
         async with home(other[0], url=lasting_url) as there:
-            there.runner.takeover.keep_house()
+            there.runner.takeover.start()
             async with home(one[0], url=lasting_url) as here:
                 job = job_of(await here.call("again", {}, detach=True))
                 await until(lambda: done == ["first"], 60)
@@ -276,7 +276,7 @@ def test_of_several_processes_one_sweeps(lasting_url: str, monkeypatch: pytest.M
             monkeypatch.setattr(Leases, "take", take_for_long)
             for name, core in (("here", here), ("there", there)):
                 core.runner.takeover._sweep = counting(name)
-                core.runner.takeover.keep_house(60, 0.01)
+                core.runner.takeover.start(60, 0.01)
             await until(lambda: len(swept) >= 4 and min(map(asked.count, set(asked))) >= 4 and len(set(asked)) == 2, 60)
             assert len(set(swept)) == 1, swept
 

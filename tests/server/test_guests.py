@@ -267,10 +267,10 @@ def test_a_limit_holds_for_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_open_circuit_holds_for_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SETTINGS, calls=Calls(ledger="batched", breaker_failures=1))
     with hosted(tmp_path, [], settings) as house, talking(house, monkeypatch) as talk:
-        talk.house.server.core.parts.breakers.failed(f"local:{talk.agent}")
+        talk.house.server.core.parts.breakers.add_failure(f"local:{talk.agent}")
         status, body = talk.call()
         assert (status, body["result"]["structuredContent"]["code"]) == (200, "circuit_open")
-        talk.house.server.core.parts.breakers.succeeded(f"local:{talk.agent}")
+        talk.house.server.core.parts.breakers.reset(f"local:{talk.agent}")
         assert talk.said() == "Here is your soup"
 
 

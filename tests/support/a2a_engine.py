@@ -93,7 +93,7 @@ async def a_bench(
     engine = Engine(gateway, OneAgent(agent), push=pushes, **options)
     if recover:
         await core.runner.recover()
-    core.runner.takeover.keep_house()
+    core.runner.takeover.start()
     if deliver:
         outbox.start()
     try:

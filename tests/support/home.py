@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from agent3.calls import Core
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.runner import Target
 from agent3.calls.steps.authorize import unknown
 from agent3.env import REAL, Env

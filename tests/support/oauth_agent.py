@@ -23,7 +23,7 @@ class Person:
         self.seen = url
         urlopen(url, timeout=20).read()
 
-    def waiting(self, left: float) -> None:
+    def wait(self, left: float) -> None:
         pass
 
 

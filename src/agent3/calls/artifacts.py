@@ -31,7 +31,7 @@ class StoredArtifact(Struct, frozen=True):
 
 
 class ArtifactStore:
-    """Large results by id; the bytes lie by their hash, so equal ones are kept once. Not yours is not there."""
+    """Large results by id, for their readers alone. The bytes are stored by their hash, so equal ones are kept once."""
 
     def __init__(self, database: Database, blobs: Blobs, env: Env, keep_days: float = 7.0):
         self._database = database
@@ -44,16 +44,16 @@ class ArtifactStore:
         digest = await self._blobs.put(body)
         artifact = self._env.id()
         now = self._env.now()
-        shown = (artifact, call.principal.id, digest, name, media_type)
+        covered = (artifact, call.principal.id, digest, name, media_type)
         await self._database.many(
             "INSERT INTO artifacts (id, owner, sha256, name, media_type, size, job, created, expires, checksum) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(*shown, len(body), call.job or call.id, now, now + self._keep, sum_of(*shown))],
+            [(*covered, len(body), call.job or call.id, now, now + self._keep, sum_of(*covered))],
         )
         return artifact
 
     async def get(self, reader: str, artifact: str) -> StoredArtifact:
-        """The artifact, for its owner and those he shares it with; NotFound for all else, Corrupt when it changed."""
+        """The artifact, for its owner and those it is shared with; NotFound for all else, Corrupt when it changed."""
         now = self._env.now()
         row = await self._database.one(
             "SELECT id, owner, sha256, name, media_type, checksum FROM artifacts "
@@ -66,35 +66,33 @@ class ArtifactStore:
             now,
         )
         if row is None:
-            raise NotFound(f"There is no artifact {artifact[:100]!r} of yours. It may have expired.")
-        if not is_whole(row["checksum"], *(row[one] for one in ("id", "owner", "sha256", "name", "media_type"))):
+            raise NotFound(f"You have no artifact {artifact[:100]!r}. It may have expired.")
+        if not is_whole(row["checksum"], *(row[column] for column in ("id", "owner", "sha256", "name", "media_type"))):
             raise Corrupt(f"Artifact {artifact} is damaged: its row no longer matches its checksum. Restore a backup.")
         return StoredArtifact(artifact, row["name"], row["media_type"], await self._blobs.get(row["sha256"]))
 
     async def expire(self) -> int:
         """Remove artifacts past their time, with the bytes that no other needs; how many."""
+
+        async def work(tx: Transaction) -> list[str]:
+            now = self._env.now()
+            rows = await tx.all(
+                "DELETE FROM artifacts WHERE id IN (SELECT id FROM artifacts WHERE expires < ? AND created < ? "
+                "ORDER BY expires LIMIT ?) RETURNING sha256",
+                now,
+                now - _YOUNG,
+                _AT_ONCE,
+            )
+            return [row["sha256"] for row in rows]
+
         removed = 0
         while removed < _A_ROUND:
-            hashes = await self._database.write(self._expire_some, frees=True)
+            hashes = await self._database.write(work, frees=True)
             for digest in sorted(set(hashes)):
-                await self._let_go(digest)
+                if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
+                    # Bytes that have just been put stay: the row that refers to them is about to be written.
+                    await self._blobs.discard(digest, _YOUNG)
             removed += len(hashes)
             if len(hashes) < _AT_ONCE:
                 break
         return removed
-
-    async def _expire_some(self, tx: Transaction) -> list[str]:
-        now = self._env.now()
-        rows = await tx.all(
-            "DELETE FROM artifacts WHERE id IN (SELECT id FROM artifacts WHERE expires < ? AND created < ? "
-            "ORDER BY expires LIMIT ?) RETURNING sha256",
-            now,
-            now - _YOUNG,
-            _AT_ONCE,
-        )
-        return [row["sha256"] for row in rows]
-
-    async def _let_go(self, digest: str) -> None:
-        """Forget bytes that no row refers to; somebody who has just put them is about to write such a row."""
-        if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
-            await self._blobs.discard(digest, _YOUNG)

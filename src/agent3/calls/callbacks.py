@@ -1,7 +1,7 @@
-"""Callbacks: whom to tell when a job ends, asks or makes progress, as the caller said it with the call.
+"""Callbacks: webhooks to the address that came with a call, when its job ends, asks or makes progress.
 
-The wish stands in the call and so in the job; what is told is written into the outbox in the very transaction that ends
-the turn. A token that the caller gave is sealed before anything of it is kept.
+The address is kept in the call and so in the job; what is sent is written into the outbox in the very transaction that
+ends the turn. A token that the caller gave is sealed before anything of it is kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outbox import Delivery, Outbox, Receipt
-from agent3.calls.responses import shown
+from agent3.calls.outcomes import describe_job
 from agent3.env import Env
 from agent3.errors import ValidationError
 from agent3.model import Event, Principal, encode
@@ -30,18 +30,18 @@ log = logger("webhooks")
 CALLBACK = "callback"
 """The key in a call's ``meta``."""
 EVENTS = ("done", "failed", "canceled", "needs", "progress")
-"""What one can be told of; all but the last, if one says nothing."""
+"""What a callback can report; without a choice, all but the last."""
 
 _LARGEST = 1_048_576
-"""Bytes of a body. A larger result is left out: who is told fetches the job."""
+"""Bytes of a body. A larger result is left out: the receiver fetches the job."""
 _CUT = 2_000
-_RARELY = 1.0
-"""Seconds between two words of progress."""
+_PROGRESS_EVERY = 1.0
+"""Seconds between two reports of progress."""
 _TOKEN = re.compile(r"[!-~]{1,2048}")
 
 
-class _Wish(Struct, frozen=True, omit_defaults=True):
-    """What a call keeps of what its caller asked for."""
+class _Callback(Struct, frozen=True, omit_defaults=True):
+    """What a call keeps of the callback that its caller asked for."""
 
     url: str
     events: tuple[str, ...] = EVENTS[:-1]
@@ -49,7 +49,7 @@ class _Wish(Struct, frozen=True, omit_defaults=True):
 
 
 class Callbacks:
-    """Takes the wishes of callers, and tells them through the outbox. A ``Teller`` of jobs."""
+    """Takes addresses from callers, and posts to them through the outbox. A ``JobObserver``."""
 
     def __init__(self, outbox: Outbox, env: Env):
         self._outbox = outbox
@@ -72,72 +72,71 @@ class Callbacks:
         if token is not None and not _TOKEN.fullmatch(token):
             raise ValidationError("callback.token must have 1 to 2048 characters of ASCII, without spaces.")
         await self._outbox.check(principal.id, url)
-        events = tuple(one for one in EVENTS if one in given.get("events", EVENTS[:-1]))
+        events = tuple(event for event in EVENTS if event in given.get("events", EVENTS[:-1]))
         sealed = ""
         if token is not None:
             sealed = await self._outbox.seal(principal.id, url, {"Authorization": f"Bearer {token}"})
-        wish: dict[str, Any] = msgspec.to_builtins(_Wish(url, events, sealed))
-        return wish
+        callback: dict[str, Any] = msgspec.to_builtins(_Callback(url, events, sealed))
+        return callback
 
-    async def turned(self, tx: Transaction, job: Job) -> None:
-        """Tell that a job has ended or asks, if that was wanted."""
-        wish = _wish(job)
-        if wish is not None and job.status in wish.events:
-            await self._post(tx, job, wish, job.status, job.seq, _fitting(job))
+    async def on_turn_end(self, tx: Transaction, job: Job) -> None:
+        """Report that a job has ended or asks, if that was wanted."""
+        callback = _find_callback(job)
+        if callback is not None and job.status in callback.events:
+            await self._post(tx, job, callback, job.status, job.seq, _describe(job))
 
-    async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
-        """Tell of progress, if that was wanted: the latest word, not too often, and not while an earlier one waits.
+    async def on_events(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+        """Report progress, if that was wanted: the latest, not too often, and not while an earlier report waits.
 
         Progress is worth little when it is late, and must not take the room of what was promised.
         """
-        wish = _wish(job)
-        if wish is None or "progress" not in wish.events:
+        callback = _find_callback(job)
+        if callback is None or "progress" not in callback.events:
             return
-        latest = next((one for one in reversed(events) if one.kind in ("status", "progress")), None)
-        if latest is not None and await self._outbox.is_quiet(tx, job.id, _RARELY):
-            await self._post(tx, job, wish, "progress", latest.seq, _progress(job, latest))
+        latest = next((event for event in reversed(events) if event.kind in ("status", "progress")), None)
+        if latest is not None and await self._outbox.is_quiet(tx, job.id, _PROGRESS_EVERY):
+            data: dict[str, Any] = {
+                "id": job.id,
+                "status": "working",
+                "turn": job.turn,
+                "agent": job.call.agent,
+                "capability": job.call.capability,
+                "seq": latest.seq,
+            }
+            progress = {"text": latest.text, "done": latest.done, "total": latest.total}
+            data |= {name: value for name, value in progress.items() if value is not None}
+            await self._post(tx, job, callback, "progress", latest.seq, data)
 
     async def of(self, job: Job) -> list[Receipt]:
         """What was told of a job and what became of it, the oldest first."""
         return await self._outbox.receipts(job.id)
 
-    async def _post(self, tx: Transaction, job: Job, wish: _Wish, event: str, seq: int, data: dict[str, Any]) -> None:
+    async def _post(
+        self, tx: Transaction, job: Job, callback: _Callback, event: str, seq: int, data: dict[str, Any]
+    ) -> None:
         at = datetime.fromtimestamp(self._env.now(), UTC).isoformat(timespec="milliseconds")
         body = encode({"type": f"call.{event}", "timestamp": at, "data": data}).decode()
-        delivery = Delivery(wish.url, body, job.owner, sealed=wish.sealed)
+        delivery = Delivery(callback.url, body, job.owner, sealed=callback.sealed)
         await self._outbox.post(tx, delivery, id=f"cb_{job.id}_{seq}", subject=job.id, event=event)
 
 
-def _wish(job: Job) -> _Wish | None:
+def _find_callback(job: Job) -> _Callback | None:
     """What the caller asked for; None also where that cannot be read, since a job must end all the same."""
     if (kept := job.call.meta.get(CALLBACK)) is None:
         return None
     try:
-        return msgspec.convert(kept, _Wish)
-    except msgspec.ValidationError as wrong:
-        log.error("job %s: its callback cannot be read, and nobody is told: %s", job.id, wrong)
+        return msgspec.convert(kept, _Callback)
+    except msgspec.ValidationError as error:
+        log.error("job %s: its callback cannot be read, so none is sent: %s", job.id, error)
         return None
 
 
-def _fitting(job: Job) -> dict[str, Any]:
+def _describe(job: Job) -> dict[str, Any]:
     """The job as its owner sees it; without its result, if that is too large to be sent."""
-    whole = shown(job)
+    whole = describe_job(job)
     if len(encode(whole)) <= _LARGEST:
         return whole
     small = {name: value for name, value in whole.items() if name not in ("result", "details", "questions")}
     if "error" in small:
         small["error"] = small["error"][:_CUT]
     return small | {"truncated": True}
-
-
-def _progress(job: Job, event: Event) -> dict[str, Any]:
-    told = {"text": event.text, "done": event.done, "total": event.total}
-    now = {
-        "id": job.id,
-        "status": "working",
-        "turn": job.turn,
-        "agent": job.call.agent,
-        "capability": job.call.capability,
-        "seq": event.seq,
-    }
-    return now | {name: value for name, value in told.items() if value is not None}

@@ -7,24 +7,24 @@ remote agent behind the gateway.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from agent3.calls.artifacts import ArtifactStore
-from agent3.calls.breakers import Breakers
 from agent3.calls.dead_letters import DeadLetters
-from agent3.calls.jobs.jobs import Jobs
-from agent3.calls.ledger import Ledger
+from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
-from agent3.calls.parking import Park
-from agent3.calls.result_cache import ResultCache
 from agent3.calls.retention import Retention
 from agent3.calls.runner import Runner, Target
 from agent3.calls.step import Aim, Parts, Step
+from agent3.calls.steps.breaker import Breakers
+from agent3.calls.steps.cache import ResultCache
+from agent3.calls.steps.ledger import Ledger
+from agent3.calls.steps.park import Park
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import EnvironmentVault, Vault
@@ -57,6 +57,22 @@ class Core:
     leases: Leases
     callbacks: Callbacks | None
     runner: Runner
+    # The parts that are asked for most. Plain attributes, since every call reads some of them.
+    settings: Settings = field(init=False)
+    env: Env = field(init=False)
+    metrics: Metrics = field(init=False)
+    connectors: Mapping[str, Connector] = field(init=False)
+    access: Access = field(init=False)
+    ledger: Ledger = field(init=False)
+    dead_letters: DeadLetters = field(init=False)
+    artifacts: ArtifactStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        self.settings, self.env, self.metrics = parts.settings, parts.env, parts.metrics
+        self.connectors = parts.connectors
+        self.access, self.ledger = parts.access, parts.ledger
+        self.dead_letters, self.artifacts = parts.dead_letters, parts.artifacts
 
     @classmethod
     def build(
@@ -82,7 +98,7 @@ class Core:
         ``own_agents`` live in this process, so that how many of their calls run at once is counted in it alone.
         """
         how = settings.calls
-        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, teller=callbacks, news=news)
+        jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, callbacks=callbacks, news=news)
         leases = Leases(database, jobs.node)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
         ceiling = Ceiling(settings.limits.concurrent)
@@ -152,37 +168,3 @@ class Core:
         await self.parts.ledger.aclose()
         for connector in self.parts.connectors.values():
             await connector.aclose()
-
-    # What is asked for most, under its own name.
-
-    @property
-    def settings(self) -> Settings:
-        return self.parts.settings
-
-    @property
-    def env(self) -> Env:
-        return self.parts.env
-
-    @property
-    def metrics(self) -> Metrics:
-        return self.parts.metrics
-
-    @property
-    def connectors(self) -> Mapping[str, Connector]:
-        return self.parts.connectors
-
-    @property
-    def access(self) -> Access:
-        return self.parts.access
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.parts.ledger
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        return self.parts.dead_letters
-
-    @property
-    def artifacts(self) -> ArtifactStore:
-        return self.parts.artifacts

@@ -45,7 +45,7 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """How many dead letters nobody has sent again, and since when the oldest lies there."""
+    """How many dead letters have not been sent again, and when the oldest was buried."""
 
     count: int
     oldest: float | None
@@ -85,15 +85,20 @@ class DeadLetters:
         self._buried += 1
         if self._most and self._buried * 100 >= self._most:
             self._buried = 0
-            await self._bound()
+            await self._drop_oldest()
 
-    async def _bound(self) -> None:
-        """Drop the oldest beyond the bound. Should it fail, the next one that is buried does it."""
+    async def _drop_oldest(self) -> None:
+        """Drop the oldest beyond the bound. If that fails, the next one that is buried does it."""
         dropped = 0
         try:
-            while dropped < _MOST_DROPPED and (some := await self._drop_some()):
+            while dropped < _MOST_DROPPED:
+                some = await self._database.write(
+                    lambda tx: tx.run(_DROP_OLDEST, self._most, _AT_ONCE), frees=True, calm=True
+                )
+                if not some:
+                    break
                 dropped += some
-            if dropped >= _MOST_DROPPED:  # somebody waits for this call: the rest is for the next one
+            if dropped >= _MOST_DROPPED:  # a caller waits for this: the rest is for the next one
                 self._buried = self._most
         except StorageError as error:
             self._buried = self._most
@@ -101,9 +106,6 @@ class DeadLetters:
         if dropped:
             self._metrics.dead_letters_dropped.inc(("calls",), dropped)
             log.warning("%d dead letters of calls, the oldest, were dropped: %d are kept", dropped, self._most)
-
-    async def _drop_some(self) -> int:
-        return await self._database.write(lambda tx: tx.run(_DROP_OLDEST, self._most, _AT_ONCE), frees=True, calm=True)
 
     async def latest(
         self,
@@ -133,8 +135,8 @@ class DeadLetters:
         try:
             outcome = decode_outcome(whole(bytes(row["outcome"]), f"Dead letter {letter}"))
             call = decode_call(whole(bytes(row["call"]), f"Dead letter {letter}"))
-        except msgspec.MsgspecError as wrong:
-            raise Corrupt(f"Dead letter {letter} cannot be read: {wrong}. Drop it.") from None
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"Dead letter {letter} cannot be read: {error}. Drop it.") from None
         assert isinstance(outcome, Failed)
         return _letter(row), call, outcome
 
@@ -146,12 +148,12 @@ class DeadLetters:
         """Delete letters; how many there were."""
 
         async def work(tx: Transaction) -> int:
-            return sum([await tx.run("DELETE FROM dead_letters WHERE id = ?", one) for one in letters])
+            return sum([await tx.run("DELETE FROM dead_letters WHERE id = ?", letter) for letter in letters])
 
         return await self._database.write(work, frees=True)
 
-    async def waiting(self) -> Waiting:
-        """How many wait for somebody to look at them."""
+    async def count_waiting(self) -> Waiting:
+        """How many have not been sent again."""
         row = await self._database.one(
             "SELECT COUNT(*) AS count, MIN(at) AS oldest FROM dead_letters WHERE replayed IS NULL"
         )

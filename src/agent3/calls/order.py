@@ -46,8 +46,8 @@ from agent3.calls.steps.limit import Limit
 from agent3.calls.steps.park import Parking
 from agent3.calls.steps.resolve import Resolve
 from agent3.calls.steps.retry import Retry
+from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
-from agent3.calls.steps.sealing import Sealing
 from agent3.calls.steps.validate import Validate
 from agent3.errors import Unavailable
 from agent3.model import Agent, Call, Capability, Done, Handler, Outcome
@@ -69,7 +69,7 @@ ORDER: tuple[type[Step], ...] = (
     Breaker,
     Attempt,
     Sanitize,
-    Sealing,
+    RouteSecrets,
     Parking,
 )
 

@@ -23,14 +23,14 @@ from agent3 import failpoints
 from agent3.calls.webhooks import keys_of, signed, signed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
-from agent3.identity.own_keys import OwnKey, Safe
+from agent3.identity.own_keys import OwnKey, OwnKeys
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Vault
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
-from agent3.security.outbound import Gate, Policy, Stream
-from agent3.settings import Callbacks, Calls, Settings
+from agent3.security.outbound import Gate, Policy
+from agent3.settings import Settings
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import is_whole, sum_of
 
@@ -41,20 +41,20 @@ log = logger("webhooks")
 NAME = "webhooks"
 """The queue's name, also in the index that finds its messages by id."""
 KEY = "webhooks"
-"""The name of the house's own key, which signs what no secret does."""
+"""The name of the gateway's own key, which signs what no secret does."""
 
 _DAY = 86_400.0
 _LONGEST_WAIT = 3_600.0
 """Seconds that a receiver may make us wait by Retry-After."""
 _ANSWER = 16_384
-"""Bytes of an answer that are read, so that its connection can be used again; nobody is interested in them."""
+"""Bytes of an answer that are read, so that its connection can be used again."""
 _ANY = 2**63
 """An answer may be of any size, since what is longer is not read."""
 _LARGEST = 4 * 1024 * 1024
 _SPARE = 10
 """How many times more may wait than callers are told: what was promised must find room when it comes."""
 _LINES = 10
-"""The share of the room that one owner's deliveries to one destination may take up."""
+"""The part of the room that one owner's deliveries to one destination may take is one divided by this."""
 _ROOM = (
     "SELECT (SELECT depth FROM queues WHERE name = ?) AS depth, COUNT(*) AS own FROM (SELECT 1 FROM queue_messages "
     "WHERE queue = 'webhooks' AND context = ? AND state = 'waiting' LIMIT ?) AS counted"
@@ -71,7 +71,7 @@ State = Literal["waiting", "sending", "delivered", "dead", "gone", "refused", "d
 
 
 class Delivery(Struct, frozen=True, omit_defaults=True):
-    """What is sent, and for whom. ``sealed`` holds further headers that nobody may read meanwhile."""
+    """What is sent, and for whom. ``sealed`` holds further headers, encrypted."""
 
     url: str
     body: str
@@ -106,8 +106,7 @@ class _Verdict:
 class Outbox:
     """The deliveries of one database. ``start`` makes them in this process; without it others do.
 
-    For owners that share no secret with us they are signed with a key of the ``safe``, by whose public half everybody
-    knows them.
+    For owners that share no secret with us they are signed with one of ``own_keys``, whose public half is published.
     """
 
     def __init__(
@@ -117,18 +116,37 @@ class Outbox:
         vault: Vault,
         env: Env,
         metrics: Metrics,
-        safe: Safe | None = None,
+        own_keys: OwnKeys | None = None,
     ):
         how = settings.callbacks
         self._how = how
         self._database = database
         self._vault = vault
-        self._safe = safe
+        self._own_keys = own_keys
         self._env = env
         self._metrics = metrics
-        self._secrets = {one.id: one.callback_secret for one in settings.clients if one.callback_secret}
-        self._gate = Gate(_policy(how), on_block=lambda rule: metrics.outbound_blocked.inc((rule,)))
-        self._queue = Queue(database, NAME, _rules(how, settings.calls), env=env, metrics=metrics)
+        self._secrets = {client.id: client.callback_secret for client in settings.clients if client.callback_secret}
+        policy = Policy(
+            allow_loopback=how.allow_loopback,
+            allow_private=how.allow_private,
+            allow_hosts=frozenset(how.allow_hosts),
+            schemes=how.schemes,
+            total_timeout=how.timeout,
+            max_bytes=_ANSWER,
+            setting="callbacks",
+        )
+        self._gate = Gate(policy, on_block=lambda rule: metrics.outbound_blocked.inc((rule,)))
+        rules = Rules(
+            bound=how.waiting * _SPARE,
+            attempts=how.attempts,
+            lease=2 * how.timeout + 2.0,
+            first_delay=how.first_delay,
+            longest_delay=how.longest_delay,
+            keep_dead=(settings.calls.dead_letter_days or 3_650.0) * _DAY,
+            dead=settings.calls.dead_letters,
+            largest=_LARGEST,
+        )
+        self._queue = Queue(database, NAME, rules, env=env, metrics=metrics)
         self._worker: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -141,7 +159,7 @@ class Outbox:
         all, or of this owner for this destination, so that one receiver that is down does not take the room of others.
         """
         if await self._secret(owner) is None:
-            await self._own()
+            await self._own_key()
         await self._gate.check(url)
         own = max(1, self._how.waiting // _LINES)
         row = await self._database.one(_ROOM, NAME, _context(owner, url), own)
@@ -160,7 +178,7 @@ class Outbox:
     async def seal(self, owner: str, url: str, headers: Mapping[str, str]) -> str:
         """Headers for deliveries of this owner to this URL, in a form that can be kept."""
         secret = await self._secret(owner)
-        key = (await self._own()).seals[0] if secret is None else keys_of(secret)[0]
+        key = (await self._own_key()).master_keys[0] if secret is None else keys_of(secret)[0]
         return seal(key, msgspec.json.encode(headers).decode(), _place(owner, url), self._env)
 
     async def post(self, tx: Transaction, delivery: Delivery, *, id: str, subject: str, event: str) -> bool:  # noqa: A002 - it is the id
@@ -171,7 +189,16 @@ class Outbox:
         gone = await tx.one(
             "SELECT id FROM deliveries WHERE subject = ? AND url = ? AND ended = 'gone' LIMIT 1", subject, delivery.url
         )
-        if gone is not None or not await self._enter(tx, delivery, id, subject, event):
+        if gone is not None:
+            return False
+        lasting = (id, subject, event, delivery.url, self._env.now())
+        new = await tx.one(
+            "INSERT INTO deliveries (id, subject, event, url, created, checksum) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING RETURNING id",
+            *lasting,
+            sum_of(*lasting),
+        )
+        if new is None:
             return False
         try:
             body = msgspec.json.encode(delivery)
@@ -181,16 +208,6 @@ class Outbox:
             self._metrics.webhooks.inc(("refused",))
             await tx.run("UPDATE deliveries SET ended = 'refused' WHERE id = ?", id)
         return True
-
-    async def _enter(self, tx: Transaction, delivery: Delivery, number: str, subject: str, event: str) -> bool:
-        lasting = (number, subject, event, delivery.url, self._env.now())
-        row = await tx.one(
-            "INSERT INTO deliveries (id, subject, event, url, created, checksum) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO NOTHING RETURNING id",
-            *lasting,
-            sum_of(*lasting),
-        )
-        return row is not None
 
     async def is_quiet(self, tx: Transaction, subject: str, seconds: float) -> bool:
         """Whether the latest delivery of a subject is no longer under way, and was written down so long ago."""
@@ -206,14 +223,14 @@ class Outbox:
             subject,
             limit,
         )
-        return [_receipt(row) for row in rows if self._is_whole(row)]
-
-    def _is_whole(self, row: Row) -> bool:
-        whole = is_whole(row["checksum"], *(row[one] for one in ("id", "subject", "event", "url", "created")))
-        if not whole:
-            log.error("what is known of webhook %s is damaged and is not shown", row["id"])
-            self._metrics.events_dropped.inc(("undecodable row",))
-        return whole
+        receipts = []
+        for row in rows:
+            if is_whole(row["checksum"], *(row[column] for column in ("id", "subject", "event", "url", "created"))):
+                receipts.append(_receipt(row))
+            else:
+                log.error("webhook %s: its row is damaged and is not shown", row["id"])
+                self._metrics.events_dropped.inc(("undecodable row",))
+        return receipts
 
     # Delivering
 
@@ -233,8 +250,8 @@ class Outbox:
             self._worker = None
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=self._how.timeout if seconds is None else seconds)
-            for one in late:
-                one.cancel()
+            for task in late:
+                task.cancel()
             if late:
                 await asyncio.wait(late)
         await self._queue.aclose()
@@ -247,67 +264,101 @@ class Outbox:
                 continue
             try:
                 leases = await self._queue.claim(free, wait=_IDLE)
-            except StorageError as wrong:
-                log.warning("webhooks: %s; looked for again in %g s", wrong, _AGAIN)
+            except StorageError as error:
+                log.warning("webhooks: %s; tried again in %g s", error, _AGAIN)
                 await asyncio.sleep(_AGAIN)
                 continue
             except Exception:
-                # Nobody waits for this task: were it to end, callbacks would stop in silence until the next start.
-                log.exception("webhooks: looked for again in %g s", _AGAIN)
+                # No task awaits this one: if it ended, callbacks would stop in silence until the next start.
+                log.exception("webhooks: tried again in %g s", _AGAIN)
                 await asyncio.sleep(_AGAIN)
                 continue
             self._metrics.webhooks_waiting.set((), self._queue.size)
             for lease in leases:
-                self._begin(lease)
+                task = asyncio.get_running_loop().create_task(self._deliver(lease), name=f"webhook {lease.id}")
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
 
-    def _begin(self, lease: Lease) -> None:
-        task = asyncio.get_running_loop().create_task(self._attempt(lease), name=f"webhook {lease.id}")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def _attempt(self, lease: Lease) -> None:
+    async def _deliver(self, lease: Lease) -> None:
+        """One attempt, and what follows from it. What storage does not take is tried again when the lease is over."""
         try:
             try:
-                verdict = await self._sent(lease)
+                verdict = await self._send(lease)
                 await failpoints.reach("outbox.delivered")
             except asyncio.CancelledError:
                 await self._queue.release(lease)
                 raise
-            await self._settle(lease, verdict)
-        except StorageError as wrong:
-            log.warning("webhook %s: %s; it is tried again when its lease is over", lease.id, wrong)
+            result: str = verdict.result
+            if result == "delivered":
+                await self._note(lease, None, self._env.now())
+                await self._queue.ack(lease)
+            elif result == "retry":
+                delay = None
+                if verdict.wait is not None:
+                    # A little more, so that not all who were told the same come back at the same moment.
+                    delay = min(verdict.wait, _LONGEST_WAIT) + self._env.jitter(self._how.first_delay)
+                result = await self._queue.nack(lease, verdict.reason, delay=delay)
+            else:
+                if result == "gone":
+                    await self._note(lease, "gone", None)
+                await self._queue.bury(lease, verdict.reason)
+            self._metrics.webhooks.inc((result,))
+            if result != "delivered":
+                log.warning("webhook %s, attempt %d: %s: %s", lease.id, lease.attempt, result, verdict.reason)
+        except StorageError as error:
+            log.warning("webhook %s: %s; it is tried again when its lease is over", lease.id, error)
         except Exception:
             log.exception("webhook %s: it is tried again when its lease is over", lease.id)
 
-    async def _sent(self, lease: Lease) -> _Verdict:
+    async def _send(self, lease: Lease) -> _Verdict:
         try:
-            delivery = _read(lease)
+            delivery = msgspec.json.decode(lease.body, type=Delivery)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return _Verdict("dead", f"Webhook {lease.id} cannot be read: {error}")
+        try:
             headers = await self._headers(lease.id, delivery)
-            raw = delivery.body.encode()
+            body = delivery.body.encode()
             await failpoints.reach("outbox.deliver", Unavailable)
             async with self._gate.stream(
-                "POST", delivery.url, headers=headers, body=raw, timeout=self._how.timeout, max_bytes=_ANY
+                "POST", delivery.url, headers=headers, body=body, timeout=self._how.timeout, max_bytes=_ANY
             ) as answer:
-                await _drained(answer)
-                return self._judged(answer)
-        except Corrupt as wrong:
-            return _Verdict("dead", wrong.message)
-        except SecurityError as wrong:
-            # A certificate is renewed; an address that is closed stays so until somebody changes a setting.
-            renewable = wrong.data.get("rule") == "certificate"
-            return _Verdict("retry" if renewable else "dead", wrong.message)
-        except Agent3Error as wrong:
-            return _Verdict("retry", wrong.message)
+                # A short answer is read to its end, so that its connection can be used again. Its status has come
+                # already, so nothing that goes wrong now matters.
+                left = _ANSWER
+                with suppress(Agent3Error):
+                    async for chunk in answer:
+                        left -= len(chunk)
+                        if left < 0:
+                            break
+                status = answer.status
+                if 200 <= status < 300:
+                    return _Verdict("delivered")
+                if status == 410:
+                    return _Verdict("gone", "it answered 410: it wants no more")
+                moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
+                return _Verdict("retry", f"it answered {status}{moved}", _parse_retry_after(answer.headers, self._env))
+        except Corrupt as error:
+            return _Verdict("dead", error.message)
+        except SecurityError as error:
+            # A certificate is renewed; an address that is closed stays so until a setting is changed.
+            renewable = error.data.get("rule") == "certificate"
+            return _Verdict("retry" if renewable else "dead", error.message)
+        except Agent3Error as error:
+            return _Verdict("retry", error.message)
 
-    async def _headers(self, number: str, delivery: Delivery) -> dict[str, str]:
+    async def _headers(self, delivery_id: str, delivery: Delivery) -> dict[str, str]:
         secret = await self._secret(delivery.owner)
-        what = number, self._env.now(), delivery.body.encode()
-        own = signed_by(await self._own(), *what) if secret is None else signed(secret, *what)
+        content = delivery_id, self._env.now(), delivery.body.encode()
+        signature = signed_by(await self._own_key(), *content) if secret is None else signed(secret, *content)
         hidden: dict[str, str] = {}
         if delivery.sealed:
+            # The delivery may be older than the secret that its owner has now: then our own key has sealed it.
+            keys = [] if secret is None else keys_of(secret)
+            with suppress(SetupError):
+                keys += (await self._own_key()).master_keys
             place = _place(delivery.owner, delivery.url)
-            hidden = msgspec.json.decode(unseal(await self._seals(secret), delivery.sealed, place), type=dict[str, str])
-        return {"Content-Type": "application/json", **delivery.headers, **hidden, **own}
+            hidden = msgspec.json.decode(unseal(keys, delivery.sealed, place), type=dict[str, str])
+        return {"Content-Type": "application/json", **delivery.headers, **hidden, **signature}
 
     async def _secret(self, owner: str) -> str | None:
         """The secret that an owner shares with us; None where it has none."""
@@ -318,88 +369,26 @@ class Outbox:
         keys_of(secret)
         return secret
 
-    async def _own(self) -> OwnKey:
+    async def _own_key(self) -> OwnKey:
         try:
-            if self._safe is not None:
-                return await self._safe.key(KEY)
+            if self._own_keys is not None:
+                return await self._own_keys.key(KEY)
             why = ""
-        except SetupError as wrong:
-            why = f" {wrong.message}"
+        except SetupError as error:
+            why = f" {error.message}"
         raise SetupError(
             "This gateway has nothing to sign callbacks with, so it takes none. Its operator sets "
             f'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.{why}'
         )
 
-    async def _seals(self, secret: str | None) -> list[bytes]:
-        """What may open the headers of a delivery: it may be older than the secret that its owner has now."""
-        keys = [] if secret is None else keys_of(secret)
-        with suppress(SetupError):
-            keys += (await self._own()).seals
-        return keys
-
-    def _judged(self, answer: Stream) -> _Verdict:
-        status = answer.status
-        if 200 <= status < 300:
-            return _Verdict("delivered")
-        if status == 410:
-            return _Verdict("gone", "it answered 410: it wants no more")
-        moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
-        return _Verdict("retry", f"it answered {status}{moved}", _asked_for(answer.headers, self._env))
-
-    async def _settle(self, lease: Lease, verdict: _Verdict) -> None:
-        result: str = verdict.result
-        if result == "delivered":
-            await self._note(lease, None, self._env.now())
-            await self._queue.ack(lease)
-        elif result == "retry":
-            result = await self._queue.nack(lease, verdict.reason, delay=self._delay(verdict))
-        else:
-            if result == "gone":
-                await self._note(lease, "gone", None)
-            await self._queue.bury(lease, verdict.reason)
-        self._metrics.webhooks.inc((result,))
-        if result != "delivered":
-            log.warning("webhook %s, attempt %d: %s: %s", lease.id, lease.attempt, result, verdict.reason)
-
-    def _delay(self, verdict: _Verdict) -> float | None:
-        """What the receiver asked for and a little more, so that those who were told the same do not come together."""
-        if verdict.wait is None:
-            return None
-        return min(verdict.wait, _LONGEST_WAIT) + self._env.jitter(self._how.first_delay)
-
     async def _note(self, lease: Lease, ended: str | None, delivered: float | None) -> None:
         # It goes with the end of its message, which a full disk does not prevent; else it would be sent for ever.
-        told = (ended, delivered, lease.attempt, lease.id)
-        await self._database.write(lambda tx: tx.run(_NOTE, *told), frees=True, calm=True)
-
-
-def _policy(how: Callbacks) -> Policy:
-    return Policy(
-        allow_loopback=how.allow_loopback,
-        allow_private=how.allow_private,
-        allow_hosts=frozenset(how.allow_hosts),
-        schemes=how.schemes,
-        total_timeout=how.timeout,
-        max_bytes=_ANSWER,
-        setting="callbacks",
-    )
-
-
-def _rules(how: Callbacks, calls: Calls) -> Rules:
-    return Rules(
-        bound=how.waiting * _SPARE,
-        attempts=how.attempts,
-        lease=2 * how.timeout + 2.0,
-        first_delay=how.first_delay,
-        longest_delay=how.longest_delay,
-        keep_dead=(calls.dead_letter_days or 3_650.0) * _DAY,
-        dead=calls.dead_letters,
-        largest=_LARGEST,
-    )
+        values = (ended, delivered, lease.attempt, lease.id)
+        await self._database.write(lambda tx: tx.run(_NOTE, *values), frees=True, calm=True)
 
 
 def _place(owner: str, url: str) -> str:
-    """What sealed headers belong to: they are good for nobody else and for nowhere else."""
+    """What sealed headers belong to: they open for no other owner and no other address."""
     return f"{owner}\n{url}"
 
 
@@ -409,24 +398,7 @@ def _context(owner: str, url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()} {owner}"[:1_000]
 
 
-def _read(lease: Lease) -> Delivery:
-    try:
-        return msgspec.json.decode(lease.body, type=Delivery)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
-        raise Corrupt(f"Webhook {lease.id} cannot be read: {wrong}") from None
-
-
-async def _drained(answer: Stream) -> None:
-    """Read a short answer to its end. Its status has come already, so nothing that goes wrong now matters."""
-    left = _ANSWER
-    with suppress(Agent3Error):
-        async for chunk in answer:
-            left -= len(chunk)
-            if left < 0:
-                return
-
-
-def _asked_for(headers: Mapping[str, str], env: Env) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str], env: Env) -> float | None:
     """The seconds of a Retry-After, in either of its forms."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
@@ -439,13 +411,20 @@ def _asked_for(headers: Mapping[str, str], env: Env) -> float | None:
     return max(0.0, aware.timestamp() - env.now())
 
 
-_IN_QUEUE: dict[str, State] = {"dead": "dead", "leased": "sending"}
-
-
 def _receipt(row: Row) -> Receipt:
     """What is known of a delivery: after its end from its own row, else from its message."""
+    state: State
+    if row["delivered"] is not None:
+        state = "delivered"
+    elif row["ended"] == "refused":
+        state = "refused"
+    elif row["state"] is None:
+        state = "dropped"
+    elif row["state"] == "dead":
+        state = "gone" if row["ended"] == "gone" else "dead"
+    else:
+        state = "sending" if row["state"] == "leased" else "waiting"
     failures: Sequence[tuple[float, int, str]] = msgspec.json.decode(row["history"]) if row["history"] else ()
-    state = _state(row)
     return Receipt(
         id=row["id"],
         event=row["event"],
@@ -457,15 +436,3 @@ def _receipt(row: Row) -> Receipt:
         next_attempt=row["due"] if row["state"] == "delayed" else None,
         reason=failures[-1][2] if failures and state != "delivered" else None,
     )
-
-
-def _state(row: Row) -> State:
-    if row["delivered"] is not None:
-        return "delivered"
-    if row["ended"] == "refused":
-        return "refused"
-    if row["state"] is None:
-        return "dropped"
-    if row["state"] == "dead" and row["ended"] == "gone":
-        return "gone"
-    return _IN_QUEUE.get(row["state"], "waiting")

@@ -1,13 +1,37 @@
-"""From errors to outcomes and back: inside the chain a refusal is an outcome, at the edges it is an exception."""
+"""Outcomes: what an error stands for inside the chain, and what a caller is shown of an outcome and of a job.
+
+Inside the chain a refusal is an outcome, at the edges it is an exception. What is shown are plain JSON values, the same
+at every door and in callbacks.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
-from agent3.model import Failed, Outcome
+from agent3.model import Done, Failed, Needs, Outcome, text_of, value_of
 
-__all__ = ["HEALS", "NOTICES", "REFUSALS", "UNTRUSTED", "at_once", "error_of", "failed_by", "failed_by_any",
-           "is_refusal"]  # fmt: skip
+if TYPE_CHECKING:
+    from agent3.calls.jobs import Job
 
+__all__ = [
+    "HEALS",
+    "NOTICES",
+    "REFUSALS",
+    "SOURCES",
+    "UNTRUSTED",
+    "describe_job",
+    "error_of",
+    "failed_by",
+    "failed_by_any",
+    "is_refusal",
+    "response",
+]
+
+SOURCES = "io.agent3/sources"
+"""In the meta of a result: how each part of it was read from a website."""
 NOTICES = "io.agent3/notices"
 """In the meta of a result: what was done or met on the way that the caller ought to know."""
 HEALS = "io.agent3/heals"
@@ -37,11 +61,6 @@ REFUSALS = frozenset(
 def is_refusal(outcome: Outcome) -> bool:
     """Whether the house said no before the target was asked."""
     return isinstance(outcome, Failed) and outcome.code in REFUSALS and not outcome.asked
-
-
-async def at_once(outcome: Outcome) -> Outcome:
-    """An outcome that is known, for a step that hands on what is to be awaited."""
-    return outcome
 
 
 def failed_by(error: Agent3Error) -> Failed:
@@ -74,3 +93,66 @@ def error_of(failed: Failed) -> Agent3Error:
     Agent3Error.__init__(error, failed.message, data=failed.data, retry_after=failed.retry_after)
     error.sent = failed.sent
     return error
+
+
+def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """An outcome as the design's Agent3CallResponse."""
+    usage = outcome.usage if isinstance(outcome, (Done, Failed)) else None
+    metadata: dict[str, Any] = {
+        "responseTime": round(seconds * 1000, 3),
+        "tokensUsed": usage.tokens if usage is not None else None,
+        "cost": round(usage.cost, 6) if usage is not None else None,
+        "statusCode": by_code(outcome.code).http_status if isinstance(outcome, Failed) else 200,
+        "retryCount": usage.retries if usage is not None else 0,
+    }
+    body: dict[str, Any] = {"success": isinstance(outcome, Done)}
+    if isinstance(outcome, Done):
+        body["result"] = _result(outcome)
+        metadata["sources"] = outcome.meta.get(SOURCES)
+        metadata["heals"] = outcome.meta.get(HEALS)
+        metadata["notices"] = outcome.meta.get(NOTICES)
+        metadata["untrusted"] = outcome.meta.get(UNTRUSTED)
+    elif isinstance(outcome, Failed):
+        body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
+        if outcome.retry_after is not None:
+            metadata["retryAfter"] = round(outcome.retry_after, 3)
+        if outcome.data:
+            body["details"] = outcome.data
+        if outcome.parts:
+            body["result"] = _result(outcome)
+    elif isinstance(outcome, Needs):
+        body |= {"job": outcome.job, "status": "needs", "questions": msgspec.to_builtins(outcome.questions)}
+        if outcome.parts:
+            body["result"] = text_of(outcome.parts)
+    else:
+        body |= {"job": outcome.job, "status": "working"}
+        metadata["statusCode"] = 202
+        if outcome.text:
+            body["text"] = outcome.text
+    return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """A job as its owner sees it; the connector's own state stays inside."""
+    body: dict[str, Any] = {
+        "id": job.id,
+        "status": job.status,
+        "turn": job.turn,
+        "agent": job.call.agent,
+        "capability": job.call.capability,
+        "created": job.created,
+        "updated": job.updated,
+        "seq": job.seq,
+    }
+    if isinstance(job.outcome, Needs) and job.status == "needs":
+        body["questions"] = msgspec.to_builtins(job.questions)
+    elif job.outcome is not None and job.status != "working":
+        body |= response(job.outcome, job.updated - job.created)
+    return body
+
+
+def _result(outcome: Done | Failed) -> Any:
+    value = value_of(outcome.parts)
+    if not outcome.artifacts:
+        return value
+    return {"value": value, "artifacts": msgspec.to_builtins(outcome.artifacts)}

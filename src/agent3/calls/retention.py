@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent3.calls.artifacts import ArtifactStore
-from agent3.calls.jobs.jobs import Jobs
+from agent3.calls.jobs import Jobs
 from agent3.env import Env
 from agent3.settings import Calls
 from agent3.storage import Database
@@ -40,20 +40,18 @@ class Retention:
 
     async def sweep(self) -> dict[str, int]:
         """One round, in small transactions and bounded; how many of each kind went. Any number may sweep at once."""
+        # An answer between agents goes, also unread, when a job of the same age would go.
+        answers = self._env.now() - self._settings.job_days * _DAY
         return {
             "ledger rows": await self._older("calls", self._settings.ledger_days),
             "dead letters": await self._older("dead_letters", self._settings.dead_letter_days),
             "artifacts": await self._artifacts.expire(),
             "jobs": await self._jobs.expire(),
-            "unread answers": await self._unread(),
+            "unread answers": await self._database.write(
+                lambda tx: tx.run("DELETE FROM a2a_replies WHERE at < ?", answers), frees=True
+            ),
             **{name: await expire() for name, expire in self._others.items()},
         }
-
-    async def _unread(self) -> int:
-        """Remove answers between agents that nobody has read, when a job of the same age would go."""
-        before = self._env.now() - self._settings.job_days * _DAY
-        sql = "DELETE FROM a2a_replies WHERE at < ?"
-        return await self._database.write(lambda tx: tx.run(sql, before), frees=True)
 
     async def _older(self, table: str, days: float) -> int:
         """Remove rows older than some days; 0 days keep them for ever."""

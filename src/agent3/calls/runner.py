@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from agent3.calls.jobs.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs import LEASE, Job, Jobs, may_repeat
+from agent3.calls.jobs.changes import wait_until_set
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
-from agent3.calls.takeover import Sweep, Takeover, alive, rings_within
+from agent3.calls.takeover import Sweep, Takeover, liveness_lease
 from agent3.calls.turn import Bounds, Listener, RunningTurn
 from agent3.env import Env
 from agent3.errors import Agent3Error, Canceled, Conflict, NotFound, StorageError, TurnTaken
@@ -42,7 +43,7 @@ from agent3.observe.metrics import Metrics
 from agent3.settings import Calls
 from agent3.storage.leases import Leases
 
-__all__ = ["Listener", "Runner", "Sweep", "Target", "converse", "repeatable"]
+__all__ = ["Listener", "Runner", "Sweep", "Target", "converse"]
 
 log = logger("jobs")
 
@@ -142,7 +143,10 @@ class Runner:
             raise TurnTaken(f"Job {job.id} is {job.status} and waits for no answer.")
         target = await self._lookup(job.call.agent, job.call.capability)
         asked = {question.id: answers[question.id] for question in job.questions if question.id in answers}
-        holder = await self._holder(job, target[1]) if not reply else None
+        # Another process may hold the frame that waits for this answer. It is needed where the turn cannot be replayed.
+        elsewhere = job.node not in (None, self._jobs.node) and not reply and not may_repeat(target[1])
+        held = elsewhere and self._leases is not None and await self._leases.held(liveness_lease(job.node))
+        holder = job.node if held else None
         claimed = await self._jobs.claim(job, {**job.answers, **asked}, hand_to=holder, said=said)
         if holder is not None and (claimed := await self._hand_over(claimed)).node == holder:
             # The frame waits in another process, which has taken the turn: here it is only followed.
@@ -158,7 +162,7 @@ class Runner:
         task = self.spawn(claimed, call, target, listener, door)
         if detach:
             return Working(job=job.id, turn=claimed.turn)
-        return await _attached(task)
+        return await _join(task)
 
     async def target(self, agent: str, capability: str) -> Target:
         """What a call of these names reaches; NotFound where that is nothing."""
@@ -184,13 +188,29 @@ class Runner:
         """
         job = await self._jobs.get(principal.id, job_id)
         if not job.ended:
-            job = await self._stop_here(job)
+            if (turn := self.inlined.get(job.id)) is not None and turn.task is not None:
+                turn.called_off = True
+                turn.task.cancel()
+                job = await self._jobs.wait(job.owner, job.id, _PATIENCE)
+            elif (task := self.tasks.get(job.id)) is not None:
+                task.cancel()
+                await asyncio.wait([task], timeout=_PATIENCE)
+                job = await self._jobs.get(job.owner, job.id)
         if job.status == "working" and job.node not in (None, self._jobs.node):
-            await self._jobs.ask_to_stop(job)
+            await self._jobs.leases.request_stop(job.id)
             job = await self._jobs.wait(job.owner, job.id, _PATIENCE)
         if job.ended:
             return outcome_of(job)
-        claimed = await self._claim_to_cancel(job)
+        claimed: Job | None
+        if job.status == "needs":
+            claimed = await self._jobs.claim(job)
+        elif job.node not in (None, self._jobs.node) and await self._jobs.leases.find_abandoned(job.id) is None:
+            raise Conflict(
+                f"Job {job.id} runs in another process, which was asked to stop it and has not done so yet. "
+                "Read it again in a while."
+            )
+        elif (claimed := await self._jobs.take_over(job)) is None:
+            raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
         call = self.next_turn(claimed, principal, "cancel")
         try:
             target = await self._lookup(job.call.agent, job.call.capability)
@@ -210,7 +230,7 @@ class Runner:
         clock = asyncio.get_running_loop().time  # as real as the waiting itself
         until = clock() + seconds
         while self.tasks and (left := until - clock()) > 0:
-            # Meanwhile the leases are renewed, so that nobody takes over what is about to end.
+            # Meanwhile the leases are renewed, so that no process takes over what is about to end.
             with suppress(StorageError):
                 await self.takeover.renew_leases()
             if self.tasks:
@@ -222,7 +242,7 @@ class Runner:
         if left_over:
             await asyncio.wait(left_over)
         try:
-            await self._jobs.leave()
+            await self._jobs.leases.release_all()
             if self._leases is not None:
                 await self._leases.leave()
         except StorageError as error:
@@ -235,14 +255,14 @@ class Runner:
         self, call: Call, target: Target, listener: Listener | None, door: str, detach: bool
     ) -> Outcome:
         """The first turn of a call that is a job from the beginning."""
-        job = await self._jobs.known(call)
+        job = await self._jobs.find_by_key(call)
         if job is None:
             if (refusal := await self._chain.admit(replace(call, live=Turn(*target, door=door)))) is not None:
                 return refusal
             job, new = await self._jobs.open(call)
             if new:
                 task = self.spawn(job, call, target, listener, door, charged=True)
-                return Working(job=job.id, turn=job.turn) if detach else await _attached(task)
+                return Working(job=job.id, turn=job.turn) if detach else await _join(task)
         # The same key came before: its job is the answer, also while it still runs.
         if job.status == "working" and not detach:
             job = await self._jobs.wait(job.owner, job.id, call.timeout or 30.0)
@@ -275,14 +295,14 @@ class Runner:
                 raise
             elif turn.called_off and turn.task is not None:  # the job was cancelled, and not its caller
                 turn.task.uncancel()
-                outcome = _canceled()
+                outcome = _cancel_outcome()
             else:
-                await self._end(turn, _canceled())
+                await self._end(turn, _cancel_outcome())
                 raise
         except Agent3Error as error:
             if turn.job is None:
                 raise
-            outcome = _broken(turn.job, error)
+            outcome = _storage_outcome(turn.job, error)
         finally:
             turn.closed = True
             if turn.job is not None:
@@ -290,7 +310,7 @@ class Runner:
         if turn.job is not None:
             job = await self._end(turn, outcome)
         elif isinstance(outcome, (Needs, Working)):
-            job = await self._jobs.adopt(call, outcome, turn.route, turn.take_pending())
+            job = await self._jobs.open_with_outcome(call, outcome, turn.route, turn.take_pending())
         else:
             return outcome
         return self._pursue_if_working(job, target, door)
@@ -334,11 +354,11 @@ class Runner:
             elif self._closing:
                 raise
             else:
-                outcome = _canceled()
+                outcome = _cancel_outcome()
         except Agent3Error as error:
-            outcome = _broken(turn.job, error)
+            outcome = _storage_outcome(turn.job, error)
         if call.entry == "cancel":
-            outcome = _canceled(outcome)
+            outcome = _cancel_outcome(outcome)
         return await self._end(turn, outcome)
 
     async def _end(self, turn: RunningTurn, outcome: Outcome) -> Job:
@@ -405,9 +425,9 @@ class Runner:
             now: Job | None = job
             while now is not None and self._is_mine(now):
                 poll = now.outcome.poll if isinstance(now.outcome, Working) else None
-                if await rings_within(self._stopping, 1.0 if poll is None else poll):
+                if await wait_until_set(self._stopping, 1.0 if poll is None else poll):
                     break
-                taken = await self._jobs.seize(now)
+                taken = await self._jobs.take_over(now)
                 if taken is None:
                     break
                 turn = RunningTurn(self._jobs, taken, target, None, door, taken.call, self._bounds)
@@ -453,12 +473,6 @@ class Runner:
 
     # Several processes
 
-    async def _holder(self, job: Job, capability: Capability) -> str | None:
-        """The other process in whose memory a conversation waits that cannot be replayed here, if it lives."""
-        if job.node in (None, self._jobs.node) or repeatable(capability) or self._leases is None:
-            return None
-        return job.node if await self._leases.held(alive(job.node)) else None
-
     async def _hand_over(self, job: Job) -> Job:
         """The job when its other process has taken the turn, or this one, since that did not."""
         clock = asyncio.get_running_loop().time
@@ -468,35 +482,10 @@ class Runner:
             now = await self._jobs.get(job.owner, job.id)
         if now.generation != job.generation:
             return now
-        return await self._jobs.seize(job) or await self._jobs.get(job.owner, job.id)
-
-    async def _stop_here(self, job: Job) -> Job:
-        """Stop whatever this process does for a job; the job as it stands then."""
-        if (turn := self.inlined.get(job.id)) is not None and turn.task is not None:
-            turn.called_off = True
-            turn.task.cancel()
-            return await self._jobs.wait(job.owner, job.id, _PATIENCE)
-        if (task := self.tasks.get(job.id)) is not None:
-            task.cancel()
-            await asyncio.wait([task], timeout=_PATIENCE)
-            return await self._jobs.get(job.owner, job.id)
-        return job
-
-    async def _claim_to_cancel(self, job: Job) -> Job:
-        if job.status == "needs":
-            return await self._jobs.claim(job)
-        if job.node not in (None, self._jobs.node) and await self._jobs.stray(job.id) is None:
-            raise Conflict(
-                f"Job {job.id} runs in another process, which was asked to stop it and has not done so yet. "
-                "Read it again in a while."
-            )
-        taken = await self._jobs.seize(job)
-        if taken is None:
-            raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
-        return taken
+        return await self._jobs.take_over(job) or await self._jobs.get(job.owner, job.id)
 
 
-async def _attached(task: asyncio.Task[Outcome]) -> Outcome:
+async def _join(task: asyncio.Task[Outcome]) -> Outcome:
     """Wait for a turn. A caller that is cancelled cancels the turn, and waits until it has cleaned up."""
     try:
         return await asyncio.shield(task)
@@ -506,20 +495,14 @@ async def _attached(task: asyncio.Task[Outcome]) -> Outcome:
         raise
 
 
-def repeatable(capability: Capability) -> bool:
-    """Whether its author allows it to be run again where nobody knows how far it came."""
-    hints = capability.hints
-    return hints.replay or hints.idempotent or hints.read_only
-
-
-def _broken(job: Job, error: Agent3Error) -> Outcome:
+def _storage_outcome(job: Job, error: Agent3Error) -> Outcome:
     """What becomes of a job's turn whose storage failed under it: what had come, if that is known."""
     log.error("job %s: %s", job.id, error)
     came = error.outcome if isinstance(error, StorageError) else None
     return failed_by(error) if came is None else came
 
 
-def _canceled(outcome: Outcome | None = None) -> Failed:
+def _cancel_outcome(outcome: Outcome | None = None) -> Failed:
     """A job that was cancelled is cancelled, also where its target could not be told."""
     if isinstance(outcome, Failed) and outcome.code == "canceled":
         return outcome

@@ -38,11 +38,11 @@ from agent3.settings import Settings
 
 if TYPE_CHECKING:
     from agent3.calls.artifacts import ArtifactStore
-    from agent3.calls.breakers import Breakers
     from agent3.calls.dead_letters import DeadLetters
-    from agent3.calls.ledger import Ledger
-    from agent3.calls.parking import Park
-    from agent3.calls.result_cache import ResultCache
+    from agent3.calls.steps.breaker import Breakers
+    from agent3.calls.steps.cache import ResultCache
+    from agent3.calls.steps.ledger import Ledger
+    from agent3.calls.steps.park import Park
 
 __all__ = ["OUTCOMES", "RECOVERY", "Aim", "Entered", "Left", "Parts", "Stage", "Step"]
 

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent3.calls.jobs.jobs import LEASE, Job, Jobs
+from agent3.calls.jobs import Jobs, may_repeat
+from agent3.calls.jobs.changes import wait_until_set
+from agent3.calls.jobs.leases import LEASE
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY
 from agent3.env import Env
@@ -24,41 +26,32 @@ from agent3.storage.leases import Leases
 if TYPE_CHECKING:
     from agent3.calls.runner import Runner
 
-__all__ = ["Sweep", "Takeover", "alive", "rings_within"]
+__all__ = ["Sweep", "Takeover", "liveness_lease"]
 
 log = logger("jobs")
 
 Sweep: TypeAlias = Callable[[], Awaitable[Mapping[str, int]]]
 """Removes what is past its time; how many of each kind."""
 
-_FORSAKEN = 3_600.0
-"""Seconds after which a job is failed that no process took over, since none has its agent."""
+_ORPHANED = 3_600.0
+"""Seconds after which a job fails that no process took over, since none has its agent."""
 _SWEEP = 600.0
-"""Seconds between two rounds that remove what is past its time."""
+"""Seconds between two rounds of retention."""
 _COUNT = 30.0
-"""Seconds between two counts of all jobs, which read all of them."""
-_HEED = 0.2
-"""Seconds between two looks at what another process was asked to stop, where nobody calls."""
-_HEED_CALLED = 5.0
-"""Likewise where the database carries the call, which may be lost."""
+"""Seconds between two counts of all jobs, each of which reads the whole table."""
+_REQUESTS = 0.2
+"""Seconds between two looks for requests of other processes, where none can wake this one."""
+_REQUESTS_NOTIFIED = 5.0
+"""Likewise where the database notifies: a notification may be lost."""
 
 
-def alive(node: str | None) -> str:
+def liveness_lease(node: str | None) -> str:
     """The name of the lease by which a process shows that it lives."""
     return f"alive {node}"
 
 
-async def rings_within(bell: asyncio.Event, seconds: float) -> bool:
-    """Whether an event is set before the time is over."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await bell.wait()
-    except TimeoutError:
-        return False
-
-
 class Takeover:
-    """What one process does for the jobs of all. ``keep_house`` starts it, ``aclose`` ends it."""
+    """What one process does for the jobs of all. ``start`` begins it, ``aclose`` ends it."""
 
     def __init__(
         self,
@@ -80,20 +73,21 @@ class Takeover:
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._trust_silence_after = float("-inf")
 
-    def keep_house(self, every: float = LEASE / 3, sweep_every: float = _SWEEP, *, take_over: bool = True) -> None:
-        """Start the duties: leases renewed, lost jobs taken over, other processes heeded; and, more slowly, old rows
-        removed, by one process of all. Without ``take_over`` only the leases are renewed.
+    def start(self, every: float = LEASE / 3, sweep_every: float = _SWEEP, *, take_over: bool = True) -> None:
+        """Renew leases, take over lost jobs and serve requests of other processes; more rarely, remove old rows.
+
+        Old rows are removed by one process of all. Without ``take_over`` only the leases are renewed.
         """
         if not take_over:
-            self._start(self.renew_leases, every, "leases", first=every)
+            self._repeat(self.renew_leases, every, "leases", first=every)
             return
         self._jobs.news.listen()
-        self._start(self._round, every, "jobs")
-        self._start(self._count, _COUNT, "count")
-        self._start(self._heed, _HEED, "stops", first=_HEED)
+        self._repeat(self._round, every, "jobs")
+        self._repeat(self._count, _COUNT, "count")
+        self._repeat(self._serve_requests, _REQUESTS, "stops", first=_REQUESTS)
         if self._sweep is not None:  # a task of its own: leases must not wait for a large sweep
             work = partial(self._sweep_once, self._sweep, sweep_every)
-            self._start(work, sweep_every, "sweep", first=sweep_every)
+            self._repeat(work, sweep_every, "sweep", first=sweep_every)
 
     async def aclose(self) -> None:
         """Stop the duties."""
@@ -106,12 +100,13 @@ class Takeover:
     async def recover(self) -> int:
         """Take over jobs whose process is gone: go on where that is safe, else end them as interrupted; how many.
 
-        A job whose agent is not here is left for a process that has it; after an hour it is failed. One job that
-        cannot be taken over does not keep the others from it.
+        A job whose agent is not here is left for a process that has it; after an hour it fails. One job that cannot
+        be taken over does not keep the others from it.
         """
         taken = 0
         runner = self._runner
-        for job_id in await self._jobs.abandoned(silent=self._env.monotonic() >= self._trust_silence_after):
+        silent = self._env.monotonic() >= self._trust_silence_after
+        for job_id in await self._jobs.leases.list_abandoned(silent=silent):
             if job_id in runner.tasks or job_id in runner.inlined:
                 continue
             try:
@@ -121,28 +116,28 @@ class Takeover:
         return taken
 
     async def renew_leases(self) -> None:
-        """Say of every running job that it is still this process's; stop those that another process has taken."""
+        """Renew the leases of all jobs that run here; stop those that another process has taken."""
         runner = self._runner
-        mine = [*runner.tasks, *runner.inlined]
-        if not mine:
+        own = [*runner.tasks, *runner.inlined]
+        if not own:
             return
-        for job_id in await self._jobs.heartbeat(mine):
+        for job_id in await self._jobs.leases.renew(own):
             turn, task = runner.inlined.get(job_id), runner.tasks.get(job_id)
             if turn is not None and turn.task is not None:
                 turn.called_off, task = True, turn.task
             if task is not None and not task.done():
-                log.warning("job %s: another process has taken it, so this one stops", job_id)
+                log.warning("job %s: another process has taken it, so it is stopped here", job_id)
                 runner.lost.add(job_id)
                 task.cancel()
 
-    def _start(self, work: Callable[[], Awaitable[None]], every: float, name: str, first: float = 0.0) -> None:
+    def _repeat(self, work: Callable[[], Awaitable[None]], every: float, name: str, first: float = 0.0) -> None:
         async def repeat() -> None:
             await asyncio.sleep(first)
             while True:
                 try:
                     await work()
                 except Exception:
-                    log.exception("jobs: the round failed and is made again in %g s", every)
+                    log.exception("jobs: %s failed, tried again in %g s", name, every)
                 await asyncio.sleep(every)
 
         self._duties.append(asyncio.get_running_loop().create_task(repeat(), name=name))
@@ -150,74 +145,87 @@ class Takeover:
     async def _round(self) -> None:
         try:
             if self._leases is not None:
-                await self._leases.take(alive(self._jobs.node), LEASE)
+                await self._leases.take(liveness_lease(self._jobs.node), LEASE)
             await self.renew_leases()
         except StorageError:
-            # A process that could not say that it lives must not conclude from silence that the others do not.
+            # A process that could not renew its own leases must not conclude from expired ones that others are gone:
+            # the same outage may have kept them from it.
             self._trust_silence_after = self._env.monotonic() + LEASE
             raise
         await self.recover()
 
     async def _count(self) -> None:
-        for status, count in (await self._jobs.counts()).items():
+        for status, count in (await self._jobs.count_by_status()).items():
             self._metrics.jobs.set((status,), count)
 
     async def _sweep_once(self, sweep: Sweep, every: float) -> None:
-        """A round of retention, unless another process has this duty."""
+        """One round of retention, unless another process has this duty."""
         if self._leases is not None and not await self._leases.take("sweep", 2 * every):
             return
         if removed := {name: count for name, count in (await sweep()).items() if count}:
             log.info("past their time and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
 
-    async def _heed(self) -> None:
-        """Stop what another process was asked to stop, and take the turns that were handed to this one."""
-        news, runner = self._jobs.news, self._runner
-        called = await rings_within(self._jobs.called, _HEED_CALLED) if news.live else self._jobs.called.is_set()
-        self._jobs.called.clear()
+    async def _serve_requests(self) -> None:
+        """Stop the jobs that other processes ask to stop, and begin the turns that they handed over."""
+        leases, runner = self._jobs.leases, self._runner
+        if self._jobs.news.live:
+            woken = await wait_until_set(leases.wakeup, _REQUESTS_NOTIFIED)
+        else:
+            woken = leases.wakeup.is_set()
+        leases.wakeup.clear()
         if runner.tasks or runner.inlined:
-            for job_id in await self._jobs.to_stop():
+            for job_id in await leases.list_stop_requests():
                 if job_id not in self._stops and (job_id in runner.tasks or job_id in runner.inlined):
+                    # In a task of its own: a turn may take long to stop, and the others need not wait for it.
                     task = asyncio.get_running_loop().create_task(self._stop(job_id), name=f"stop {job_id}")
                     self._stops[job_id] = task
                     task.add_done_callback(lambda _, job_id=job_id: self._stops.pop(job_id, None))  # type: ignore[misc]
-        for job in await self._jobs.handed():
+        for job in await leases.list_handed_over():
             try:
                 target = await runner.target(job.call.agent, job.call.capability)
             except NotFound:
                 continue  # the process that handed it over takes it back
-            if (taken := await self._jobs.seize(job)) is not None:
+            if (taken := await self._jobs.take_over(job)) is not None:
                 call = runner.next_turn(taken, taken.call.principal, "answer")
                 runner.spawn(taken, call, target, None, RECOVERY)
-        if called:  # another process may have left its jobs to the others
+        if woken:  # another process may have given up its jobs
             await self.recover()
 
     async def _stop(self, job_id: str) -> None:
         try:
-            job = await self._jobs.mine(job_id)
+            job = await self._jobs.leases.find_own(job_id)
             if job is not None:
-                log.info("job %s: another process was asked to cancel it", job_id)
+                log.info("job %s: cancelled at the request of another process", job_id)
                 await self._runner.cancel(job.call.principal, job_id)
         except Agent3Error as error:
             log.warning("job %s: it could not be cancelled: %s", job_id, error)
 
     async def _take_over(self, job_id: str) -> bool:
-        job = await self._jobs.stray(job_id)
+        job = await self._jobs.leases.find_abandoned(job_id)
         if job is None:
             return False
         runner = self._runner
         try:
             target = await runner.target(job.call.agent, job.call.capability)
         except NotFound as error:
-            return await self._give_up(job, error)
-        taken = await self._jobs.seize(job)
+            if max(job.lease or 0.0, job.updated or 0.0) > self._env.now() - _ORPHANED:
+                log.debug("job %s: left for a process that has its agent: %s", job.id, error)
+                return False
+            taken = await self._jobs.take_over(job)
+            if taken is None:
+                return False
+            log.warning("job %s: no process has its agent: %s", job.id, error)
+            await self._jobs.end_turn(taken, failed_by(error), taken.route)
+            return True
+        taken = await self._jobs.take_over(job)
         if taken is None:
             return False
         principal = taken.call.principal
-        if await self._jobs.stop_asked(job.id):
+        if await self._jobs.leases.is_stop_requested(job.id):
             runner.spawn(taken, runner.next_turn(taken, principal, "cancel"), target, None, RECOVERY)
         elif isinstance(taken.outcome, Working):
             runner.pursue(taken, target, RECOVERY)
-        elif (hints := target[1].hints).replay or hints.idempotent or hints.read_only:
+        elif may_repeat(target[1]):
             log.info("job %s: turn %d runs again after a restart", taken.id, taken.turn)
             entry: Entry = "answer" if taken.turn > 1 else "start"
             runner.spawn(taken, runner.next_turn(taken, principal, entry), target, None, RECOVERY)
@@ -225,19 +233,8 @@ class Takeover:
             # A key does not make it repeatable: its target never saw that key.
             log.warning("job %s: interrupted by a restart", taken.id)
             text = (
-                "The gateway was restarted in the middle, and this capability may not be repeated unasked. Call again."
+                "The gateway was restarted during this call, and the capability may not be repeated automatically. "
+                "Call it again."
             )
             await self._jobs.end_turn(taken, failed_by(Interrupted(text)), taken.route)
-        return True
-
-    async def _give_up(self, job: Job, error: NotFound) -> bool:
-        """Fail a job whose agent no process has had for long; until then it is left alone."""
-        if max(job.lease or 0.0, job.updated or 0.0) > self._env.now() - _FORSAKEN:
-            log.debug("job %s: left for a process that has its agent: %s", job.id, error)
-            return False
-        taken = await self._jobs.seize(job)
-        if taken is None:
-            return False
-        log.warning("job %s: no process has its agent: %s", job.id, error)
-        await self._jobs.end_turn(taken, failed_by(error), taken.route)
         return True

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from agent3.calls.coroutines import drive
-from agent3.calls.jobs.jobs import Job, Jobs
+from agent3.calls.jobs import Job, Jobs
 from agent3.calls.outcomes import failed_by
 from agent3.errors import Agent3Error, StorageError, TooLarge, TurnTaken
 from agent3.model import Agent, Call, Capability, Event, Failed, Outcome, Turn, encode
@@ -156,7 +156,7 @@ class RunningTurn(Turn):
         """Remember durably that something was done; an inline turn becomes a job by it."""
         job = await self.open()
         self.kept[name] = value
-        await self._jobs.keep(job, self.kept)
+        await self._jobs.save_kept(job, self.kept)
 
     def take_pending(self) -> list[Event]:
         """What an inline turn told before it became a job, for its log."""

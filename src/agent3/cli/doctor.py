@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from agent3.calls.jobs.jobs import LEASE
+from agent3.calls.jobs import LEASE
 from agent3.calls.webhooks import keys_of
 from agent3.cli.gateway_client import running
 from agent3.directory import Directory
@@ -189,7 +189,7 @@ async def _leases(database: Database) -> Check:
 
 async def _letters(database: Database, env: Env) -> Check:
     letters = Letters(database, env)
-    waiting, queues = await letters.calls.waiting(), await letters.queues()
+    waiting, queues = await letters.calls.count_waiting(), await letters.queues()
     if not waiting.count and not queues:
         return _check("dead letters", "ok", "none")
     text = f"{waiting.count} calls, {len(queues)} queues with some"

@@ -1,7 +1,7 @@
-"""The directory: add, get, remove and search whatever can be called.
+"""The directory: add, get, remove and search the agents that can be called.
 
-Agents live in the database, shared by every process on it; those written in Python live only in the process that
-hosts them and lie over the stored ones. Reads come from memory, which follows the database by its version.
+Agents are in the database, shared by every process on it; those written in Python are only in the process that hosts
+them, and come before stored ones of the same id. Reads come from memory, which follows the database by its version.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ log = logger("directory")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
+"""Seconds for which memory is trusted without a look at the version in the database."""
 
 
 class Hit(Struct, frozen=True):
@@ -39,10 +40,10 @@ class Hit(Struct, frozen=True):
 
 
 class Directory:
-    """All agents of one gateway. What another process adds is seen at once where there is news of it, and everywhere
-    within half a second.
+    """All agents of one gateway.
 
-    A stored agent that cannot be read is logged, counted and left out; the others are not the worse for it.
+    What another process adds is seen at once where the database notifies, and everywhere within half a second. A stored
+    agent that cannot be read is logged, counted and left out; it does not affect the others.
     """
 
     def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS, news: News | None = None):
@@ -58,7 +59,7 @@ class Directory:
         self._lock = asyncio.Lock()
         self._news = news
         if news is not None:
-            news.on("directory", lambda _: self._look_again())
+            news.on("directory", lambda _: self._forget_check())
 
     def host(self, agent: Agent) -> None:
         """Show an agent that lives in this process, for as long as it lives."""
@@ -81,10 +82,10 @@ class Directory:
             await _next_version(tx)
 
         await self._database.write(work)
-        self._changed()
+        self._announce()
 
     async def renew(self, before: Agent, now: Agent) -> bool:
-        """Store a new state of an agent, if it still is as it was: what anybody changed or removed since stays so."""
+        """Store a new state of an agent, if it is still as it was; what was changed or removed meanwhile stays so."""
         at = self._env.now()
 
         async def work(tx: Transaction) -> bool:
@@ -97,7 +98,7 @@ class Directory:
             return True
 
         if renewed := await self._database.write(work):
-            self._changed()
+            self._announce()
         return renewed
 
     async def remove(self, agent_id: str) -> None:
@@ -110,7 +111,7 @@ class Directory:
 
         if not await self._database.write(work):
             raise AgentNotFound(f"There is no stored agent {agent_id[:100]!r} to remove.")
-        self._changed()
+        self._announce()
 
     async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
         """The agent of that id; AgentNotFound names the nearest one that the caller may see."""
@@ -120,10 +121,12 @@ class Directory:
             found = self._stored.get(agent_id)
         if found is not None and visible(found):
             return found
-        raise self._unknown(agent_id, [agent.id for agent in self._all() if visible(agent)])
+        near = nearest(agent_id, [agent.id for agent in self._all() if visible(agent)])
+        hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
+        raise AgentNotFound(f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None)
 
     def peek(self, agent_id: str) -> Agent | None:
-        """The agent of that id as far as memory knows without asking; None where it would have to look."""
+        """The agent of that id from memory; None if the database would have to be asked."""
         found = self._hosted.get(agent_id)
         if found is None and self._env.monotonic() - self._checked < _FRESH:
             found = self._stored.get(agent_id)
@@ -149,13 +152,6 @@ class Directory:
     def _all(self) -> Iterable[Agent]:
         return {**self._stored, **self._hosted}.values()
 
-    def _unknown(self, agent_id: str, known: list[str]) -> AgentNotFound:
-        near = nearest(agent_id, known)
-        hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
-        return AgentNotFound(
-            f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None
-        )
-
     async def _refresh(self) -> None:
         if self._env.monotonic() - self._checked < _FRESH:
             return
@@ -179,17 +175,17 @@ class Directory:
             if agent.id != row["id"]:
                 raise Corrupt(f"It is the card of {agent.id!r}.")
             return agent
-        except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as wrong:
-            log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], wrong)
+        except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as error:
+            log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], error)
             self._metrics.events_dropped.inc(("undecodable row",))
             return None
 
-    def _changed(self) -> None:
-        self._look_again()
+    def _announce(self) -> None:
+        self._forget_check()
         if self._news is not None:
             self._news.tell("directory")
 
-    def _look_again(self) -> None:
+    def _forget_check(self) -> None:
         self._writes += 1
         self._checked = float("-inf")
 

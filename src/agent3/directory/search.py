@@ -1,4 +1,4 @@
-"""Search by words: a small BM25 index over what agents say of themselves.
+"""Search by words: a small BM25 index over the words of agents about themselves.
 
 Everything is in memory; ten thousand agents take a few milliseconds. An exact name or id always comes first.
 """
@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from agent3.model import Agent
 
@@ -19,6 +19,7 @@ _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _K1, _B = 1.2, 0.6
+"""The constants of BM25: how soon repetitions stop to count, and how much long texts are discounted."""
 _LONGEST = 4_000
 """Characters of a query that are looked at: what a long message is about, it says first."""
 _MOST_WORDS = 64
@@ -44,7 +45,7 @@ class Index:
 
     def __init__(self, agents: Mapping[str, Agent]):
         self._names = {agent_id: _names(agent) for agent_id, agent in agents.items()}
-        self._counts = {agent_id: _weighed(agent) for agent_id, agent in agents.items()}
+        self._counts = {agent_id: _count_words(agent) for agent_id, agent in agents.items()}
         self._lengths = {agent_id: sum(counts.values()) for agent_id, counts in self._counts.items()}
         self._mean = sum(self._lengths.values()) / len(agents) if agents else 1.0
         self._where: dict[str, list[str]] = defaultdict(list)
@@ -53,32 +54,26 @@ class Index:
                 self._where[word].append(agent_id)
 
     def search(self, query: str) -> list[tuple[str, float]]:
-        """Ids with scores between 0 and 1, the best first; equal scores by id, so that the order never wavers."""
+        """Ids with scores between 0 and 1, the best first; equal scores by id, so that the order is always the same."""
         asked = [word for word in dict.fromkeys(words(query[:_LONGEST])) if word not in _COMMON][:_MOST_WORDS]
         scores: dict[str, float] = defaultdict(float)
         for word in asked:
-            for match, weight in self._matches(word):
-                self._add(scores, match, weight)
+            # The word itself, and at a discount the words that begin with it.
+            matches = [(word, 1.0)] if word in self._where else []
+            if len(word) >= 4:
+                matches += [(known, 0.4) for known in self._where if known != word and known.startswith(word)]
+            for match, weight in matches:
+                found = self._where[match]
+                rarity = math.log(1 + (len(self._counts) - len(found) + 0.5) / (len(found) + 0.5))
+                for agent_id in found:
+                    count = self._counts[agent_id][match]
+                    norm = _K1 * (1 - _B + _B * self._lengths[agent_id] / self._mean)
+                    scores[agent_id] += weight * rarity * count * (_K1 + 1) / (count + norm)
         best = max(scores.values(), default=1.0)
         ranked = {agent_id: 0.99 * score / best for agent_id, score in scores.items()}
         name = query.strip().lower()
         ranked |= {agent_id: 1.0 for agent_id, names in self._names.items() if name in names}
-        return sorted(ranked.items(), key=lambda one: (-one[1], one[0]))
-
-    def _matches(self, word: str) -> Iterable[tuple[str, float]]:
-        """The word itself, and at a discount the words that begin with it."""
-        if word in self._where:
-            yield word, 1.0
-        if len(word) >= 4:
-            yield from ((known, 0.4) for known in self._where if known != word and known.startswith(word))
-
-    def _add(self, scores: dict[str, float], word: str, weight: float) -> None:
-        found = self._where[word]
-        rarity = math.log(1 + (len(self._counts) - len(found) + 0.5) / (len(found) + 0.5))
-        for agent_id in found:
-            count = self._counts[agent_id][word]
-            norm = _K1 * (1 - _B + _B * self._lengths[agent_id] / self._mean)
-            scores[agent_id] += weight * rarity * count * (_K1 + 1) / (count + norm)
+        return sorted(ranked.items(), key=lambda found: (-found[1], found[0]))
 
 
 def _names(agent: Agent) -> frozenset[str]:
@@ -87,16 +82,14 @@ def _names(agent: Agent) -> frozenset[str]:
     )
 
 
-def _weighed(agent: Agent) -> Counter[str]:
+def _count_words(agent: Agent) -> Counter[str]:
     """How often each word occurs, where a name counts more than prose."""
+    texts = [(agent.id, 3), (agent.name, 3), (agent.description, 1), (" ".join(agent.tags), 2)]
+    for capability in agent.capabilities:
+        texts += [(capability.name, 3), (capability.description, 1)]
+        texts += [(" ".join(capability.tags), 2), (" ".join(capability.phrases), 1)]
     counts: Counter[str] = Counter()
-    for text, weight in _texts(agent):
+    for text, weight in texts:
         for word in words(text):
             counts[word] += weight
     return counts
-
-
-def _texts(agent: Agent) -> Iterable[tuple[str, int]]:
-    yield from ((agent.id, 3), (agent.name, 3), (agent.description, 1), (" ".join(agent.tags), 2))
-    for one in agent.capabilities:
-        yield from ((one.name, 3), (one.description, 1), (" ".join(one.tags), 2), (" ".join(one.phrases), 1))

@@ -32,18 +32,35 @@ async def stand_in(directory: Directory, website: Agent) -> Agent | None:
 
     AgentNotFound, CapabilityNotFound or SetupError if what it says does not fit what is there.
     """
-    wish = website.card.get("interface", {}).get("metadata", {}).get("stands_in_for")
-    if wish is None:
+    given = website.card.get("interface", {}).get("metadata", {}).get("stands_in_for")
+    if given is None:
         return None
-    name, wanted = _read(website, wish)
-    agent = await directory.get(name)
-    routes = {one: _route(website, one, said) for one, said in (wanted or _same(agent, website)).items()}
-    if unknown := sorted(set(routes) - {one.name for one in agent.capabilities}):
+    given = {"agent": given} if isinstance(given, str) else given
+    chosen = given.get("capabilities") or {} if isinstance(given, Mapping) else None
+    if (
+        not isinstance(given, Mapping)
+        or not isinstance(given.get("agent"), str)
+        or set(given) - {"agent", "capabilities"}
+        or not isinstance(chosen, Mapping)
+    ):
+        raise SetupError(
+            f"What {website.name!r} stands in for cannot be read. Write stands_in_for: AGENT, or agent and "
+            "capabilities, each with its action."
+        )
+    agent = await directory.get(given["agent"])
+    offered = {capability.name for capability in agent.capabilities}
+    if not chosen:  # all that bear the name of an action
+        chosen = {name: name for name in sorted(offered & {action.name for action in website.capabilities})}
+        if not chosen:
+            raise CapabilityNotFound(f"No capability of {agent.id!r} bears the name of an action of {website.name!r}.")
+    routes = {name: _make_route(website, name, mapping) for name, mapping in chosen.items()}
+    if unknown := sorted(set(routes) - offered):
         raise CapabilityNotFound(
-            f"{website.name!r} stands in for {name}/{unknown[0]}, but {name!r} has no such capability."
+            f"{website.name!r} stands in for {agent.id}/{unknown[0]}, but {agent.id!r} has no such capability."
         )
     capabilities = tuple(
-        _with(_without(one, website.id), [routes[one.name]] if one.name in routes else []) for one in agent.capabilities
+        _with(_without(capability, website.id), [routes[capability.name]] if capability.name in routes else [])
+        for capability in agent.capabilities
     )
     now = replace(agent, capabilities=capabilities)
     await directory.add(now)
@@ -53,51 +70,33 @@ async def stand_in(directory: Directory, website: Agent) -> Agent | None:
 async def withdraw(directory: Directory, website: str) -> None:
     """Take the routes of a website out of every agent that it stands in for."""
     for agent in await directory.everything():
-        left = tuple(_without(one, website) for one in agent.capabilities)
+        left = tuple(_without(capability, website) for capability in agent.capabilities)
         if left != agent.capabilities:
             await directory.add(replace(agent, capabilities=left))
 
 
 def keep_stand_ins(now: Agent, before: Agent) -> Agent:
-    """A new card of an agent, with whoever stands in for it."""
-    kept = {one.name: [route for route in one.routes if route.meta.get(_MARK)] for one in before.capabilities}
+    """A new card of an agent, with the routes of those that stand in for it."""
+    kept = {
+        capability.name: [route for route in capability.routes if route.meta.get(_MARK)]
+        for capability in before.capabilities
+    }
     if not any(kept.values()):
         return now
-    return replace(now, capabilities=tuple(_with(one, kept.get(one.name, [])) for one in now.capabilities))
+    return replace(now, capabilities=tuple(_with(each, kept.get(each.name, [])) for each in now.capabilities))
 
 
-def _read(website: Agent, wish: Any) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(wish, str):
-        return wish, {}
-    if isinstance(wish, Mapping) and isinstance(wish.get("agent"), str) and set(wish) <= {"agent", "capabilities"}:
-        wanted = wish.get("capabilities") or {}
-        if isinstance(wanted, Mapping):
-            return wish["agent"], wanted
-    raise SetupError(
-        f"What {website.name!r} stands in for cannot be read. Write stands_in_for: AGENT, or agent and capabilities, "
-        "each with its action."
-    )
-
-
-def _same(agent: Agent, website: Agent) -> dict[str, Any]:
-    """Where nothing is said of capabilities: those that bear the name of an action."""
-    shared = {one.name for one in agent.capabilities} & {one.name for one in website.capabilities}
-    if not shared:
-        raise CapabilityNotFound(f"No capability of {agent.id!r} bears the name of an action of {website.name!r}.")
-    return {name: {"action": name} for name in sorted(shared)}
-
-
-def _route(website: Agent, name: str, said: Any) -> Route:
-    said = {"action": said} if isinstance(said, str) else said
-    if not isinstance(said, Mapping) or set(said) - {"action", "input", "output"}:
+def _make_route(website: Agent, name: str, mapping: Any) -> Route:
+    mapping = {"action": mapping} if isinstance(mapping, str) else mapping
+    if not isinstance(mapping, Mapping) or set(mapping) - {"action", "input", "output"}:
         raise SetupError(f"How {website.name!r} stands in for {name!r} cannot be read. Write action, input and output.")
-    action = website.capability(str(said.get("action", name)))
+    action = website.capability(str(mapping.get("action", name)))
     if action is None:
         raise CapabilityNotFound(
-            f"{website.name!r} has no action {said.get('action', name)!r} to stand in for {name!r}."
+            f"{website.name!r} has no action {mapping.get('action', name)!r} to stand in for {name!r}."
         )
     route = action.routes[0]
-    more = {key: said[key] for key in ("input", "output") if said.get(key)}
+    more = {key: mapping[key] for key in ("input", "output") if mapping.get(key)}
     return replace(route, meta={**route.meta, "interface": website.id, _MARK: True, **more})
 
 
@@ -106,5 +105,7 @@ def _with(capability: Capability, routes: list[Route]) -> Capability:
 
 
 def _without(capability: Capability, website: str) -> Capability:
-    kept = tuple(one for one in capability.routes if not (one.meta.get(_MARK) and one.meta.get("interface") == website))
+    kept = tuple(
+        route for route in capability.routes if not (route.meta.get(_MARK) and route.meta.get("interface") == website)
+    )
     return capability if kept == capability.routes else replace(capability, routes=kept)

@@ -1,12 +1,13 @@
-"""Dead letters for the operator: those that calls left and those of the queues, under one roof.
+"""Dead letters for the operator: those of calls and those of queues in one list, to show, send again or drop.
 
-An id says where a letter lies: ``call:ID``, or ``queue:NAME:ID``, the name escaped as in an address. Nothing here
-shows a secret, and nothing is sent that the operator did not name.
+An id says where a letter is: ``call:ID``, or ``queue:NAME:ID`` with the name escaped as in a URL. Nothing here shows a
+secret, and nothing is sent that the operator did not name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -15,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.calls.dead_letters import DeadLetter, DeadLetters
-from agent3.calls.jobs.jobs import Job
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.calls.runner import Target
 from agent3.env import Env
@@ -31,6 +31,8 @@ __all__ = ["Letters", "Replayed", "Wanted", "measure", "replay"]
 
 _NO_BOUND = 2**53
 MOST = 1_000
+"""Letters in one list."""
+_COLUMNS = "seq, id, context, priority, attempts, put, history"
 
 
 class Wanted(Struct, frozen=True):
@@ -66,28 +68,56 @@ class Letters:
         """The latest first, each in a few words."""
         if not 1 <= wanted.limit <= MOST:
             raise ValidationError(f"--limit is {wanted.limit}; give one from 1 to {MOST}.")
-        found = [] if wanted.queue else [_of_call(one) for one in await self._of_calls(wanted)]
+        found: list[dict[str, Any]] = []
+        if not wanted.queue:
+            calls = await self.calls.latest(
+                wanted.limit, agent=wanted.agent, code=wanted.code, since=wanted.since, replayed=wanted.replayed
+            )
+            found += [_summarize_call(letter) for letter in calls]
         if wanted.agent is None and wanted.code is None:
-            found += [_of_queue(name, one) for name, one in await self._of_queues(wanted)]
-        found.sort(key=lambda one: one["at"], reverse=True)
+            for name in [wanted.queue] if wanted.queue else await self.queues():
+                # Without their bodies: each may be large, and a list shows none.
+                rows = await self._database.all(
+                    f"SELECT {_COLUMNS} FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC "
+                    "LIMIT ?",
+                    name,
+                    MOST,
+                )
+                letters = [_summarize_message(name, _decode_letter(row, b"")) for row in rows]
+                found += [letter for letter in letters if letter["at"] >= (wanted.since or 0)]
+        found.sort(key=lambda letter: letter["at"], reverse=True)
         return found[: wanted.limit]
 
     async def show(self, letter: str) -> dict[str, Any]:
         """Everything that is known of one letter, without secrets."""
-        kind, name, number = _place(letter)
+        kind, queue, number = _parse_id(letter)
         if kind == "queue":
-            found = await self._in_queue(name, number)
-            history = [{"at": one.at, "attempt": one.number, "reason": one.reason} for one in found.history]
-            more = {"put": found.put, "priority": found.priority, "history": history, "body": _read(found.body)}
-            return dict(tidy(_of_queue(name, found) | more))
+            row = await self._database.one(
+                f"SELECT {_COLUMNS}, body FROM queue_messages WHERE queue = ? AND state = 'dead' AND id = ?",
+                queue,
+                number,
+            )
+            if row is None:
+                raise _not_found(queue, number)
+            message = _decode_letter(row, bytes(row["body"]))
+            history = [
+                {"at": attempt.at, "attempt": attempt.number, "reason": attempt.reason} for attempt in message.history
+            ]
+            more = {
+                "put": message.put,
+                "priority": message.priority,
+                "history": history,
+                "body": _show_body(message.body),
+            }
+            return dict(tidy(_summarize_message(queue, message) | more))
         kept, call, outcome = await self.calls.get(number)
-        more = {"call": _plain(call), "outcome": _plain(outcome), "mayHaveRun": outcome.sent}
-        return dict(tidy(_of_call(kept) | more))
+        more = {"call": _to_builtins(call), "outcome": _to_builtins(outcome), "mayHaveRun": outcome.sent}
+        return dict(tidy(_summarize_call(kept) | more))
 
     async def drop(self, letters: Sequence[str]) -> int:
-        """Delete letters for ever; how many there were. An id that is none spoils it before anything is deleted."""
+        """Delete letters for ever; how many there were. An id of a wrong form fails before anything is deleted."""
         dropped = 0
-        for kind, name, number in [_place(one) for one in letters]:
+        for kind, name, number in [_parse_id(letter) for letter in letters]:
             dropped += await (self._queue(name).drop([number]) if kind == "queue" else self.calls.drop([number]))
         return dropped
 
@@ -97,48 +127,13 @@ class Letters:
         return [row["queue"] for row in rows]
 
     async def line_up(self, name: str, number: str) -> None:
-        """Give a message back to its queue, with all its attempts; NotFound when it is dead no more."""
+        """Give a message back to its queue, with all its attempts; NotFound if it is no longer a dead letter."""
         if not await self._queue(name).replay([number]):
-            raise _gone(_in(name, number))
+            raise _not_found(name, number)
 
     def _queue(self, name: str) -> Queue:
-        """A queue in the operator's hands. Its bound is for those who put: what was in it before finds its place."""
+        """A queue for the operator: without its bound, so that what was in it before finds room again."""
         return Queue(self._database, name, Rules(bound=_NO_BOUND), env=self._env, metrics=Metrics())
-
-    async def _of_calls(self, wanted: Wanted) -> list[DeadLetter]:
-        return await self.calls.latest(
-            wanted.limit, agent=wanted.agent, code=wanted.code, since=wanted.since, replayed=wanted.replayed
-        )
-
-    async def _of_queues(self, wanted: Wanted) -> list[tuple[str, Letter]]:
-        names = [wanted.queue] if wanted.queue else await self.queues()
-        return [(name, one) for name in names for one in await self._all_in(name) if _died(one) >= (wanted.since or 0)]
-
-    async def _all_in(self, name: str) -> list[Letter]:
-        """The latest letters of a queue, without their bodies: each may be large, and a list shows none."""
-        rows = await self._database.all(
-            f"SELECT {_ENVELOPE} FROM queue_messages WHERE queue = ? AND state = 'dead' ORDER BY seq DESC LIMIT ?",
-            name,
-            MOST,
-        )
-        return [_letter(row, b"") for row in rows]
-
-    async def _in_queue(self, name: str, number: str) -> Letter:
-        row = await self._database.one(
-            f"SELECT {_ENVELOPE}, body FROM queue_messages WHERE queue = ? AND state = 'dead' AND id = ?", name, number
-        )
-        if row is None:
-            raise _gone(_in(name, number))
-        return _letter(row, bytes(row["body"]))
-
-
-_ENVELOPE = "seq, id, context, priority, attempts, put, history"
-
-
-def _letter(row: Row, body: bytes) -> Letter:
-    history = msgspec.json.decode(row["history"], type=list[tuple[float, int, str]]) if row["history"] else []
-    told = {name: row[name] for name in ("id", "context", "priority", "attempts", "seq", "put")}
-    return Letter(**told, body=body, history=tuple(Attempt(*one) for one in history))
 
 
 async def replay(gateway: Gateway, letter: str, *, again: bool = False, twice: bool = False) -> Replayed:
@@ -150,52 +145,61 @@ async def replay(gateway: Gateway, letter: str, *, again: bool = False, twice: b
     ``again``, and when it may have run already and its target could not tell, unless it may run ``twice``.
     """
     letters = Letters(gateway.core.database, gateway.core.env)
-    kind, name, number = _place(letter)
+    kind, queue, number = _parse_id(letter)
     if kind == "queue":
-        await letters.line_up(name, number)
+        await letters.line_up(queue, number)
         return Replayed(letter, "queued")
     kept, call, failed = await letters.calls.get(number)
     if kept.replayed is not None and not again:
         raise Conflict(f"Dead letter {letter} was sent again already. Give --again to send it once more.")
     try:
         target = await gateway.lookup(call.agent, call.capability)
-        if failed.sent and not twice and not _told_apart(target[1], call):
-            raise Conflict(f"Dead letter {letter} may have run already: it was sent, and then {_TWICE}")
-        outcome = await _sent_again(gateway, target, kept, call)
-    except Agent3Error as wrong:
-        return Replayed(letter, "refused", code=wrong.code, message=wrong.message)
-    if not _refused(outcome):
+        if failed.sent and not twice and not _is_repeatable(target[1], call):
+            raise Conflict(
+                f"Dead letter {letter} may have run already: it was sent, and then no answer came. Ask its target. If "
+                "it was not done, or may be done twice, send it with --may-run-twice; else drop it: agent3 dlq drop."
+            )
+        outcome = await _send_again(gateway, target, kept, call)
+    except Agent3Error as error:
+        return Replayed(letter, "refused", code=error.code, message=error.message)
+    # Not sent at all: refused by this gateway, or by its storage. What the target itself answers is an answer.
+    unsent = isinstance(outcome, Failed) and outcome.code == "storage_failed" and not outcome.asked
+    refused = unsent or is_refusal(outcome)
+    if not refused:
         await letters.calls.mark(number)
-    return _told(letter, outcome)
+    if isinstance(outcome, Failed):
+        status = "refused" if refused else "failed"
+        return Replayed(letter, status, code=outcome.code, message=error_of(outcome).message)
+    job = outcome.job if isinstance(outcome, Needs | Working) else None
+    return Replayed(letter, "needs" if isinstance(outcome, Needs) else "working" if job else "done", job)
 
 
-_TWICE = (
-    "no answer came. Ask its target. If it was not done, or may be done twice, send it with --may-run-twice;"
-    " else drop it: agent3 dlq drop."
-)
-
-
-def _told_apart(capability: Capability, call: Call) -> bool:
-    """Whether doing it again cannot do it twice: by its nature, or since its target had a key and honours it."""
+def _is_repeatable(capability: Capability, call: Call) -> bool:
+    """Whether to do it again cannot do it twice: by its nature, or since its target had a key and honours it."""
     hints = capability.hints
     honoured = bool(capability.routes) and all(route.meta.get("keys") for route in capability.routes)
     return hints.idempotent or hints.read_only or (call.key is not None and honoured)
 
 
-async def _sent_again(gateway: Gateway, target: Target, kept: DeadLetter, call: Call) -> Outcome:
+async def _send_again(gateway: Gateway, target: Target, kept: DeadLetter, call: Call) -> Outcome:
     """Run it under the key that it had, which then stands for this run: for its target, and for a caller who repeats.
 
-    Whoever was first under that key, another operator or the caller itself, has done it, and that is the outcome. A
-    call without a key gets one of its letter.
+    If another operator, or the caller itself, was first under that key, theirs is the outcome. A call without a key
+    gets one from its letter.
     """
-    job = await _job_of(gateway, call)
-    came = call if job is None else job.call
+    jobs = gateway.core.jobs
+    came = call
+    if call.job is not None:
+        # The job has the call as it came, by which its key is known again.
+        with suppress(NotFound):
+            came = (await jobs.get(call.principal.id, call.job)).call
     if came.key is None:
-        came = replace(came, key=_key_of(kept))
+        key = f"dlq:{kept.id}" if kept.replayed is None else f"dlq:{kept.id}:{kept.replayed:.3f}"
+        came = replace(came, key=key)
     else:
-        holder = await gateway.core.jobs.known(came)
+        holder = await jobs.find_by_key(came)
         if holder is not None and holder.ended and (holder.id == call.job or holder.created <= (kept.replayed or 0.0)):
-            await gateway.core.jobs.free_key(holder)
+            await jobs.release_key(holder)
     first = Call(
         id=gateway.core.env.id(),
         principal=came.principal,
@@ -214,99 +218,70 @@ async def _sent_again(gateway: Gateway, target: Target, kept: DeadLetter, call: 
     return await gateway.start(Caller(came.principal, "dlq"), first, target)
 
 
-async def _job_of(gateway: Gateway, call: Call) -> Job | None:
-    """The job that the call was: it has the call as it came, by which its key is known again."""
-    try:
-        return None if call.job is None else await gateway.core.jobs.get(call.principal.id, call.job)
-    except NotFound:
-        return None
-
-
-def _key_of(kept: DeadLetter) -> str:
-    return f"dlq:{kept.id}" if kept.replayed is None else f"dlq:{kept.id}:{kept.replayed:.3f}"
-
-
-def _refused(outcome: Outcome) -> bool:
-    """Whether it was not sent at all; what the target itself answers, in whichever words, is an answer."""
-    unkept = isinstance(outcome, Failed) and outcome.code == "storage_failed" and not outcome.asked
-    return unkept or is_refusal(outcome)
-
-
-def _told(letter: str, outcome: Outcome) -> Replayed:
-    if isinstance(outcome, Failed):
-        wrong = error_of(outcome)
-        status = "refused" if _refused(outcome) else "failed"
-        return Replayed(letter, status, code=outcome.code, message=wrong.message)
-    job = outcome.job if isinstance(outcome, Needs | Working) else None
-    return Replayed(letter, "needs" if isinstance(outcome, Needs) else "working" if job else "done", job)
-
-
 async def measure(database: Database, env: Env, metrics: Metrics) -> None:
-    """Bring the levels of dead letters up to date: how many wait, and how old the oldest is."""
-    letters = Letters(database, env)
-    waiting = await letters.calls.waiting()
-    _level(metrics, "calls", waiting.count, env.now() - waiting.oldest if waiting.oldest is not None else 0.0)
-    rows = await database.all(
-        "SELECT queue, COUNT(*) AS count, MIN(put) AS oldest FROM queue_messages WHERE state = 'dead' GROUP BY queue"
-    )
-    total = sum(row["count"] for row in rows)
-    oldest = min((row["oldest"] for row in rows), default=None)
-    _level(metrics, "queues", total, env.now() - oldest if oldest is not None else 0.0)
+    """Bring the gauges of dead letters up to date: how many wait, and how old the oldest is."""
+    waiting = await DeadLetters(database, env).count_waiting()
+    queues = await database.one("SELECT COUNT(*) AS count, MIN(put) AS oldest FROM queue_messages WHERE state = 'dead'")
+    assert queues is not None
+    for place, count, oldest in (
+        ("calls", waiting.count, waiting.oldest),
+        ("queues", queues["count"], queues["oldest"]),
+    ):
+        metrics.dead_letters_waiting.set((place,), count)
+        metrics.dead_letters_oldest.set((place,), 0.0 if oldest is None else max(0.0, env.now() - oldest))
 
 
-def _level(metrics: Metrics, place: str, count: int, age: float) -> None:
-    metrics.dead_letters_waiting.set((place,), count)
-    metrics.dead_letters_oldest.set((place,), max(0.0, age))
+# Ids and descriptions
 
 
-# In words
-
-
-def _place(letter: str) -> tuple[str, str, str]:
-    """Where a letter lies: the kind of place, the name of the queue, the id there."""
+def _parse_id(letter: str) -> tuple[str, str, str]:
+    """Where a letter is: ``call`` or ``queue``, the name of the queue, and the id there."""
     kind, _, rest = letter.partition(":")
     if kind == "call" and rest:
         return kind, "", rest
     name, _, number = rest.partition(":")
     if kind == "queue" and name and number:
         return kind, unquote(name), number
-    raise ValidationError(f"{letter[:100]!r} is no id of a dead letter. Take one that agent3 dlq list prints.")
+    raise ValidationError(f"{letter[:100]!r} is not the id of a dead letter. Take one that agent3 dlq list prints.")
 
 
-def _in(queue: str, number: str) -> str:
+def _queue_id(queue: str, number: str) -> str:
     return f"queue:{quote(queue, safe='')}:{number}"
 
 
-def _gone(letter: str) -> NotFound:
+def _not_found(queue: str, number: str) -> NotFound:
+    letter = _queue_id(queue, number)
     return NotFound(f"There is no dead letter {letter[:200]!r}. It may have been replayed, dropped, or have expired.")
 
 
-def _of_call(one: DeadLetter) -> dict[str, Any]:
-    return {"place": "calls", **msgspec.to_builtins(one), "id": f"call:{one.id}"}
+def _decode_letter(row: Row, body: bytes) -> Letter:
+    history = msgspec.json.decode(row["history"], type=list[tuple[float, int, str]]) if row["history"] else []
+    columns = {name: row[name] for name in ("id", "context", "priority", "attempts", "seq", "put")}
+    return Letter(**columns, body=body, history=tuple(Attempt(*attempt) for attempt in history))
 
 
-def _of_queue(name: str, one: Letter) -> dict[str, Any]:
+def _summarize_call(letter: DeadLetter) -> dict[str, Any]:
+    return {"place": "calls", **msgspec.to_builtins(letter), "id": f"call:{letter.id}"}
+
+
+def _summarize_message(queue: str, letter: Letter) -> dict[str, Any]:
     return {
-        "id": _in(name, one.id),
-        "place": f"queue {name}",
-        "at": _died(one),
-        "context": one.context,
+        "id": _queue_id(queue, letter.id),
+        "place": f"queue {queue}",
+        "at": letter.history[-1].at if letter.history else letter.put,
+        "context": letter.context,
         "code": "dead",
-        "message": one.reason,
-        "attempts": one.attempts,
+        "message": letter.reason,
+        "attempts": letter.attempts,
         "replayed": None,
     }
 
 
-def _died(one: Letter) -> float:
-    return one.history[-1].at if one.history else one.put
-
-
-def _plain(value: Any) -> Any:
+def _to_builtins(value: Any) -> Any:
     return msgspec.json.decode(encode(value))
 
 
-def _read(body: bytes) -> Any:
+def _show_body(body: bytes) -> Any:
     """A body as JSON, else as text, else by its size."""
     try:
         return msgspec.json.decode(body)

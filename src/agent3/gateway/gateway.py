@@ -16,9 +16,9 @@ from agent3 import schema
 from agent3.calls.artifacts import StoredArtifact
 from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.calls.outbox import Receipt
-from agent3.calls.responses import response
+from agent3.calls.outcomes import response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Directory, Reputation

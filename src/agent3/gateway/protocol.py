@@ -29,10 +29,12 @@ from agent3.errors import SetupError, TargetRefused
 from agent3.gateway.gateway import Gateway
 from agent3.gateway.lanes import Lane
 from agent3.identity.doorkeeper import Doorkeeper
-from agent3.identity.master_keys import Seals
-from agent3.identity.own_keys import Safe
-from agent3.identity.secrets import Vault
-from agent3.identity.sign_ins import SignInEntry, SignInWish
+from agent3.identity.flow_tokens import AccessToken
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.oauth import SignIn
+from agent3.identity.own_keys import OwnKeys
+from agent3.identity.secrets import Secret, Vault
+from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import Agent, Connector, Route
 from agent3.observe.metrics import Metrics
 from agent3.security.outbound import Policy
@@ -60,8 +62,8 @@ class Services:
     policy: Policy
     """What may be reached outside."""
     vault: Vault
-    master_keys: Seals
-    own_keys: Safe
+    master_keys: MasterKeys
+    own_keys: OwnKeys
     news: News
     outbox: Outbox
     files: Path | None
@@ -144,6 +146,10 @@ class Protocol:
     async def sign_in(self, found: Found, wish: SignInWish, refusal: TargetRefused | None) -> SignInEntry | None:
         """Where somebody signs in for it; None where it asks for no sign-in. ``refusal`` is what it said without."""
         return None
+
+    def new_token(self, plan: Plan, secret: Secret | None, sign_in: SignIn) -> AccessToken:
+        """The token of a sign-in whose flow ``sign_in`` could not tell beforehand. ``secret`` is the client's own."""
+        raise SetupError(f"{self.name} has no sign-in of its own.")
 
     async def notes(self, agent: Agent) -> dict[str, Any]:
         """What ``agent3_select`` tells of an agent beyond what the directory knows."""

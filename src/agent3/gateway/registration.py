@@ -268,6 +268,7 @@ class Registration:
             wish.issuer,
             name=found.name,
             flow=entry.flow,
+            protocol=protocol.name,
         )
         async with Landing(wish.guide, wish.seconds) as landing:
             reference = await self._sign_ins.begin(replace(plan, redirect=landing.redirect), landing.send)
@@ -276,7 +277,7 @@ class Registration:
                     await self._sign_ins.obtain(reference, entry.gate)
                 signed = Found(replace(entry.route, credential=reference), found.name, found.document)
                 agent = await protocol.register(signed, vault)
-                if not self._sign_ins.ended(reference):
+                if not self._sign_ins.finish(reference):
                     raise _asks_for_none(route.address)
                 return await self._store(protocol, agent, found.name)
             except BaseException:

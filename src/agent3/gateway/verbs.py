@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent3 import schema
-from agent3.calls.responses import response
+from agent3.calls.outcomes import response
 from agent3.errors import CapabilityNotFound
 from agent3.gateway.gateway import Caller, CallRequest, Gateway
 from agent3.gateway.tool_texts import TOOLS
@@ -50,13 +50,17 @@ class Verbs:
     async def look(self, name: str, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
         """The verbs that are no call, with arguments that were checked."""
         gateway = self._gateway
-        if name == "agent3_search":
-            return await gateway.search(caller, given["query"], given.get("limit", 10))
-        if name == "agent3_select":
-            return await gateway.select(caller, given["agentId"])
-        if name == "agent3_invoke":
-            return await gateway.invoke(caller, given["agentId"])
-        return await gateway.feedback(caller, given["agentId"], given["rating"], given.get("comment", ""))
+        match name:
+            case "agent3_search":
+                return await gateway.search(caller, given["query"], given.get("limit", 10))
+            case "agent3_select":
+                return await gateway.select(caller, given["agentId"])
+            case "agent3_invoke":
+                return await gateway.invoke(caller, given["agentId"])
+            case "agent3_feedback":
+                return await gateway.feedback(caller, given["agentId"], given["rating"], given.get("comment", ""))
+            case _:
+                raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
 
     async def call(self, caller: Caller, given: Mapping[str, Any]) -> Outcome:
         """``agent3_call``: a new call, or the next turn of a job; where nothing is said, how that job stands."""

@@ -1,5 +1,5 @@
-"""Who stands at a network door: loopback without clients is the local person, everybody else shows a key or a token,
-or signs.
+"""Who calls at a network door: on loopback without clients it is the local person; everyone else shows a key or an
+access token, or signs the request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
-from agent3.identity.access_tokens import Tokens
+from agent3.identity.access_tokens import TokenVerifier
 from agent3.identity.nonces import Nonces
 from agent3.identity.signed_requests import ACCEPT, Key, Request, Verifier, secret_bytes
 from agent3.jsonrpc import read_body
@@ -32,7 +32,7 @@ __all__ = ["Doorkeeper", "SignedRequests", "is_loopback"]
 log = logger("auth")
 
 SIGNED = "agent3.signed"
-"""The key in the ASGI scope under which SignedRequests leaves who signed, or the error to be told."""
+"""The key in the ASGI scope under which SignedRequests leaves who signed, or the error to raise."""
 _COUNTED = "agent3.refused"
 _HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator adds clients in agent3.toml."
 
@@ -61,16 +61,36 @@ class Doorkeeper:
                 "then set MY_AGENT3_KEY in the environment, or listen on 127.0.0.1."
             )
         for client in settings.clients:
-            _check(client)
+            if not client.key and not client.signing:
+                raise SetupError(f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or both.')
+            if client.require_signature and not client.signing:
+                raise SetupError(
+                    f'clients: {client.id!r} must sign and has nothing to sign with. Add signing = "env:NAME".'
+                )
         self._metrics = metrics
         self._everybody_is_local = not known
-        self.tokens = Tokens(settings) if settings.oauth.issuers else None
-        self._how = _HOW if self.tokens is None else _how_with_tokens(settings.oauth.issuers, self.tokens.resource)
-        self._clients = [(_digest(one, environment), _principal(one)) for one in settings.clients if one.key]
-        self._must_sign = {one.id for one in settings.clients if one.require_signature}
-        self.signing = [
-            Key(one.id, _secret(one, environment), _principal(one)) for one in settings.clients if one.signing
-        ]
+        self.tokens = TokenVerifier(settings) if settings.oauth.issuers else None
+        self._how = _HOW
+        if self.tokens is not None:
+            self._how = (
+                'Send a key or an access token as "Authorization: Bearer ..." (keys also as "X-API-Key: KEY"). '
+                f"Tokens come from {', '.join(settings.oauth.issuers)}, for {self.tokens.resource}."
+            )
+        self._must_sign = {client.id for client in settings.clients if client.require_signature}
+        self._clients: list[tuple[bytes, Principal]] = []
+        self.signing: list[Key] = []
+        for client in settings.clients:
+            principal = Principal(client.id, "client", frozenset(client.scopes))
+            if client.key:
+                self._clients.append((_key_digest(client, environment), principal))
+            if client.signing:
+                kind, _, name = client.signing.partition(":")
+                if kind != "env" or not name:
+                    raise SetupError(
+                        f"clients: the signing secret of {client.id!r} must be env:NAME, not the secret itself."
+                    )
+                what = f"clients: {name}, the signing secret of {client.id!r},"
+                self.signing.append(Key(client.id, secret_bytes(environment.get(name, ""), what), principal))
 
     @property
     def judges(self) -> bool:
@@ -78,7 +98,7 @@ class Doorkeeper:
         return bool(self.signing) or self.tokens is not None
 
     def token(self, scope: MutableMapping[str, Any]) -> str | None:
-        """The access token that a request shows, if it shows one and that is no key of a client."""
+        """The access token of a request; None where it has none, or the key of a client."""
         if self.tokens is None or any(name == b"x-api-key" for name, _ in scope.get("headers", ())):
             return None
         key = _key(scope.get("headers", ()))
@@ -88,7 +108,7 @@ class Doorkeeper:
         return text if self.tokens.is_token(text) else None
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
-        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when it proves nobody we know."""
+        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown."""
         if self._everybody_is_local:
             return LOCAL
         signed = scope.get(SIGNED)
@@ -120,13 +140,6 @@ class Doorkeeper:
         return found
 
 
-def _how_with_tokens(issuers: Iterable[str], resource: str) -> str:
-    return (
-        'Send a key or an access token as "Authorization: Bearer ..." (keys also as "X-API-Key: KEY"). '
-        f"Tokens come from {', '.join(issuers)}, for {resource}."
-    )
-
-
 def _key(headers: Any) -> bytes | None:
     for name, value in headers:
         if name == b"x-api-key":
@@ -136,18 +149,7 @@ def _key(headers: Any) -> bytes | None:
     return None
 
 
-def _principal(client: Client) -> Principal:
-    return Principal(client.id, "client", frozenset(client.scopes))
-
-
-def _check(client: Client) -> None:
-    if not client.key and not client.signing:
-        raise SetupError(f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or both.')
-    if client.require_signature and not client.signing:
-        raise SetupError(f'clients: {client.id!r} must sign and has nothing to sign with. Add signing = "env:NAME".')
-
-
-def _digest(client: Client, environment: Mapping[str, str]) -> bytes:
+def _key_digest(client: Client, environment: Mapping[str, str]) -> bytes:
     kind, _, rest = client.key.partition(":")
     if kind == "sha256" and re.fullmatch("[0-9a-fA-F]{64}", rest):
         return bytes.fromhex(rest)
@@ -158,13 +160,6 @@ def _digest(client: Client, environment: Mapping[str, str]) -> bytes:
     if len(key := environment.get(rest, "")) < 16:
         raise SetupError(f"clients: {rest}, the key of {client.id!r}, must be set and have at least 16 characters.")
     return hashlib.sha256(key.encode()).digest()
-
-
-def _secret(client: Client, environment: Mapping[str, str]) -> bytes:
-    kind, _, name = client.signing.partition(":")
-    if kind != "env" or not name:
-        raise SetupError(f"clients: the signing secret of {client.id!r} must be env:NAME, not the secret itself.")
-    return secret_bytes(environment.get(name, ""), f"clients: {name}, the signing secret of {client.id!r},")
 
 
 class SignedRequests:
@@ -197,21 +192,27 @@ class SignedRequests:
             except ConnectionResetError:
                 return
             if body is not None:
-                receive = _again(body, receive)
+                receive = _replay(body, receive)
         elif (token := self._doorkeeper.token(scope)) is not None:
-            await self._judge(scope, token)
-        await self._app(scope, receive, _asking(self._doorkeeper, scope, send))
+            assert self._doorkeeper.tokens is not None
+            try:
+                scope[SIGNED] = await self._doorkeeper.tokens.principal(scope, token)
+            except Agent3Error as error:
+                log.warning("An access token was refused: %s", error.message)
+                scope[SIGNED] = error
 
-    async def _judge(self, scope: Scope, token: str) -> None:
-        assert self._doorkeeper.tokens is not None
-        try:
-            scope[SIGNED] = await self._doorkeeper.tokens.principal(scope, token)
-        except Agent3Error as error:
-            log.warning("An access token was refused: %s", error.message)
-            scope[SIGNED] = error
+        async def send_challenges(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = self._with_challenges(scope, message)
+            await send(message)
+
+        await self._app(scope, receive, send_challenges)
 
     def _request(self, scope: Scope) -> Request:
-        headers = _joined(scope["headers"])
+        headers: dict[str, str] = {}
+        for raw, value in scope["headers"]:  # repeated ones are joined (RFC 9421, section 2.1)
+            name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         request = Request(
             scope["method"],
@@ -221,14 +222,29 @@ class SignedRequests:
             headers,
             scope.get("scheme", "http"),
         )
-        if self._hosts and not self._hosts & {request.host(), _without_port(request.host())}:
-            # Else a request for another gateway, where the client has the same secret, could be taken there and here.
+        host = request.host()
+        bare = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self._hosts and not self._hosts & {host, bare}:
+            # A request to another gateway, where the client has the same secret, could else be replayed here.
             raise Unauthenticated("The request was signed for another host. Add the name to server.allowed_hosts.")
         return request
 
+    def _with_challenges(self, scope: Scope, message: Message) -> Message:
+        """A refusal with what would be taken instead: a signature, and over what; a token, and from where."""
+        status, tokens = message["status"], self._doorkeeper.tokens
+        challenges: list[tuple[bytes, bytes]] = []
+        headers = list(message.get("headers", ()))
+        if tokens is not None and (status == 401 or (status == 403 and tokens.lacks_scope(scope))):
+            challenges.append((b"www-authenticate", tokens.challenge(scope).encode("latin-1")))
+            # A door's own ``Bearer`` alone says less.
+            headers = [pair for pair in headers if (pair[0].lower(), pair[1]) != (b"www-authenticate", b"Bearer")]
+        if self._doorkeeper.signing and status == 401:
+            challenges += [(b"www-authenticate", b"Signature"), (b"accept-signature", ACCEPT.encode())]
+        return {**message, "headers": [*headers, *challenges]} if challenges else message
+
 
 def _hosts(settings: Server) -> frozenset[str]:
-    """The names that are ours; none where nobody told us, and then every name is."""
+    """The host names of this gateway; empty where none is configured, which admits every name."""
     if not settings.allowed_hosts and not is_loopback(settings.host):
         return frozenset()
     bound = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -236,52 +252,11 @@ def _hosts(settings: Server) -> frozenset[str]:
     return frozenset(name.lower().removesuffix(":*") for name in names)
 
 
-def _without_port(host: str) -> str:
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
-
-
-def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Repeated headers joined as RFC 9421, section 2.1, wants them."""
-    found: dict[str, str] = {}
-    for raw, value in headers:
-        name, text = raw.decode("latin-1").lower(), value.decode("latin-1").strip()
-        found[name] = f"{found[name]}, {text}" if name in found else text
-    return found
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body once more for those inside, and then whatever comes after it."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once more for the app inside, and then whatever comes after it."""
     waiting = [body]
 
-    async def replayed() -> Message:
+    async def replay() -> Message:
         return {"type": "http.request", "body": waiting.pop(), "more_body": False} if waiting else await receive()
 
-    return replayed
-
-
-def _asking(doorkeeper: Doorkeeper, scope: Scope, send: Send) -> Send:
-    """Tell with every refusal what else would be taken: a signature, and over what; a token, and whence."""
-
-    async def asked(message: Message) -> None:
-        if message["type"] == "http.response.start" and (ways := _ways(doorkeeper, scope, message["status"])):
-            kept = [one for one in message.get("headers", ()) if not _superseded(one, ways)]
-            message = {**message, "headers": [*kept, *ways]}
-        await send(message)
-
-    return asked
-
-
-def _ways(doorkeeper: Doorkeeper, scope: Scope, status: int) -> list[tuple[bytes, bytes]]:
-    ways: list[tuple[bytes, bytes]] = []
-    tokens = doorkeeper.tokens
-    if tokens is not None and (status == 401 or (status == 403 and tokens.lacks_scope(scope))):
-        ways.append((b"www-authenticate", tokens.challenge(scope).encode("latin-1")))
-    if doorkeeper.signing and status == 401:
-        ways += [(b"www-authenticate", b"Signature"), (b"accept-signature", ACCEPT.encode())]
-    return ways
-
-
-def _superseded(header: tuple[bytes, bytes], ways: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a header says less than one of ours: ``Bearer`` alone, where we say whence a token comes."""
-    bare = header[0].lower() == b"www-authenticate" and header[1] == b"Bearer"
-    return bare and any(value.startswith(b"Bearer ") for _, value in ways)
+    return replay

@@ -1,7 +1,7 @@
 """Nonces: each is good for one request, in every process and also after a restart.
 
 They live in the database, because a dictionary of one process forgets at every restart and knows nothing of its
-neighbours. What makes a nonce acceptable at all, and who sends it, is the business of ``signing``.
+neighbours. What makes a nonce acceptable, and who sends it, is known to ``signed_requests``.
 """
 
 from __future__ import annotations
@@ -59,27 +59,8 @@ class Nonces:
     async def claim(self, client: str, nonce: str, until: float) -> bool:
         """Whether the nonce is this client's for the first time; durable when it returns. ``until`` is its wall time.
 
-        RateLimited when the client has too many alive; StorageError when nobody can tell whether it is new.
+        RateLimited when the client has too many alive; StorageError when it cannot be known whether it is new.
         """
-        self._charge(client)
-        self._claims += 1
-        sweeps = self._claims % SWEEP_EVERY == 0
-        expires = until + GRACE
-
-        async def work(tx: Transaction) -> bool:
-            new = await tx.run(_CLAIM, f"{nonce}:{client}", client, expires, expires)
-            if sweeps:
-                await self._sweep(tx)
-            return new == 1
-
-        return await self._database.write(work)
-
-    async def _sweep(self, tx: Transaction) -> None:
-        gone = await tx.all(_SWEEP, self._env.now(), SWEEP_AT_MOST)
-        if gone:
-            await tx.run(_REMEMBER, math.ceil(max(row["expires"] for row in gone)))
-
-    def _charge(self, client: str) -> None:
         now = self._env.monotonic()
         if now - self._since >= SPAN:
             self._before = self._counts if now - self._since < 2 * SPAN else Counter()
@@ -88,3 +69,14 @@ class Nonces:
             wait = max(self._since + SPAN - now, 1.0)
             raise RateLimited(f"Client {client} has signed too many requests. Wait {wait:.0f} s.", retry_after=wait)
         self._counts[client] += 1
+        self._claims += 1
+        sweeps = self._claims % SWEEP_EVERY == 0
+        expires = until + GRACE
+
+        async def work(tx: Transaction) -> bool:
+            new = await tx.run(_CLAIM, f"{nonce}:{client}", client, expires, expires)
+            if sweeps and (gone := await tx.all(_SWEEP, self._env.now(), SWEEP_AT_MOST)):
+                await tx.run(_REMEMBER, math.ceil(max(row["expires"] for row in gone)))
+            return new == 1
+
+        return await self._database.write(work)

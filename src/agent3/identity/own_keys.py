@@ -1,6 +1,6 @@
-"""The house's own keys: made at the first need, sealed in the database, and the same in every process on it.
+"""The gateway's own keys: made when first needed, sealed in the database, and the same in every process on it.
 
-By them others know what comes from this house, such as its agent cards. Nobody has to set anything up for that.
+Others recognise by them what comes from this gateway, such as its agent cards. They need no configuration.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from cryptography.hazmat.primitives.serialization import (
 
 from agent3.env import Env
 from agent3.errors import SetupError
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import seal, unseal
-from agent3.storage import Database, Transaction
+from agent3.storage import Database, Row, Transaction
 
-__all__ = ["OwnKey", "Safe", "holds"]
+__all__ = ["OwnKey", "OwnKeys", "is_signed_with"]
 
-_READ = "SELECT sealed FROM own_keys WHERE name = ?"
-_MADE = "INSERT INTO own_keys (name, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_SELECT = "SELECT sealed FROM own_keys WHERE name = ?"
+_INSERT = "INSERT INTO own_keys (name, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 class OwnKey:
-    """An Ed25519 key of the house. ``seals`` are for what only the house itself has to read again."""
+    """An Ed25519 key of this gateway. ``master_keys`` seal what only this gateway has to read again."""
 
-    def __init__(self, name: str, pem: str, seals: list[bytes]):
+    def __init__(self, name: str, pem: str, master_keys: list[bytes]):
         key = load_pem_private_key(pem.encode(), None)
         assert isinstance(key, Ed25519PrivateKey)
         self.name = name
         self.pem = pem
-        self.seals = seals
+        self.master_keys = master_keys
         self._key = key
 
     def sign(self, content: bytes) -> bytes:
@@ -52,8 +52,8 @@ class OwnKey:
         return {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": f"{self.name}-{x[:16]}", "alg": "EdDSA", "use": "sig"}
 
 
-def holds(jwk: Any, signature: bytes, content: bytes) -> bool:
-    """Whether a signature over some bytes is by the Ed25519 key of a key set; False for what is no such key."""
+def is_signed_with(jwk: Any, signature: bytes, content: bytes) -> bool:
+    """Whether the Ed25519 key of a key set signed these bytes; False for any other kind of key."""
     if not isinstance(jwk, dict) or jwk.get("kty") != "OKP" or jwk.get("crv") != "Ed25519":
         return False
     try:
@@ -64,43 +64,36 @@ def holds(jwk: Any, signature: bytes, content: bytes) -> bool:
     return True
 
 
-class Safe:
+class OwnKeys:
     """The keys of one database. It belongs to the event loop it is used in."""
 
-    def __init__(self, database: Database, seals: Seals, env: Env):
+    def __init__(self, database: Database, master_keys: MasterKeys, env: Env):
         self._database = database
-        self._seals = seals
+        self._master_keys = master_keys
         self._env = env
         self._known: dict[str, OwnKey] = {}
 
     async def key(self, name: str) -> OwnKey:
         """The key of a name, made where there is none. SetupError where nothing can be sealed or opened."""
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = await self._read(name)
-        return found
+        if name in self._known:
+            return self._known[name]
+        keys = await self._master_keys.keys()
+        place = f"own key {name}"
 
-    async def _read(self, name: str) -> OwnKey:
-        keys = await self._seals.keys()
-        row = await self._database.one(_READ, name)
-        if row is None:
-            row = await self._database.write(lambda tx: self._make(tx, name, keys[0]))
+        async def make(tx: Transaction) -> Row | None:
+            new = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+            # Of two processes that make it at once one wins, and both use its key.
+            await tx.run(_INSERT, name, seal(keys[0], new, place, self._env), self._env.now())
+            return await tx.one(_SELECT, name)
+
+        row = await self._database.one(_SELECT, name) or await self._database.write(make)
         assert row is not None
         try:
-            return OwnKey(name, unseal(keys, row["sealed"], _place(name)), keys)
+            pem = unseal(keys, row["sealed"], place)
         except SetupError:
             raise SetupError(
-                f"The key {name!r} of this house cannot be opened: it was sealed with another secret. Put back the "
+                f"The gateway's own key {name!r} cannot be opened: it was sealed with another secret. Put back the "
                 "file that ends in .seal beside the database, or the former secret of storage.seal behind the new "
                 "one, separated by a space."
             ) from None
-
-    async def _make(self, tx: Transaction, name: str, key: bytes) -> Any:
-        """Of two processes that make it at once one wins, and both take that one's."""
-        new = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-        await tx.run(_MADE, name, seal(key, new, _place(name), self._env), self._env.now())
-        return await tx.one(_READ, name)
-
-
-def _place(name: str) -> str:
-    return f"own key {name}"
+        return self._known.setdefault(name, OwnKey(name, pem, keys))

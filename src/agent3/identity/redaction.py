@@ -1,4 +1,4 @@
-"""Redaction: secrets taken out of whatever comes back, in every spelling under which they may.
+"""Redaction: secrets are masked in whatever comes back, in every spelling under which they may.
 
 The last net below the vault: a target that echoes its credential gets it into no answer, event, error, log or ledger.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error
-from agent3.model import Agent, Capability, Done, Event, Needs, Outcome, Part, Working
+from agent3.model import Agent, Done, Event, Needs, Outcome, Part, Working
 from agent3.secret import MASK, Secret, to_bytes
 from agent3.security.sanitize import clean_text, rewrite_outcome, rewrite_part, rewrite_value
 
@@ -81,8 +81,10 @@ def _redact_bytes(raw: bytes, secrets: Iterable[Secret]) -> bytes:
 
 
 def redact_value(value: T, secrets: Sequence[Secret]) -> T:
-    """A JSON value of a stranger without the secrets. Cleaned first: a hidden character must not keep one from being
-    found. In the base64 of some bytes they are masked inside, for it must stay readable.
+    """A JSON value from outside without the secrets.
+
+    It is cleaned first, for a hidden character inside a secret would hide it from the search. In base64 they are masked
+    in the decoded bytes, so that it still decodes.
     """
 
     def safe(text: str) -> str:
@@ -113,19 +115,21 @@ def redact_agent(agent: Agent, secrets: Sequence[Secret]) -> Agent:
     """The agent without secrets in what it says of itself. A capability that has one in its name is left out."""
     if not secrets:
         return agent
-    told = redact_value({"name": agent.name, "description": agent.description, "card": agent.card}, secrets)
-    kept = [capability for capability in agent.capabilities if redact(capability.name, secrets) is capability.name]
-    return replace(agent, **told, capabilities=tuple(_redact_capability(capability, secrets) for capability in kept))
-
-
-def _redact_capability(capability: Capability, secrets: Sequence[Secret]) -> Capability:
-    told: dict[str, Any] = {
-        "description": capability.description,
-        "title": capability.title,
-        "input_schema": capability.input_schema,
-        "output_schema": capability.output_schema,
-        "examples": list(capability.examples),
-        "meta": capability.meta,
-    }
-    safe = redact_value(told, secrets)
-    return capability if safe is told else replace(capability, **{**safe, "examples": tuple(safe["examples"])})
+    texts = redact_value({"name": agent.name, "description": agent.description, "card": agent.card}, secrets)
+    capabilities = []
+    for capability in agent.capabilities:
+        if redact(capability.name, secrets) is not capability.name:
+            continue
+        described: dict[str, Any] = {
+            "description": capability.description,
+            "title": capability.title,
+            "input_schema": capability.input_schema,
+            "output_schema": capability.output_schema,
+            "examples": list(capability.examples),
+            "meta": capability.meta,
+        }
+        safe = redact_value(described, secrets)
+        if safe is not described:
+            capability = replace(capability, **{**safe, "examples": tuple(safe["examples"])})
+        capabilities.append(capability)
+    return replace(agent, **texts, capabilities=tuple(capabilities))

@@ -32,7 +32,7 @@ _KNOWN = re.compile(
 """How the secrets of well-known services begin."""
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 _RANDOM = 3.5
-"""Bits in each letter of a run from which on nobody wrote it by hand."""
+"""Bits per character from which on a run counts as random."""
 _PLACE = r"|[./~].*|[A-Za-z]:\\.*|https?://.*"
 _SWITCH = re.compile(
     r"|-|true|false|yes|no|on|off|none|null|auto|default|env|file|stdin|prompt|ask|keychain|keyring|basic|bearer"

@@ -29,7 +29,7 @@ class EnvironmentVault:
     async def get(self, reference: str) -> Secret:
         scheme, found, name = reference.partition(":")
         if scheme != "env" or not found or not name:
-            # Not the reference itself: somebody may have put the secret in its place.
+            # Never the reference itself: it may be the secret, given by mistake.
             shown = f"begins with {scheme[:20]!r}" if found else "has no scheme"
             raise SetupError(
                 f"The reference to the credential {shown}. Write env:NAME, with the name of the environment variable "

@@ -82,7 +82,7 @@ class Request:
             raise SetupError(f"{url!r} cannot be signed. Give an absolute address such as https://gateway.example/mcp")
         named = {name.lower(): value.strip() for name, value in headers.items()}
         host = named.get("host", parts.netloc.rpartition("@")[2])
-        return cls(method.upper(), host, _quoted(parts.path), _quoted(parts.query), named, parts.scheme)
+        return cls(method.upper(), host, _quote(parts.path), _quote(parts.query), named, parts.scheme)
 
     def value(self, component: str) -> str | None:
         """What stands for a component in the signature base, RFC 9421 section 2; None where there is nothing."""
@@ -109,7 +109,7 @@ _DERIVED: dict[str, Callable[[Request], str]] = {
 }
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="%/:@!$&'()*+,;=~?-._[]")
 
 
@@ -120,15 +120,13 @@ def content_digest(body: bytes) -> str:
 
 def signature_base(request: Request, covered: Iterable[str], parameters: str) -> bytes:
     """The bytes that are signed, RFC 9421 section 2.5. Unauthenticated when something covered is not there."""
-    lines = [f'"{name}": {_present(request, name)}' for name in covered]
+    lines = []
+    for name in covered:
+        value = request.value(name)
+        if value is None:
+            raise _refusal(f"The signature covers {name!r}, which the request does not have")
+        lines.append(f'"{name}": {value}')
     return "\n".join([*lines, f'"@signature-params": {parameters}']).encode("latin-1")
-
-
-def _present(request: Request, component: str) -> str:
-    value = request.value(component)
-    if value is None:
-        raise _refused(f"The signature covers {component!r}, which the request does not have")
-    return value
 
 
 def sign(
@@ -148,8 +146,14 @@ def sign(
     """
     digest = {"Content-Digest": content_digest(body)}
     request = Request.to(method, url, {**(headers or {}), **digest})
-    covered = ["@method", "@authority", "@path", "@query", *(one for one in _BOUND_HEADERS if one in request.headers)]
-    named = " ".join(f'"{one}"' for one in covered)
+    covered = [
+        "@method",
+        "@authority",
+        "@path",
+        "@query",
+        *(name for name in _BOUND_HEADERS if name in request.headers),
+    ]
+    named = " ".join(f'"{name}"' for name in covered)
     parameters = f'({named});created={int(env.now())};nonce="{env.random_bytes(16).hex()}";keyid="{key_id}"'
     parameters += ';alg="hmac-sha256"'
     named_key = Key(key_id, key.encode() if isinstance(key, str) else key, ANONYMOUS)
@@ -219,54 +223,54 @@ class Verifier:
 
     def check(self, request: Request) -> Checked:
         """Judge the headers: form, coverage, signature, time."""
-        signed = _read(request.headers)
-        if missing := ", ".join(_uncovered(request, signed.covered)):
-            raise _refused(f"The signature must also cover {missing}")
-        owner = self._owner(signed, signature_base(request, signed.covered, signed.parameters))
+        signed = _parse_signature(request.headers)
+        missing = [name for name in _must_cover(request, signed.covered) if name not in signed.covered]
+        if missing:
+            raise _refusal(f"The signature must also cover {', '.join(missing)}")
+        base = signature_base(request, signed.covered, signed.parameters)
+        # As many keys are tried for every id, known or not, and all of them to the end: the time tells nothing.
+        known = self._keys.get(signed.key_id, ())
+        owner = None
+        for number, key in enumerate((*known, *self._nobody)[: len(self._nobody)]):
+            matches = hmac.compare_digest(hmac.digest(key.secret, base, "sha256"), signed.value)
+            if matches and number < len(known):
+                owner = key.owner
         if owner is None:
-            raise _refused("The signature is not right for this request and key id")
+            raise _refusal("The signature is not valid for this request and key id")
         checked = Checked(owner, request.headers.get("content-digest"), signed.nonce, signed.created, signed.expires)
-        self._in_time(checked)
+        self._check_time(checked)
         return checked
 
     async def admit(self, checked: Checked, body: bytes) -> Principal:
         """Judge the body, and take the nonce: for each signature this succeeds once, in all processes together."""
-        _whole(checked.digest, body)
-        self._in_time(checked)  # again, for the body may have been slow
+        if checked.digest is not None:
+            given = _SHA256.findall(_bound(checked.digest))
+            if len(given) != 1:
+                raise _refusal("Content-Digest must hold one sha-256=:BASE64:")
+            if not hmac.compare_digest(base64.b64decode(given[0]), hashlib.sha256(body).digest()):
+                raise _refusal("The body is not the one that was signed: it does not match its Content-Digest")
+        elif body:
+            raise _refusal("A request with a body must have a Content-Digest, and the signature must cover it")
+        self._check_time(checked)  # again, for the body may have been slow
         if not await self._nonces.claim(checked.owner.id, checked.nonce, checked.created + self._window):
-            raise _refused("This signature was used already; sign every request anew, with a new nonce")
+            raise _refusal("This signature was used already; sign every request anew, with a new nonce")
         return checked.owner
 
-    def _owner(self, signed: _Signed, base: bytes) -> Principal | None:
-        """As many keys are tried for every id, known or not, and all of them to the end."""
-        known = self._keys.get(signed.key_id, ())
-        owner = None
-        for number, key in enumerate((*known, *self._nobody)[: len(self._nobody)]):
-            right = hmac.compare_digest(hmac.digest(key.secret, base, "sha256"), signed.value)
-            if right and number < len(known):
-                owner = key.owner
-        return owner
-
-    def _in_time(self, checked: Checked) -> None:
+    def _check_time(self, checked: Checked) -> None:
         now = self._env.now()
         age = now - checked.created
         if abs(age) > self._window:
             off = f"{abs(age):.0f} s {'old' if age > 0 else 'ahead'}"
-            raise _refused(f"The signature is {off}, more than {self._window:.0f} s; compare the clocks, or sign anew")
+            raise _refusal(f"The signature is {off}, more than {self._window:.0f} s; compare the clocks, or sign anew")
         if checked.expires is not None and now > checked.expires:
-            raise _refused("The signature has expired by its own word; sign anew")
+            raise _refusal("The signature has expired; sign anew")
 
 
-def _refused(why: str) -> Unauthenticated:
+def _refusal(why: str) -> Unauthenticated:
     return Unauthenticated(f"{why}. How requests are signed: docs/reference/signing.md.")
 
 
-def _uncovered(request: Request, covered: Collection[str]) -> list[str]:
-    """What a signature leaves open that it must not."""
-    return [one for one in _wanted(request, covered) if one not in covered]
-
-
-def _wanted(request: Request, covered: Collection[str]) -> Iterator[str]:
+def _must_cover(request: Request, covered: Collection[str]) -> Iterator[str]:
     """The method, the target in one of its three spellings, the body, and what MCP says in headers."""
     yield "@method"
     if "@target-uri" not in covered:
@@ -275,50 +279,40 @@ def _wanted(request: Request, covered: Collection[str]) -> Iterator[str]:
             yield "@path"
             if request.query:
                 yield "@query"
-    yield from (one for one in _BOUND_HEADERS if one in request.headers)
+    yield from (name for name in _BOUND_HEADERS if name in request.headers)
 
 
-def _whole(digest: str | None, body: bytes) -> None:
-    if digest is None:
-        if body:
-            raise _refused("A request with a body must have a Content-Digest, and the signature must cover it")
-        return
-    given = _SHA256.findall(_bounded(digest))
-    if len(given) != 1:
-        raise _refused("Content-Digest must hold one sha-256=:BASE64:")
-    if not hmac.compare_digest(base64.b64decode(given[0]), hashlib.sha256(body).digest()):
-        raise _refused("The body is not the one that was signed: it does not fit its Content-Digest")
-
-
-def _bounded(text: str) -> str:
+def _bound(text: str) -> str:
     return text if len(text) <= _LONGEST else ""
 
 
-def _read(headers: Mapping[str, str]) -> _Signed:
+def _parse_signature(headers: Mapping[str, str]) -> _Signed:
     """The signature of a request, in the one form that is taken."""
-    described = _INPUT.fullmatch(_bounded(headers.get("signature-input", "")))
-    value = _SIGNATURE.fullmatch(_bounded(headers.get("signature", "")))
+    described = _INPUT.fullmatch(_bound(headers.get("signature-input", "")))
+    value = _SIGNATURE.fullmatch(_bound(headers.get("signature", "")))
     if described is None:
-        raise _refused('Signature-Input must be one sig=("…" "…");created=N;nonce="…";keyid="…"')
+        raise _refusal('Signature-Input must be one sig=("…" "…");created=N;nonce="…";keyid="…"')
     if value is None or value[1] != described[1]:
-        raise _refused("Signature must be one LABEL=:BASE64: of 32 bytes, with the label of Signature-Input")
+        raise _refusal("Signature must be one LABEL=:BASE64: of 32 bytes, with the label of Signature-Input")
     covered = tuple(described[3].replace('"', "").split())
     if len(set(covered)) < len(covered):
-        raise _refused("The signature covers a component twice")
-    return _described(covered, described[2], described[4], base64.b64decode(value[2]))
-
-
-def _described(covered: tuple[str, ...], parameters: str, text: str, value: bytes) -> _Signed:
-    pairs = _PARAMETER.findall(text)
+        raise _refusal("The signature covers a component twice")
+    pairs = _PARAMETER.findall(described[4])
     names = {name for name, _, _ in pairs}
     numbers = {name: int(number) for name, number, _ in pairs if number}
     texts = {name: words for name, number, words in pairs if not number}
     if len(names) < len(pairs) or not names <= _KNOWN:
-        raise _refused(f"The parameters of a signature are {', '.join(sorted(_KNOWN))}, each at most once")
+        raise _refusal(f"The parameters of a signature are {', '.join(sorted(_KNOWN))}, each at most once")
     if "created" not in numbers or "keyid" not in texts or not _NONCE.fullmatch(texts.get("nonce", "")):
-        raise _refused("The signature needs created=N, keyid and a nonce of 16 to 128 letters and digits")
+        raise _refusal("The signature needs created=N, keyid and a nonce of 16 to 128 letters and digits")
     if texts.get("alg", "hmac-sha256") != "hmac-sha256":
-        raise _refused("The algorithm must be hmac-sha256")
+        raise _refusal("The algorithm must be hmac-sha256")
     return _Signed(
-        covered, parameters, numbers["created"], numbers.get("expires"), texts["nonce"], texts["keyid"], value
+        covered,
+        described[2],
+        numbers["created"],
+        numbers.get("expires"),
+        texts["nonce"],
+        texts["keyid"],
+        base64.b64decode(value[2]),
     )

@@ -17,11 +17,11 @@ from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, TextIO
-from urllib.parse import quote
 
 import msgspec
 
 from agent3.errors import SetupError
+from agent3.secret import Secret
 
 __all__ = [
     "BOUND",
@@ -172,7 +172,7 @@ class _Secrets:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._values: dict[str, set[str]] = {}
+        self._values: dict[str, tuple[str, ...]] = {}
         self.forms: tuple[str, ...] = ()
 
     def add(self, value: str) -> None:
@@ -181,8 +181,7 @@ class _Secrets:
             if known is not None:  # registered again: it moves to the end
                 self._values[value] = known
                 return
-            # As it is, as in a URL, and as in JSON and in most of Python's own quoting.
-            self._values[value] = {value, quote(value, safe=""), _encoder.encode(value).decode()[1:-1]}
+            self._values[value] = Secret(value).forms()
             if len(self._values) > _MOST_SECRETS:
                 del self._values[next(iter(self._values))]
             # Longest first: a secret that begins with another one must not leave its tail behind.

@@ -57,7 +57,7 @@ def app(server: Server) -> Doors:
             Route("/healthz", _healthz, methods=["GET"]),
             Route("/readyz", _readyz(server), methods=["GET"]),
             Route("/metrics", _metrics(server), methods=["GET"]),
-            *access_tokens.routes(server.settings, server.env),
+            *access_tokens.metadata_routes(server.settings, server.env),
             *Rest(services).routes(),
         ],
         middleware=middleware,

@@ -19,8 +19,8 @@ from agent3.gateway import Gateway
 from agent3.gateway.protocol import Protocol, Services
 from agent3.gateway.registration import Registration
 from agent3.gateway.renewal import Renewals
-from agent3.identity.master_keys import Seals
-from agent3.identity.own_keys import Safe
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.identity.sign_ins import SignIns
 from agent3.model import Agent
@@ -124,7 +124,7 @@ async def build(
                     log.info("%d jobs of an earlier process were taken over", taken)
                 if core.callbacks is not None:
                     core.callbacks.start()
-            core.runner.takeover.keep_house(take_over=take_over)
+            core.runner.takeover.start(take_over=take_over)
             server.ready = True
             yield server
         finally:
@@ -146,9 +146,9 @@ def _assemble(
 ) -> Server:
     """The gateway, which nobody may use yet. What is made last is reached through ``services``."""
     plain = EnvironmentVault()
-    master_keys = Seals(settings.storage.seal, url, plain)
+    master_keys = MasterKeys(settings.storage.seal, url, plain)
     sign_ins = SignIns(database, plain, master_keys, env)
-    own_keys = Safe(database, master_keys, env)
+    own_keys = OwnKeys(database, master_keys, env)
     news = News(database, env.id())
     files = blob_folder(settings, url)
     outbox = Outbox(settings, database, sign_ins, env, metrics, own_keys)
@@ -167,6 +167,7 @@ def _assemble(
         lasting=lasting,
     )
     protocols = {kind.name: kind(services) for kind in load_protocols()}
+    sign_ins.new_token = {name: protocol.new_token for name, protocol in protocols.items()}
     functions = protocols["local"]
     assert isinstance(functions, Functions)
     directory = Directory(database, env, metrics, news)

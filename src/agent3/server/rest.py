@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from agent3 import jsonrpc
 from agent3.calls.artifact_sharing import Sharing
-from agent3.calls.responses import shown
+from agent3.calls.outcomes import describe_job
 from agent3.errors import Agent3Error, RequestError, ValidationError
 from agent3.gateway import Caller, Verbs, response
 from agent3.gateway.http import error_response, json_response, retry_after
@@ -134,7 +134,7 @@ class Rest:
         job_id = request.path_params["job_id"]
         if seconds:
             await gateway.wait(caller, job_id, seconds)
-        return json_response(shown(await gateway.job(caller, job_id)))
+        return json_response(describe_job(await gateway.job(caller, job_id)))
 
     async def _events(self, request: Request) -> Response:
         caller, gateway = self._caller(request), self._gateway
@@ -167,7 +167,7 @@ class Rest:
         caller, gateway = self._caller(request), self._gateway
         job_id = request.path_params["job_id"]
         await gateway.cancel(caller, job_id)
-        return json_response(shown(await gateway.job(caller, job_id)))
+        return json_response(describe_job(await gateway.job(caller, job_id)))
 
     async def _artifact(self, request: Request) -> Response:
         found = await self._gateway.core.artifacts.get(await self._reader(request), request.path_params["artifact_id"])

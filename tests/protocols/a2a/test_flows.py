@@ -1,4 +1,4 @@
-"""What is taken from a card and from an authorization server when a person signs in, and what is not."""
+"""What is taken from a card when a person signs in, and where the token of a sign-in goes."""
 
 from __future__ import annotations
 
@@ -9,56 +9,14 @@ from typing import Any
 import pytest
 
 from agent3.definitions import AgentCard
-from agent3.errors import MalformedResponse, SecurityError, TargetRefused
-from agent3.identity.loopback_redirect import AtTerminal
-from agent3.protocols.a2a.peer import sign_in as flows
-from agent3.protocols.a2a.peer.credentials import Credential, origin, plain
-from agent3.protocols.a2a.peer.peers import allow_address
-from agent3.protocols.a2a.peer.sign_in import Client, Flow
-from agent3.protocols.mcp.client.channels import Changing
+from agent3.errors import SecurityError, TargetRefused
+from agent3.identity.authorization import RenewableSecret
+from agent3.protocols.a2a.peer.credentials import Credential, carry_plainly
+from agent3.protocols.a2a.peer.sign_in import find_flow
 from agent3.security.outbound import Gate, Policy
-from tests.support.oauth_agent import AgentHouse
-from tests.support.oauth_house import standing
 
 GOOD, EVIL = "https://auth.good.example", "https://evil.example"
 BACK = "http://127.0.0.1:1/callback"
-
-
-def refreshed(**gives: Any) -> flows.Tokens:
-    """What is made of an answer with these."""
-
-    async def story() -> flows.Tokens:
-        async with standing(AgentHouse(gives=gives)) as house:
-            gate = Gate(allow_address(Policy(), house.root))
-            try:
-                flow = Flow(f"{house.root}/authorize", f"{house.root}/token")
-                return await flows.refreshed(flow, gate, Client("c"), "r")
-            finally:
-                await gate.aclose()
-
-    return asyncio.run(asyncio.wait_for(story(), 60))
-
-
-@pytest.mark.parametrize(
-    ("gives", "life"),
-    [
-        ({"refresh_token": None, "expires_in": "3600"}, 3600.0),
-        ({"token_type": "bearer", "expires_in": None}, None),
-        ({"token_type": None, "expires_in": "soon"}, None),
-        ({"expires_in": -5}, 0.0),
-    ],
-)
-def test_tokens_are_read_as_servers_write_them(gives: dict[str, Any], life: float | None) -> None:
-    found = refreshed(**gives)
-    assert (found.access_token, found.refresh_token, found.expires_in) == ("token-1", "r", life)
-
-
-@pytest.mark.parametrize(
-    "gives", [{"access_token": ""}, {"access_token": "a\r\nX: y"}, {"access_token": "ü"}, {"token_type": "DPoP"}]
-)
-def test_what_is_no_bearer_token_is_not_taken(gives: dict[str, Any]) -> None:
-    with pytest.raises(MalformedResponse):
-        refreshed(**gives)
 
 
 def card(authorize: str) -> AgentCard:
@@ -95,49 +53,8 @@ def test_an_address_that_is_not_what_it_seems_is_not_shown_to_anybody(address: s
     async def story() -> None:
         gate = Gate(Policy())
         with pytest.raises(TargetRefused, match="not used") as refused:
-            await flows.flow_of(card(address), gate)
+            await find_flow(card(address), gate)
         assert "\x1b" not in refused.value.message
-        await gate.aclose()
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    "flow",
-    [
-        Flow(f"{GOOD}/authorize", f"{EVIL}/token"),
-        Flow(f"{GOOD}/authorize", f"{GOOD}/token", refresh=f"{EVIL}/token"),
-        Flow(f"{GOOD}/authorize", f"{GOOD}/token", register=f"{EVIL}/register"),
-        Flow(f"{GOOD}/authorize", f"{EVIL}/token", issuer=EVIL),
-    ],
-)
-def test_only_who_is_asked_for_consent_can_say_that_it_goes_elsewhere(flow: Flow) -> None:
-    with pytest.raises(TargetRefused, match="--issuer"):
-        flows.check(flow, None)
-    with pytest.raises(TargetRefused, match="not told by"):
-        flows.check(flow, GOOD)
-
-
-def test_who_is_asked_for_consent_may_give_tokens_at_another_host() -> None:
-    flows.check(Flow(f"{GOOD}/authorize", "https://tokens.example/token", issuer=GOOD), None)
-    flows.check(Flow(f"{GOOD}/authorize", f"{GOOD}/token"), None)
-
-
-def test_a_token_is_asked_for_one_agent_unless_its_scopes_say_so() -> None:
-    flow = Flow(f"{GOOD}/authorize", f"{GOOD}/token", resource=f"{EVIL}/a2a", scopes=("read",))
-    assert "resource=https%3A%2F%2Fevil.example%2Fa2a" in flows.asking(flow, Client("c"), BACK).url
-    named = Flow(f"{GOOD}/authorize", f"{GOOD}/token", resource=f"{EVIL}/a2a", scopes=("api://agent/read",))
-    assert "resource" not in flows.asking(named, Client("c"), BACK).url
-
-
-@pytest.mark.parametrize("iss", ["", f"&iss={EVIL}"])
-def test_an_issuer_that_signs_what_comes_back_must_have_done_so(iss: str) -> None:
-    async def story() -> None:
-        gate = Gate(Policy())
-        flow = Flow(f"{GOOD}/authorize", f"{GOOD}/token", issuer=GOOD, signs=True)
-        asked = flows.asking(flow, Client("c"), BACK)
-        with pytest.raises(TargetRefused, match="RFC 9207"):
-            await flows.exchanged(flow, gate, Client("c"), BACK, asked, f"/callback?code=x&state={asked.state}{iss}")
         await gate.aclose()
 
     asyncio.run(story())
@@ -145,9 +62,6 @@ def test_an_issuer_that_signs_what_comes_back_must_have_done_so(iss: str) -> Non
 
 class Renewing:
     """Somebody who keeps a token."""
-
-    def __init__(self, *origins: str):
-        self.origins = origins
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         return {"Authorization": "Bearer token-of-a"}
@@ -163,30 +77,13 @@ def test_the_token_of_a_sign_in_goes_where_it_was_made_for_and_nowhere_else() ->
             ((), "https://a.example/card.json"),
             (("https://a.example",), "https://b.example/c.json"),
         ):
-            secret = Changing("oauth:1", Renewing(*made_for), lambda: ())
+            secret = RenewableSecret("oauth:1", Renewing(), lambda: (), made_for)
             credential = Credential(card(GOOD), secret, None, gate, home)
-            assert (await credential.carried("https://A.example:443/a2a")).headers
+            assert (await credential.carry("https://A.example:443/a2a")).headers
             for elsewhere in ("https://b.example/a2a", "https://a.example:8443/a2a", "https://a.example.b.example/"):
                 with pytest.raises(SecurityError, match=r"was made for https://a\.example"):
-                    await credential.carried(elsewhere)
-            assert plain(secret, None) == ({}, {})
+                    await credential.carry(elsewhere)
+            assert carry_plainly(secret, None) == ({}, {})
         await gate.aclose()
 
     asyncio.run(story())
-
-
-def test_an_origin_is_always_written_the_same_way() -> None:
-    assert origin("HTTPS://Agent.Example:443/x?y") == origin("https://agent.example") == "https://agent.example"
-    assert origin("http://[::1]:80/") == "http://[::1]"
-    assert origin("https://a.example:nonsense") != origin("https://a.example")
-
-
-def test_a_person_is_told_who_asks_and_for_whom_in_characters_that_can_be_seen(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent3.identity.loopback_redirect._SIGNS", ())
-    monkeypatch.setattr("sys.platform", "linux")
-    AtTerminal().go(f"{GOOD}/\x1b[2J?resource=https%3A%2F%2Fevil.example%2F%1B[2J&state=s")
-    said = capsys.readouterr().err
-    assert "sign in at auth.good.example, for https://evil.example/%1B[2J:" in said
-    assert "\x1b" not in said

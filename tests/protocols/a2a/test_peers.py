@@ -139,7 +139,7 @@ def test_a_token_that_cannot_be_read_is_none(body: bytes) -> None:
     gate: Any = Shows(body)
     credential = Credential(card, Secret("me:hush"), None, gate, ADDRESS)
     with pytest.raises(MalformedResponse, match="JSON object"):
-        asyncio.run(credential.carried(ADDRESS))
+        asyncio.run(credential.carry(ADDRESS))
 
 
 def test_a_card_that_does_not_come_holds_no_end_up() -> None:

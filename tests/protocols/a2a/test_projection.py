@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent3.calls.jobs.jobs import Job, Line
+from agent3.calls.jobs import Job, Line
 from agent3.errors import ValidationError
 from agent3.model import SAID, Call, Done, Event, Failed, Needs, Outcome, Principal, Question, Working
 from agent3.model import Artifact as Made

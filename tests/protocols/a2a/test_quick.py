@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.jobs.jobs import Job
+from agent3.calls.jobs import Job
 from agent3.env import REAL
 from agent3.errors import Conflict
 from agent3.model import Artifact, Call, Done, Part, Principal

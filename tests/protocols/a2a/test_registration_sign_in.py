@@ -79,7 +79,7 @@ def test_what_a_person_gets_at_one_place_goes_to_no_other(tmp_path: Path) -> Non
     async def story() -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server:
             async with standing(AgentHouse()) as other, standing(AgentHouse(strays=other.root)) as house:
-                for issuer, words in ((None, "name it: --issuer"), (house.root, "Nothing was sent to either")):
+                for issuer, words in ((None, "name it: --issuer"), (house.root, "Neither was used")):
                     person = Person()
                     with pytest.raises(TargetRefused, match=words):
                         await add(server, house.url, sign_in=SignInWish("person", person, "known", None, issuer))

@@ -133,7 +133,7 @@ def test_the_logs_of_many_tasks_are_read_a_few_at_a_time(tmp_path: Path, monkeyp
             for number in range(3):
                 await bench.engine.send(ALICE, say(f"tale {number}", **TALKATIVE))
             read: list[int] = []
-            lines_of = bench.core.jobs.lines_of
+            lines_of = bench.core.jobs.log.read_all
 
             async def counted(jobs: Any) -> Any:
                 read.append(len(jobs))

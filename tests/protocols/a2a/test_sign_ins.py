@@ -57,7 +57,7 @@ async def signed_in(server: Server, house: House, client: str | None = None) -> 
         plan = Plan(house.url, "person", client_id=client, redirect=landing.redirect, flow=flow)
         reference = await vault_of(server).begin(plan, landing.send)
         await vault_of(server).obtain(reference, gate)
-    assert vault_of(server).ended(reference)
+    assert vault_of(server).finish(reference)
     route = Route("a2a", house.url, credential=reference)
     await server.directory.add(await server.protocols["a2a"].describe(route, vault_of(server)))
     return person
@@ -171,12 +171,12 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
     reference = await reference_in(server)
-    row = await vault_of(server).row(reference)
+    row = await vault_of(server).load(reference)
     assert row is not None
-    grant = replace(await vault_of(server).grant(reference, row), until=time.time() + seconds)
+    grant = replace((await vault_of(server).open(reference, row)).grant, until=time.time() + seconds)
     flow, _ = await connector.find_sign_in(house.url)
     plan = Plan(house.url, "person", redirect="http://127.0.0.1/callback", flow=flow)
-    await vault_of(server).keep(reference, plan, grant, row["version"])
+    await vault_of(server).save(reference, plan, grant, row["version"])
 
 
 async def carried(server: Server, house: House) -> Any:
@@ -209,10 +209,10 @@ def test_a_server_that_gives_no_tokens_for_a_moment_is_asked_once_and_costs_nobo
                 sent = await asyncio.gather(*(headers() for _ in range(5)))
                 assert {one["Authorization"] for one in sent} == {"Bearer token-3"}
                 assert len(house.forms) == 3
-                row = await vault_of(server).row(await reference_in(server))
+                row = await vault_of(server).load(await reference_in(server))
                 assert row is not None
-                kept = await vault_of(server).grant(await reference_in(server), row)
-                assert kept.tokens["refresh_token"] == house.good == "r-3"
+                kept = await vault_of(server).open(await reference_in(server), row)
+                assert kept.grant.tokens["refresh_token"] == house.good == "r-3"
 
     run(story())
 
@@ -243,7 +243,7 @@ def test_after_a_sign_in_is_over_nothing_goes_out_as_nobody(tmp_path: Path) -> N
                 headers = await carried(server, house)
                 house.good = "another"
                 for _ in range(2):
-                    with pytest.raises(TargetRefused, match=r"is over\. Sign in again: agent3 add"):
+                    with pytest.raises(TargetRefused, match=r"has ended\. Sign in again: agent3 add"):
                         await headers()
 
     run(story())
@@ -257,10 +257,10 @@ def test_a_refresh_token_that_is_new_alone_is_stored_too(tmp_path: Path) -> None
                 await ends_in(server, house, 20)
             async with at(tmp_path) as server:
                 await (await carried(server, house))()
-                row = await vault_of(server).row(await reference_in(server))
+                row = await vault_of(server).load(await reference_in(server))
                 assert row is not None
-                kept = await vault_of(server).grant(await reference_in(server), row)
-                assert kept.tokens["refresh_token"] == house.good == "r-2"
+                kept = await vault_of(server).open(await reference_in(server), row)
+                assert kept.grant.tokens["refresh_token"] == house.good == "r-2"
 
     run(story())
 

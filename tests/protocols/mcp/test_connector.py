@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent3.calls.parking import Park
+from agent3.calls.steps.park import Park
 from agent3.env import REAL
 from agent3.errors import Agent3Error, TargetError, Unavailable
 from agent3.identity.secrets import Secret

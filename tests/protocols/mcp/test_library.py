@@ -24,7 +24,7 @@ from agent3 import (
     ToolParameter,
     ValidationError,
 )
-from agent3.calls.result_cache import CACHED
+from agent3.calls.steps.cache import CACHED
 from agent3.definitions import ToolDeprecation
 from agent3.env import SeededEnv
 from agent3.errors import CapabilityNotFound, Conflict, RateLimited, SetupError, Unauthenticated

@@ -21,8 +21,9 @@ from pydantic import AnyUrl
 from agent3 import jsonrpc
 from agent3.env import Env
 from agent3.errors import Agent3Error, SecurityError, TargetRefused
+from agent3.identity.authorization import Authorization
 from agent3.identity.secrets import Secret
-from agent3.protocols.mcp.client.channels import Authorization, HTTPChannel, PendingRequest
+from agent3.protocols.mcp.client.channels import HTTPChannel, PendingRequest
 from agent3.protocols.mcp.client.oauth import (
     Memory,
     OAuth,

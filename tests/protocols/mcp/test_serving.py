@@ -32,7 +32,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from agent3 import MCPRateLimiter, MCPSecurityManager, MCPServer, ToolDefinition, ToolParameter
-from agent3.calls.result_cache import CACHED
+from agent3.calls.steps.cache import CACHED
 from agent3.definitions import ToolDeprecation
 from agent3.env import REAL
 from agent3.errors import SetupError

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from agent3.calls.outcomes import NOTICES
-from agent3.calls.responses import response
+from agent3.calls.outcomes import NOTICES, response
 from agent3.cli.main import _answered
 from agent3.cli.options import Where
 from agent3.definitions import ActionType, NLWebInterface

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from mcp.client.client import Client
 
-from agent3.calls.responses import response
+from agent3.calls.outcomes import response
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupError, ValidationError
 from agent3.gateway.gateway import Caller, CallRequest

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from agent3 import failpoints
 from agent3.calls.outcomes import failed_by, failed_by_any
 from agent3.calls.step import Entered, Left, Parts, Step
-from agent3.calls.steps.deadline import timed_out
-from agent3.calls.timeouts import Timeouts
+from agent3.calls.steps.deadline import Timeouts, timed_out
 from agent3.errors import Unavailable
 from agent3.model import Call, Done, Failed, Outcome, Working
 from agent3.observe.logs import get as logger

@@ -1,20 +1,156 @@
-"""``breaker``: leaves a failing route alone for a while. The next route may be taken; an open circuit is not retried."""
+"""``breaker``: leaves a failing route alone for a while. The next route may be taken; no retry at an open circuit.
+
+``Breakers`` holds the circuits of all routes for the whole core; the step asks and feeds them, once for each attempt.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
+from agent3.env import Env
 from agent3.errors import CircuitOpen
 from agent3.model import Call, Failed, Outcome
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Metrics
+from agent3.settings import Calls
 
-__all__ = ["Breaker"]
+__all__ = ["Breaker", "Breakers"]
+
+log = logger("calls")
 
 _BREAKS = frozenset({"unavailable", "timeout", "malformed_response"})
 """Failures that are held against a route, if it was the target that was waited for."""
+_LOOK_EVERY = 0.5
+_AWAY = 2.0
+"""Seconds beyond the usual after which this process was away, and not merely busy."""
+
+
+@dataclass(slots=True)
+class _Circuit:
+    failures: int = 0
+    open_until: float = 0.0
+    probe: str | None = None
+    """The id of the one call that is let through while the circuit is half-open."""
+
+
+class _Wakefulness:
+    """Notices, in the loop that it is used in, when this process was stopped, suspended or starved.
+
+    It looks at the clock of the loop twice a second; a gap means that nobody was there to hear an answer, so no target
+    can be blamed for silence. ``woke`` is by the ``Env``'s steady clock.
+    """
+
+    def __init__(self, env: Env):
+        self._env = env
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._seen = 0.0
+        self.woke = float("-inf")
+
+    def watch(self) -> None:
+        """Look from now on, in the running loop and for as long as it runs. To say so again costs next to nothing."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._seen = loop, loop.time()
+            loop.call_later(_LOOK_EVERY, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:  # its calls have moved to another loop
+            return
+        away = loop.time() - self._seen - _LOOK_EVERY
+        if away > _AWAY:
+            self.woke = self._env.monotonic()
+            log.warning("this process did not run for %.0f s; what failed meanwhile is not held against anybody", away)
+        self._seen = loop.time()
+        loop.call_later(_LOOK_EVERY, self._look, loop)
+
+
+class Breakers:
+    """The circuits of all routes: closed, open after failures in a row, half-open for one probe after a while."""
+
+    def __init__(self, settings: Calls, env: Env, metrics: Metrics, most: int = 10_000):
+        self._settings = settings
+        self._env = env
+        self._metrics = metrics
+        self._most = most
+        self._circuits: dict[str, _Circuit] = {}
+        self._awake = _Wakefulness(env)
+
+    def state(self, key: str) -> str:
+        """``closed``, ``open`` or ``half-open``."""
+        circuit = self._circuits.get(key)
+        if circuit is None or circuit.failures < self._settings.breaker_failures:
+            return "closed"
+        return "open" if self._env.monotonic() < circuit.open_until else "half-open"
+
+    def refuse(self, key: str, call: str = "") -> float | None:
+        """Seconds to wait if the circuit takes no call now, else None; a half-open one takes one call as its probe."""
+        circuit = self._circuits.get(key)
+        if circuit is None or circuit.failures < self._settings.breaker_failures:
+            return None
+        left = circuit.open_until - self._env.monotonic()
+        if left > 0:
+            return left
+        if circuit.probe is not None:
+            return 1.0
+        circuit.probe = call
+        self._report(key, 1, "half-open")
+        return None
+
+    def watch(self) -> None:
+        """A call has to wait: notice from now on if this process itself does not run meanwhile."""
+        self._awake.watch()
+
+    def add_failure(self, key: str) -> None:
+        """Count a failure; at the threshold, and after a failed probe, the circuit opens."""
+        if key not in self._circuits and len(self._circuits) >= self._most:
+            self._circuits.pop(next(iter(self._circuits)))
+        circuit = self._circuits.setdefault(key, _Circuit())
+        circuit.failures += 1
+        circuit.probe = None
+        if circuit.failures >= self._settings.breaker_failures:
+            circuit.open_until = self._env.monotonic() + self._settings.breaker_seconds
+            self._report(key, 2, "open")
+
+    def add_silence(self, key: str, call: Call, code: str = "timeout") -> None:
+        """Count a call that failed by what may be its target's silence, unless that says nothing about the target."""
+        given = call.timeout if call.timeout is not None else self._settings.timeout
+        began = self._env.monotonic() if call.live.expires is None else call.live.expires - given
+        # A caller that gives less time than an attempt usually has proves nothing by a timeout: otherwise anybody
+        # could close a route for all others.
+        usual = min(self._settings.timeout, call.live.capability.timeout or self._settings.attempt_timeout)
+        hurried = code == "timeout" and given < usual
+        paused = self._awake.woke >= began  # nobody was here to hear an answer
+        if paused or hurried or not call.live.asking:  # not asking: it stood in a queue of ours
+            self.release_probe(key, call.id)
+        else:
+            self.add_failure(key)
+
+    def reset(self, key: str) -> None:
+        """The route answers: nothing is held against it any more."""
+        circuit = self._circuits.pop(key, None)
+        if circuit is not None and circuit.failures >= self._settings.breaker_failures:
+            self._report(key, 0, "closed")
+
+    def release_probe(self, key: str, call: str = "") -> None:
+        """A call ended without a verdict; if it was the probe, another may be."""
+        circuit = self._circuits.get(key)
+        if circuit is not None and circuit.probe == call:
+            circuit.probe = None
+
+    def is_late(self, call: Call) -> bool:
+        """Whether the time of the whole call is over."""
+        expires = call.live.expires
+        return expires is not None and self._env.monotonic() >= expires
+
+    def _report(self, key: str, level: int, name: str) -> None:
+        self._metrics.breaker_state.set((key,), level)
+        self._metrics.breaker_transitions.inc((name,))
+        log.warning("route %s: circuit %s", key, name)
 
 
 class Breaker(Step):
@@ -51,19 +187,19 @@ class _Breaker(Stage):
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         if type(outcome) is Failed and outcome.code in _BREAKS:
-            self._breakers.missed(self._key(call), call, outcome.code)
+            self._breakers.add_silence(self._key(call), call, outcome.code)
         else:
-            self._breakers.succeeded(self._key(call))
+            self._breakers.reset(self._key(call))
         return outcome
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if isinstance(error, asyncio.CancelledError):
             key = self._key(call)
-            # A caller that goes away says nothing of the target; a deadline that it let pass does.
+            # A caller that goes away says nothing about the target; a deadline that the target let pass does.
             if self._breakers.is_late(call):
-                self._breakers.missed(key, call)
+                self._breakers.add_silence(key, call)
             else:
-                self._breakers.abandoned(key, call.id)
+                self._breakers.release_probe(key, call.id)
         return error
 
     def _key(self, call: Call) -> str:

@@ -13,6 +13,7 @@ from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, SetupError, TargetRefused
 from agent3.gateway.protocol import Door, Found, Given, Listening, Protocol, Services
 from agent3.gateway.registration import named_credential
+from agent3.identity.oauth import check_flow, confirm_with_issuer
 from agent3.identity.redaction import redact_agent, redact_error
 from agent3.identity.secret_refs import check_query, open_route
 from agent3.identity.secrets import EnvironmentVault, Vault
@@ -22,7 +23,6 @@ from agent3.protocols.a2a.cards.cards import interfaces
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.gateway import A2ADoors
 from agent3.protocols.a2a.door.push import Pushes
-from agent3.protocols.a2a.peer import sign_in as flows
 from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
 
@@ -97,8 +97,8 @@ class A2A(Protocol):
                 "A machine signs in to an A2A agent by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
             )
         if wish.issuer:
-            flow = await flows.of_issuer(flow, gate, wish.issuer)
-        flows.check(flow, wish.issuer, wish.secret is not None)
+            flow = await confirm_with_issuer(flow, gate, wish.issuer)
+        check_flow(flow, wish.issuer, has_secret=wish.secret is not None)
         return SignInEntry(found.route, flow, gate)
 
     def renews(self, route: Route) -> bool:

@@ -53,7 +53,7 @@ T = TypeVar("T")
 _PATIENCE = 60.0
 """Seconds that a thread waits for storage before it gives up."""
 _HEED = 0.2
-"""Seconds after which a thread that waits for another looks whether anybody still waits for itself."""
+"""Seconds after which a thread that waits for another looks whether its own caller still waits."""
 _MOST_SENT = 16 * 1_048_576
 """Bytes that one run may hand over piece by piece."""
 _EACH = 64
@@ -259,11 +259,11 @@ class SyncContext(_Base):
         return live.kept[name]  # type: ignore[no-any-return]
 
     def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
-        """Tell how far it is; raises Canceled when nobody waits any more."""
+        """Tell how far it is; raises Canceled when its caller no longer waits."""
         self._emit(Event("progress", done=done, total=total, text=text))
 
     def status(self, text: str) -> None:
-        """Tell what is going on; raises Canceled when nobody waits any more."""
+        """Tell what is going on; raises Canceled when its caller no longer waits."""
         self._emit(Event("status", text=text))
 
     def send(self, value: Any) -> None:
@@ -303,11 +303,12 @@ class SyncContext(_Base):
 
     def _emit(self, event: Event) -> None:
         self._go_on()
-        self._loop.call_soon_threadsafe(self._deliver, event)
 
-    def _deliver(self, event: Event) -> None:
-        if not self.cancelled:
-            self._call.emit(event)
+        def deliver() -> None:
+            if not self.cancelled:
+                self._call.emit(event)
+
+        self._loop.call_soon_threadsafe(deliver)
 
     def _go_on(self) -> None:
         if self.cancelled:
@@ -369,8 +370,8 @@ def _plain(value: Any, what: str) -> Any:
         return value if math.isfinite(value) else None
     try:
         return msgspec.json.decode(_encoder.encode(value))
-    except (TypeError, ValueError, RecursionError) as wrong:
-        raise TargetError(f"{what} gave something that is not JSON: {wrong}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TargetError(f"{what} gave something that is not JSON: {error}") from None
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -393,7 +394,7 @@ def parts_of(value: Any) -> tuple[Part, ...]:
         return (value,)
     if isinstance(value, bytes):
         return (Part(raw=value, media_type="application/octet-stream"),)
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Part) for one in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Part) for item in value):
         return tuple(value)
     return (Part(data=_plain(value, "the function")),)
 
@@ -405,8 +406,8 @@ def _outcome_of(value: Any) -> Outcome:
         return Done(parts_of(value))
     try:
         encode(value)
-    except (TypeError, ValueError, RecursionError) as wrong:
-        raise TargetError(f"the function returned an outcome that is not JSON: {wrong}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TargetError(f"the function returned an outcome that is not JSON: {error}") from None
     return value
 
 
@@ -459,8 +460,8 @@ def _sync_run(bound: Callable[[], Any], context: SyncContext) -> Outcome:
         return _drain_sync(value, context) if inspect.isgenerator(value) else _outcome_of(value)
     except _Asked as asked:
         return Needs((asked.question,), state=context.state)
-    except Agent3Error as wrong:
-        wrong.sent = True
+    except Agent3Error as error:
+        error.sent = True
         raise
 
 
@@ -479,7 +480,7 @@ def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Ou
                 context._hand_over(parts)  # noqa: SLF001 - it is ours
                 chunks.extend(parts)
     except StopIteration as end:
-        return Done(_folded(chunks) + parts_of(end.value))
+        return Done(_join_texts(chunks) + parts_of(end.value))
     finally:
         generator.close()
 
@@ -493,10 +494,10 @@ async def _drain(generator: AsyncGenerator[Any, Any], context: Context) -> Outco
             chunks.extend(parts)
     finally:
         await generator.aclose()
-    return Done(_folded(chunks))
+    return Done(_join_texts(chunks))
 
 
-def _folded(chunks: list[Part]) -> tuple[Part, ...]:
+def _join_texts(chunks: list[Part]) -> tuple[Part, ...]:
     """Chunks of text as one text; anything else as it came."""
     if len(chunks) > 1 and all(part.text is not None for part in chunks):
         return (Part(text="".join(part.text or "" for part in chunks)),)

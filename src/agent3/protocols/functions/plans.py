@@ -2,7 +2,7 @@
 
 A plan is durable through ``ctx.once``: every finished step is in the job before the next one starts, so after a crash
 the plan goes on and repeats nothing. A step that was under way when the process died is asked for again under the
-same key, so that whoever answers it can tell. This module knows no protocol: it is handed a way to call.
+same key, so that its target can tell. This module knows no protocol: it is handed a way to call.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
     if not 0 < len(steps) <= _MOST:
         raise ValidationError(f"A plan has 1 to {_MOST} steps, got {len(steps)}.")
     try:
-        plan = tuple(msgspec.convert(dict(one), PlanStep) for one in steps)
-    except msgspec.ValidationError as wrong:
-        raise ValidationError(f"A step of the plan is malformed: {wrong}") from None
+        plan = tuple(msgspec.convert(dict(step), PlanStep) for step in steps)
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"A step of the plan is malformed: {error}") from None
     names = [step.id for step in plan]
     if double := {name for name in names if names.count(name) > 1}:
         raise ValidationError(f"Step {sorted(double)[0]!r} stands twice in the plan; give each an id of its own.")
@@ -122,16 +122,16 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
                     f"Step {step.id!r} waits for {other!r}, which is not in the plan."
                     + (f" Did you mean {near!r}?" if near else "")
                 )
-    _sorted(plan)
+    _make_order(plan)
     return plan
 
 
-def _sorted(plan: Sequence[PlanStep]) -> TopologicalSorter[str]:
+def _make_order(plan: Sequence[PlanStep]) -> TopologicalSorter[str]:
     order = TopologicalSorter({step.id: needs(step) for step in plan})
     try:
         order.prepare()
-    except CycleError as circle:
-        raise ValidationError(f"The steps {' → '.join(circle.args[1])} wait for one another.") from None
+    except CycleError as error:
+        raise ValidationError(f"The steps {' → '.join(error.args[1])} wait for one another.") from None
     return order
 
 
@@ -144,11 +144,11 @@ def _references(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield from _INSIDE.findall(value)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _references(one)
+        for item in value.values():
+            yield from _references(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _references(one)
+        for item in value:
+            yield from _references(item)
 
 
 def fill(value: Any, results: Mapping[str, Any]) -> Any:
@@ -158,9 +158,9 @@ def fill(value: Any, results: Mapping[str, Any]) -> Any:
             return _at(whole[1], results)
         return _INSIDE.sub(lambda found: _text(_at(found[1], results)), value)
     if isinstance(value, Mapping):
-        return {key: fill(one, results) for key, one in value.items()}
+        return {key: fill(item, results) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [fill(one, results) for one in value]
+        return [fill(item, results) for item in value]
     return value
 
 
@@ -194,7 +194,7 @@ async def run_plan(
     """
     run = _PlanRun(ctx, plan, invoke, on_error, parallel)
     run.skip(done or {})
-    return await run.to_the_end()
+    return await run.finish()
 
 
 class _PlanRun:
@@ -204,7 +204,7 @@ class _PlanRun:
         self._invoke = invoke
         self._stop = on_error == "stop"
         self._room = asyncio.Semaphore(max(1, parallel))
-        self._order = _sorted(plan)
+        self._order = _make_order(plan)
         self._items: dict[str, Item] = {}
         self._failed = False
 
@@ -217,7 +217,7 @@ class _PlanRun:
                 raise ValidationError(f"Step {name!r} is said to be done, but is not in the plan.{hint}")
             self._items[name] = Item(name, "success", result=result)
 
-    async def to_the_end(self) -> list[Item]:
+    async def finish(self) -> list[Item]:
         running: set[asyncio.Task[str]] = set()
         try:
             while self._order.is_active():
@@ -236,16 +236,13 @@ class _PlanRun:
         async with self._room:
             if any(self._items[other].status != "success" for other in needs(step)) or (self._failed and self._stop):
                 self._items[name] = Item(name, "skipped")
+            elif self._ctx is None:
+                self._items[name] = await self._do(step)
             else:
-                self._items[name] = await self._kept(step)
+                kept = await self._ctx.once(f"step {name}", lambda: self._do(step))
+                self._items[name] = msgspec.convert(kept, Item)  # JSON, if it was done before a restart
             self._failed = self._failed or self._items[name].status not in ("success", "skipped")
         return name
-
-    async def _kept(self, step: PlanStep) -> Item:
-        """How a step ended, now or before a restart."""
-        if self._ctx is None:
-            return await self._do(step)
-        return msgspec.convert(await self._ctx.once(f"step {step.id}", lambda: self._do(step)), Item)
 
     async def _do(self, step: PlanStep) -> Item:
         results = {name: item.result for name, item in self._items.items() if item.status == "success"}
@@ -255,15 +252,16 @@ class _PlanRun:
 
 async def _item(step: PlanStep, call: Callable[[], Awaitable[Mapping[str, Any]]]) -> Item:
     try:
-        told = await call()
-        return msgspec.convert({**told, "id": step.id}, Item)
-    except Agent3Error as wrong:
-        error = wrong
-    except Exception as wrong:
+        answer = await call()
+        return msgspec.convert({**answer, "id": step.id}, Item)
+    except Agent3Error as error:
+        failure = error
+    except Exception as error:
         # One call must not take the others' results with it, whatever it dies of.
-        log.exception("step %s: %s failed in a way that nobody foresaw", step.id, step.tool)
-        error = Agent3Error(f"{step.tool!r} failed with {type(wrong).__name__}: {str(wrong)[:500]}. The log says more.")
-    return Item(step.id, "error", error=error.to_dict())
+        log.exception("step %s: %s failed unexpectedly", step.id, step.tool)
+        text = f"{type(error).__name__}: {str(error)[:500]}"
+        failure = Agent3Error(f"{step.tool!r} failed with {text}. The log says more.")
+    return Item(step.id, "error", error=failure.to_dict())
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -285,7 +283,7 @@ async def run_batch(
     """Independent calls at once, each with its own status, in the order given. Cancelling it cancels all that run."""
     if not 0 < len(calls) <= _MOST_CALLS:
         raise ValidationError(f"A batch has 1 to {_MOST_CALLS} calls, got {len(calls)}.")
-    return await _Batch(calls, invoke, parallel, stop_on_error).to_the_end()
+    return await _Batch(calls, invoke, parallel, stop_on_error).finish()
 
 
 class _Batch:
@@ -297,14 +295,17 @@ class _Batch:
         self._stopped = False
         self._running: set[asyncio.Task[Any] | None] = set()
 
-    async def to_the_end(self) -> list[Item]:
+    async def finish(self) -> list[Item]:
         tasks = [asyncio.ensure_future(self._one(call)) for call in self._calls]
         try:
             await asyncio.wait(tasks)
         finally:
             await _end(tasks)
-        ended = zip(self._calls, tasks, strict=True)
-        return [_canceled(call) if task.cancelled() else task.result() for call, task in ended]
+        canceled = Canceled("Another call of the batch failed before this was done.").to_dict()
+        return [
+            Item(call.id, "canceled", error=canceled) if task.cancelled() else task.result()
+            for call, task in zip(self._calls, tasks, strict=True)
+        ]
 
     async def _one(self, call: PlanStep) -> Item:
         async with self._room:
@@ -316,16 +317,9 @@ class _Batch:
             finally:
                 self._running.discard(task)
             if item.status == "error":
-                self._fail()
+                self._stopped = self._stop_on_error != "never"
+                if self._stop_on_error == "cancel":
+                    for other in self._running:
+                        if other is not None:
+                            other.cancel()
             return item
-
-    def _fail(self) -> None:
-        self._stopped = self._stop_on_error != "never"
-        if self._stop_on_error == "cancel":
-            for task in self._running:
-                if task is not None:
-                    task.cancel()
-
-
-def _canceled(call: PlanStep) -> Item:
-    return Item(call.id, "canceled", error=Canceled("Another call of the batch failed before this was done.").to_dict())

@@ -215,7 +215,7 @@ class Standalone:
         opening, self._opening = self._opening, None
         if opening is not None:
             await asyncio.wait([opening])
-        if opening is not None and not _failed(opening):
+        if opening is not None and not _has_failed(opening):
             core = opening.result().core
             await core.aclose()
             await core.database.aclose()
@@ -226,7 +226,7 @@ class Standalone:
     async def gateway(self) -> Gateway:
         """The gateway itself, opened when it is first asked for. Inside the bridge's loop.
 
-        One that could not be opened is tried again by whoever asks next.
+        One that could not be opened is tried again for the next caller.
         """
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
@@ -240,7 +240,7 @@ class Standalone:
         return (await self.gateway()).core
 
     def _on_open(self, opening: asyncio.Future[Gateway]) -> None:
-        if not _failed(opening):
+        if not _has_failed(opening):
             _in_use.add(self)
         elif self._opening is opening:
             self._opening = None
@@ -263,7 +263,7 @@ class Standalone:
             )
             if url and (taken := await core.runner.recover()):
                 log.info("%d jobs of an earlier process were taken over", taken)
-            core.runner.takeover.keep_house()
+            core.runner.takeover.start()
             return Gateway(core, Directory(database, REAL), Reputation(database, REAL))
         except BaseException:
             await database.aclose()
@@ -296,7 +296,7 @@ class Standalone:
         return agent.agent, function.capability
 
 
-def _failed(opening: asyncio.Future[Gateway]) -> bool:
+def _has_failed(opening: asyncio.Future[Gateway]) -> bool:
     return opening.cancelled() or opening.exception() is not None
 
 
@@ -325,8 +325,8 @@ def _close_all() -> None:
     if not left:
         return
     try:
-        bridge.run(_closed(left), _AT_EXIT)
-    except Exception as error:  # noqa: BLE001 - nobody is left to hear it
+        bridge.run(_aclose_all(left), _AT_EXIT)
+    except Exception as error:  # noqa: BLE001 - the program ends: there is no caller to raise it to
         log.warning("the core was not closed in order: %s", error)
 
 
@@ -334,7 +334,7 @@ def _close_all() -> None:
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
-async def _closed(cores: Sequence[Standalone]) -> None:
+async def _aclose_all(cores: Sequence[Standalone]) -> None:
     for ended in await asyncio.gather(*(core.aclose() for core in cores), return_exceptions=True):
         if isinstance(ended, BaseException):
             log.warning("the core was not closed in order: %s", ended)

@@ -1,15 +1,14 @@
 """The threads in which plain functions run: many in all, a few for each agent.
 
-A thread cannot be cancelled. A function that hangs keeps its thread for as long as it likes, so what one agent can
-lose that way is bounded, and the others never notice.
+A thread cannot be cancelled. A function that hangs keeps its thread for as long as it likes, so the number of threads
+that one agent can lose that way is bounded, and other agents are not affected.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -61,34 +60,50 @@ class Threads:
         Cancelled, it goes on without the thread, which comes back when ``work`` returns.
         """
         room = self._rooms.setdefault(agent, _Room(agent, self._each))
-        self._check(room)
+        if room.stuck >= self._each:
+            held = f"All {room.stuck} threads that {agent!r} may use are"
+        elif sum(other.stuck for other in self._rooms.values()) >= self._total:
+            held = f"All {self._total} threads for plain functions are"
+        else:
+            held = ""
+        if held:
+            error = Unavailable(
+                f"{held} held by functions that did not return although their time was over. Give what they wait for a "
+                "timeout of its own, or start the process again."
+            )
+            error.sent = False
+            raise error
         room.guests += 1
         try:
             await room.free.acquire()
         except BaseException:
             self._leave(room)
             raise
-        return await self._visit(_Visit(room), work)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._total, thread_name_prefix="agent3-function")
+        visit, loop = _Visit(room), asyncio.get_running_loop()
+
+        def on_end(_: Future[T]) -> None:  # called in the thread
+            with suppress(RuntimeError):  # a loop that is closed has nothing left to keep count of
+                loop.call_soon_threadsafe(self._end, visit)
+
+        future = self._pool.submit(work)
+        future.add_done_callback(on_end)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel() and not future.done():
+                visit.left = True
+                room.stuck += 1
+                if room.stuck == self._each:
+                    log.warning("%s: its %d threads are all held by functions without a caller", agent, self._each)
+            raise
 
     def close(self) -> None:
         """Let the threads go; a function that still runs in one is not waited for."""
         pool, self._pool, self._rooms = self._pool, None, {}
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _visit(self, visit: _Visit, work: Callable[[], T]) -> T:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._total, thread_name_prefix="agent3-function")
-        future = self._pool.submit(work)
-        end = functools.partial(_tell, asyncio.get_running_loop(), lambda: self._end(visit))
-        future.add_done_callback(lambda _: end())
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if not future.cancel() and not future.done():
-                visit.left = True
-                self._note_stuck(visit.room)
-            raise
 
     def _end(self, visit: _Visit) -> None:
         visit.room.stuck -= visit.left
@@ -99,28 +114,3 @@ class Threads:
         room.guests -= 1
         if not room.guests and self._rooms.get(room.agent) is room:
             del self._rooms[room.agent]
-
-    def _note_stuck(self, room: _Room) -> None:
-        room.stuck += 1
-        if room.stuck == self._each:
-            log.warning("%s: its %d threads are all held by functions nobody waits for", room.agent, self._each)
-
-    def _check(self, room: _Room) -> None:
-        if room.stuck >= self._each:
-            held = f"All {room.stuck} threads that {room.agent!r} may use are"
-        elif sum(one.stuck for one in self._rooms.values()) >= self._total:
-            held = f"All {self._total} threads for plain functions are"
-        else:
-            return
-        error = Unavailable(
-            f"{held} held by functions that did not return although their time was over. Give what they wait for a "
-            "timeout of its own, or start the process again."
-        )
-        error.sent = False
-        raise error
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """Have the loop call it, from any thread; a loop that is closed has nothing left to keep count of."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)

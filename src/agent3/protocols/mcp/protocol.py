@@ -19,13 +19,16 @@ from agent3.gateway.lanes import Lane
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.gateway.registration import named_credential
 from agent3.identity.doorkeeper import is_loopback
+from agent3.identity.flow_tokens import AccessToken
+from agent3.identity.oauth import SignIn
 from agent3.identity.redaction import redact_agent, redact_error
 from agent3.identity.secret_detection import holds_secret, names_secret, variable
 from agent3.identity.secret_refs import check_query, check_words, open_route
-from agent3.identity.secrets import Vault
-from agent3.identity.sign_ins import SignInEntry, SignInWish
+from agent3.identity.secrets import Secret, Vault
+from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import LOCAL, Agent, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
 from agent3.protocols.mcp.client.processes import Command
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
@@ -122,6 +125,24 @@ class MCP(Protocol):
         if refusal is None:
             return None
         return SignInEntry(replace(found.route, address=str(refusal.data.get("address", found.route.address))))
+
+    def new_token(self, plan: Plan, secret: Secret | None, sign_in: SignIn) -> AccessToken:
+        """A token of the authorization server that the MCP server names when it refuses a request."""
+        if plan.way == "person":
+            return authorization_code(
+                plan.address,
+                sign_in,
+                redirect=plan.redirect,
+                client_id=plan.client_id,
+                secret=secret,
+                issuer=plan.issuer,
+            )
+        if plan.client_id is None or secret is None or plan.issuer is None:
+            raise SetupError(
+                "To sign in as a machine, give its id, its secret and the authorization server that issued them: "
+                "--client-id ID --client-secret-ref env:NAME --issuer https://…"
+            )
+        return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
 
     def renews(self, route: Route) -> bool:
         return True

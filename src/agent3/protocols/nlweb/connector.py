@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent3.calls.outcomes import HEALS, NOTICES, UNTRUSTED, failed_by
-from agent3.calls.responses import SOURCES
+from agent3.calls.outcomes import HEALS, NOTICES, SOURCES, UNTRUSTED, failed_by
 from agent3.definitions import NLWebActionInfo, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import (

@@ -33,7 +33,7 @@ from jwt.utils import base64url_decode, base64url_encode
 
 from agent3.definitions import AgentCard
 from agent3.errors import SecurityError, SetupError, ValidationError
-from agent3.identity.own_keys import Safe
+from agent3.identity.own_keys import OwnKeys
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.wire import tables
 from agent3.security.canonical import canonical
@@ -194,14 +194,16 @@ class SigningKeys:
         self._root = root
 
     @classmethod
-    async def of(cls, safe: Safe, *names: str, key: CardKey | None = None, sign: bool = True) -> SigningKeys | None:
-        """The keys of a safe, created where they are missing; ``key`` is the operator's own one for cards.
+    async def of(
+        cls, own_keys: OwnKeys, *names: str, key: CardKey | None = None, sign: bool = True
+    ) -> SigningKeys | None:
+        """The gateway's own keys, created where they are missing; ``key`` is the operator's own one for cards.
 
-        None where the safe cannot be opened, which is logged with what to do: cards are then not signed.
+        None where the keys cannot be opened, which is logged with what to do: cards are then not signed.
         """
         try:
-            kept = [await safe.key(name) for name in names]
-            own = key or CardKey((await safe.key(CARDS)).pem) if sign else None
+            kept = [await own_keys.key(name) for name in names]
+            own = key or CardKey((await own_keys.key(CARDS)).pem) if sign else None
         except SetupError as error:
             log.warning("cards are not signed: %s", error.message)
             return None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from agent3.calls.jobs.jobs import Job, Jobs
+from agent3.calls.jobs import Job, Jobs
 from agent3.model import Call
 
 __all__ = ["Flight", "Flights", "Key", "key_of"]

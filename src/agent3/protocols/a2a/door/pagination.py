@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from agent3.calls.jobs.jobs import Status, Wanted
+from agent3.calls.jobs import JobFilter, Status
 from agent3.errors import ValidationError
 from agent3.protocols.a2a.wire.types import ListTasks, State
 
@@ -36,7 +36,7 @@ _STATES: Final[dict[State, tuple[Status, tuple[str, ...], bool]]] = {
 """What each state is in the table of jobs: its status, and the details that it has, or with True does not have."""
 
 
-def jobs_query(request: ListTasks, agent: str | None) -> Wanted | None:
+def jobs_query(request: ListTasks, agent: str | None) -> JobFilter | None:
     """The jobs that a request lists; None where no task can be in the state that it asks for."""
     status: Status | None = None
     details: tuple[str, ...] = ("message",)
@@ -53,13 +53,13 @@ def jobs_query(request: ListTasks, agent: str | None) -> Wanted | None:
             expected = f"must be a time such as 2026-01-31T10:00:00Z, got {text[:40]!r}"
             raise _invalid("statusTimestampAfter", expected) from None
         since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
-    return Wanted(
+    return JobFilter(
         kind=TASK,
         agent=agent,
         context=request.context_id or None,
         status=status,
         details=details,
-        other=other,
+        exclude_details=other,
         since=since,
         before=decode_token(request.page_token) if request.page_token else None,
     )

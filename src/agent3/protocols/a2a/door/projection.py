@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from agent3.calls.jobs.jobs import ALIAS, RESULT, Job, Line
+from agent3.calls.jobs import META_ALIAS, META_RESULT, Job, Line
 from agent3.calls.outcomes import is_refusal
 from agent3.model import SAID, Answer, Call, Capability, Done, Event, Failed, Needs, Outcome, Question, Working
 from agent3.model import Artifact as Made
@@ -155,7 +155,7 @@ def read_message(event: Event) -> Message | None:
 
 def first_message(call: Call) -> Message:
     """The message that a task began with; made from the call, where that came through another door."""
-    return _first_message(call, call.meta.get(ALIAS) or call.job or call.id, call.context)
+    return _first_message(call, call.meta.get(META_ALIAS) or call.job or call.id, call.context)
 
 
 def _first_message(call: Call, task: str, context: str | None) -> Message:
@@ -197,7 +197,7 @@ def is_message(call: Call, outcome: Outcome | None) -> bool:
     """Whether a result is a plain message and no task: its author says so of it, or of the capability."""
     if not isinstance(outcome, Done):
         return False
-    return outcome.meta.get(RESULT) == "message" or call.meta.get(META, {}).get("answer") == "message"
+    return outcome.meta.get(META_RESULT) == "message" or call.meta.get(META, {}).get("answer") == "message"
 
 
 def _status_message(
@@ -258,7 +258,7 @@ def project_finished(job: Job, link: Link | None, history_length: int | None) ->
     outcome, call = job.outcome, job.call
     if job.seq != 1 or job.turn != 1 or not isinstance(outcome, Done) or is_message(call, outcome):
         return None
-    name: str = call.meta.get(ALIAS) or job.id
+    name: str = call.meta.get(META_ALIAS) or job.id
     context = call.context or job.id
     made = {artifact.id: _artifact(artifact, link) for artifact in outcome.artifacts}
     if outcome.parts:
@@ -362,7 +362,7 @@ class Projection:
 
     def __init__(self, job: Job, link: Link | None = None, *, apart: bool = False):
         call = job.call
-        self.id: str = call.meta.get(ALIAS) or job.id
+        self.id: str = call.meta.get(META_ALIAS) or job.id
         self.context = call.context or job.id
         self.history: list[Message] = [first_message(replace(call, job=job.id, context=self.context))]
         self._artifacts: dict[str, Growing] = {}

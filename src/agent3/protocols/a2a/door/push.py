@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.calls import webhooks
-from agent3.calls.jobs.jobs import Job, Jobs, Line
+from agent3.calls.jobs import Job, Jobs, Line
 from agent3.calls.outbox import Delivery, Outbox, Receipt
 from agent3.env import Env
 from agent3.errors import JobNotFound, ParseError, RateLimited, SetupError, Unauthenticated, ValidationError
@@ -71,7 +71,7 @@ _CONTENT: Final[dict[Generation, dict[str, str]]] = {
 
 
 class Pushes:
-    """The push configurations of all tasks in a database, and what is sent by them. A ``Teller`` of jobs."""
+    """The push configurations of all tasks in a database, and what is sent by them. A ``JobObserver``."""
 
     def __init__(self, outbox: Outbox, jobs: Jobs, database: Database, env: Env, *, link: Link | None = None):
         self._outbox = outbox
@@ -79,7 +79,7 @@ class Pushes:
         self._database = database
         self._env = env
         self._link = link
-        jobs.also_tell(self)
+        jobs.add_observer(self)
 
     # Configurations
 
@@ -161,13 +161,13 @@ class Pushes:
 
     # Notifications
 
-    async def turned(self, tx: Transaction, job: Job) -> None:
+    async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """Notify of the end of a turn: what came with it, and the state."""
         if job.outcome is not None:
             last = Event("turn", data=msgspec.to_builtins(job.outcome), seq=job.seq, turn=job.turn)
             await self._notify(tx, job, [last])
 
-    async def told(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
+    async def on_events(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
         """Notify of artifacts, of the agent's messages, and of an answer that lets it go on; not of mere progress."""
         shown = [event for event in events if event.kind in ("artifact", "message") or event.data == SAID]
         if shown:
@@ -192,7 +192,7 @@ class Pushes:
             elif any(event.kind != "artifact" or event.last for event in events):
                 # Before 1.0 the whole task is sent. With each piece of a stream, that would be many times the stream.
                 found = await tx.all("SELECT seq, turn, body, at FROM job_events WHERE job = ? ORDER BY seq", job.id)
-                task = fold(job, self._jobs.read_lines(job.id, found), self._link).task()
+                task = fold(job, self._jobs.log.decode(job.id, found), self._link).task()
                 await self._post(tx, job.owner, job.id, row, task, items[-1][0])
 
     async def _post(self, tx: Transaction, owner: str, job: str, row: Row, item: Item, name: str) -> None:

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 from agent3.calls.core import Core
 from agent3.calls.outbox import KEY, Outbox
-from agent3.identity.master_keys import Seals
-from agent3.identity.own_keys import Safe
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.push import Pushes
@@ -26,12 +26,12 @@ class SharedKeys:
     """The keys and pushes of one core, as long as it is open."""
 
     house: Core
-    safe: Safe
+    own_keys: OwnKeys
     pushes: Pushes
 
     async def keys(self, *, key: CardKey | None = None, sign: bool = True) -> SigningKeys | None:
         """The public keys of everything that is signed, and the one that signs cards, unless they are not signed."""
-        return await SigningKeys.of(self.safe, KEY, key=key, sign=sign)
+        return await SigningKeys.of(self.own_keys, KEY, key=key, sign=sign)
 
 
 _known: WeakKeyDictionary[Standalone, SharedKeys] = WeakKeyDictionary()
@@ -44,8 +44,9 @@ async def shared_keys_of(core: Standalone) -> SharedKeys:
     if found is not None and found.house is house:
         return found
     vault, settings = EnvironmentVault(), house.settings
-    safe = Safe(house.database, Seals(settings.storage.seal, settings.storage.url or ":memory:", vault), house.env)
-    outbox = Outbox(settings, house.database, vault, house.env, house.metrics, safe)
+    master_keys = MasterKeys(settings.storage.seal, settings.storage.url or ":memory:", vault)
+    own_keys = OwnKeys(house.database, master_keys, house.env)
+    outbox = Outbox(settings, house.database, vault, house.env, house.metrics, own_keys)
     outbox.start()
 
     async def close() -> None:
@@ -53,5 +54,5 @@ async def shared_keys_of(core: Standalone) -> SharedKeys:
         await outbox.aclose()
 
     core.on_close(close)
-    found = _known[core] = SharedKeys(house, safe, Pushes(outbox, house.jobs, house.database, house.env))
+    found = _known[core] = SharedKeys(house, own_keys, Pushes(outbox, house.jobs, house.database, house.env))
     return found

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
-from agent3.calls.jobs.jobs import Job, Jobs, Line
+from agent3.calls.jobs import Job, Jobs, Line
 from agent3.protocols.a2a.door.projection import Link, Projection, item_number, split_number
 from agent3.protocols.a2a.wire.types import Item
 
@@ -39,7 +39,7 @@ async def lines_until(jobs: Jobs, job: str, seq: int) -> list[Line]:
     """The log of a job up to an event."""
     found: list[Line] = []
     while found[-1].event.seq < seq if found else seq > 0:
-        some = await jobs.lines(job, found[-1].event.seq if found else 0)
+        some = await jobs.log.read(job, found[-1].event.seq if found else 0)
         found.extend(line for line in some if line.event.seq <= seq)
         if not some or some[-1].event.seq >= seq:
             break
@@ -110,7 +110,7 @@ class Follower:
                     yield item_number(line.event.seq, index), item
 
     def _trail(self, job: str, after: int, through: bool, log: Sequence[Line] | None) -> AsyncGenerator[Line, None]:
-        return self._jobs.trail(job, after, through=through) if log is None else _read_log(log, after)
+        return self._jobs.follow_lines(job, after, through_pauses=through) if log is None else _read_log(log, after)
 
 
 async def _read_log(log: Sequence[Line], after: int) -> AsyncGenerator[Line, None]:

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from agent3.calls.jobs.ended import may_repeat
-from agent3.calls.jobs.jobs import ALIAS, KIND, Job, Line, Wanted
+from agent3.calls.jobs import META_ALIAS, META_KIND, Job, JobFilter, Line, may_repeat
 from agent3.calls.jobs.rows import KeyReused
 from agent3.calls.outcomes import error_of, is_refusal
 from agent3.definitions import AgentCard
@@ -167,7 +166,7 @@ class Engine:
         self._idempotent = idempotent
         self._follower = Follower(jobs, link)
         self._flights = Flights.of(jobs)
-        self._shelf = Shelf.of(jobs) if jobs.volatile else None
+        self._shelf = Shelf.of(jobs) if jobs.is_volatile else None
         self._running: set[asyncio.Task[Outcome]] = set()
         self._operations: dict[type[Request], Callable[[Caller, Any], Awaitable[Answered]]] = {
             GetTask: self.get,
@@ -412,9 +411,9 @@ class Engine:
             own["metadata"] = request.metadata
         if kind == "message":
             own["answer"] = kind
-        meta = {META: own, KIND: TASK if kind != "message" else kind}
+        meta = {META: own, META_KIND: TASK if kind != "message" else kind}
         if request.task_alias is not None:
-            meta[ALIAS] = request.task_alias
+            meta[META_ALIAS] = request.task_alias
         # Two messages with the same identity are the same message.
         identity = request.task_alias or (message.message_id if self._idempotent else self._env.id())
         call = Call(
@@ -480,7 +479,7 @@ class Engine:
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
                 flight.opened()
-                return await self._wait(caller, await self._jobs.finished.put(call, outcome, events))
+                return await self._wait(caller, await self._jobs.ended.add(call, outcome, events))
             flight.opened()
         return await self._settle(caller, call, outcome)
 
@@ -503,7 +502,7 @@ class Engine:
         try:
             job = await self._jobs.get(caller.principal.id, call.id)
         except JobNotFound:
-            known = await self._jobs.known(call)
+            known = await self._jobs.find_by_key(call)
             if known is None:
                 raise
             job = known
@@ -520,7 +519,7 @@ class Engine:
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
         """Store a push configuration before there is anything to push. A repeated message has stored it before."""
         self._flights.remember(key_of(call))
-        if (push := request.configuration.push) is not None and await self._jobs.known(call) is None:
+        if (push := request.configuration.push) is not None and await self._jobs.find_by_key(call) is None:
             job = Job(
                 id=call.id, owner=caller.principal.id, status="working", turn=1, call=call, created=self._env.now()
             )
@@ -583,8 +582,8 @@ class Engine:
 
     # How it stands
 
-    async def _list_jobs(self, caller: Caller, chosen: Wanted, limit: int) -> tuple[Sequence[Job], int]:
-        jobs, total = await self._jobs.listed(caller.principal.id, chosen, limit)
+    async def _list_jobs(self, caller: Caller, chosen: JobFilter, limit: int) -> tuple[Sequence[Job], int]:
+        jobs, total = await self._jobs.list_matching(caller.principal.id, chosen, limit)
         if self._shelf is None:
             return jobs, total
         more, others = self._shelf.listed(caller.principal.id, chosen, limit)
@@ -628,7 +627,7 @@ class Engine:
             lines |= {task.job.id: task.lines for task in kept}
             talkative = [job for job in talkative if job.id not in lines]
         if talkative:
-            lines |= await self._jobs.lines_of([job.id for job in talkative])
+            lines |= await self._jobs.log.read_all([job.id for job in talkative])
         return [fold(job, lines.get(job.id, []), self._link) for job in jobs]
 
 

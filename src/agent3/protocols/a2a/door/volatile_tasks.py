@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Struct
 
-from agent3.calls.jobs.jobs import Job, Jobs, Line, Wanted
-from agent3.calls.jobs.rows import KIND, KeyReused, Status, detail_of, digest_of, status_of
+from agent3.calls.jobs import Job, JobFilter, Jobs, Line
+from agent3.calls.jobs.rows import META_KIND, KeyReused, Status, detail_of, digest_of, status_of
 from agent3.model import Call, Done, Event, Failed, encode
 from agent3.protocols.a2a.door.in_flight import Key, key_of
 
@@ -110,7 +110,7 @@ class Shelf:
         entry = self._entries.get(task)
         return _bodies.decode(entry.body) if entry is not None and entry.owner == owner else None
 
-    def listed(self, owner: str, wanted: Wanted, limit: int) -> tuple[list[Job], int]:
+    def listed(self, owner: str, wanted: JobFilter, limit: int) -> tuple[list[Job], int]:
         """Tasks, the latest first, and how many there are before any page is cut off."""
         found = [entry for name in self._owned.get(owner, ()) if _wanted(entry := self._entries[name], wanted)]
         before = wanted.before
@@ -142,7 +142,7 @@ def _entry(job: Job, lines: list[Line]) -> _Entry:
         job.id,
         job.owner,
         job.key or job.id,
-        call.meta.get(KIND),
+        call.meta.get(META_KIND),
         call.agent,
         call.context,
         job.status,
@@ -152,10 +152,10 @@ def _entry(job: Job, lines: list[Line]) -> _Entry:
     )
 
 
-def _wanted(entry: _Entry, wanted: Wanted) -> bool:
+def _wanted(entry: _Entry, wanted: JobFilter) -> bool:
     if entry.kind != wanted.kind or (wanted.since is not None and entry.updated < wanted.since):
         return False
     pairs = ((wanted.agent, entry.agent), (wanted.context, entry.context), (wanted.status, entry.status))
     if any(asked is not None and asked != has for asked, has in pairs):
         return False
-    return not wanted.details or (entry.detail in wanted.details) != wanted.other
+    return not wanted.details or (entry.detail in wanted.details) != wanted.exclude_details

@@ -30,7 +30,7 @@ from agent3.errors import (
 from agent3.identity.secrets import Secret
 from agent3.protocols.a2a.cards import cards, signatures
 from agent3.protocols.a2a.peer.bindings import LIMITS
-from agent3.protocols.a2a.peer.credentials import plain
+from agent3.protocols.a2a.peer.credentials import carry_plainly
 from agent3.security.outbound import Gate, Response
 
 __all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card"]
@@ -91,7 +91,7 @@ async def _fetch(
     response = await get({})
     # Most cards are public, so the secret only goes to an agent that asks for one.
     if response.status in (401, 403) and secret is not None:
-        response = await get(plain(secret, header, response).headers)
+        response = await get(carry_plainly(secret, header, response).headers)
     status = response.status
     if status == 304 and known is not None:
         return known

@@ -32,6 +32,7 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
+from agent3.identity.oauth import Flow
 from agent3.identity.redaction import redact_event, redact_outcome
 from agent3.identity.secrets import Secret
 from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
@@ -42,7 +43,7 @@ from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
 from agent3.protocols.a2a.peer.peers import INTERRUPTED, SETTLED, Peer, Peers
 from agent3.protocols.a2a.peer.push_following import PushFollower
 from agent3.protocols.a2a.peer.push_receiver import PushReceiver
-from agent3.protocols.a2a.peer.sign_in import Flow, flow_of
+from agent3.protocols.a2a.peer.sign_in import find_flow
 from agent3.protocols.a2a.peer.translation import (
     GIVEN,
     SIGNATURE,
@@ -161,7 +162,7 @@ class A2AConnector:
         The card is the given one, else the one at the address.
         """
         peer = await self.peers.get(address, None, {"registered": True}, document=document)
-        return await flow_of(peer.card, peer.gate), peer.gate
+        return await find_flow(peer.card, peer.gate), peer.gate
 
     async def call(self, call: Call) -> Outcome:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""

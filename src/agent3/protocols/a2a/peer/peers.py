@@ -138,7 +138,7 @@ class Peer:
                     try:
                         value = await binding.send(request, authorized)
                     except TargetRefused as refused:
-                        if not await self.credential.renewed(authorized.headers, refused):
+                        if not await self.credential.renew(authorized.headers, refused):
                             raise
                         value = await binding.send(request, await self._authorize(options, binding))
                 except RequestError as error:
@@ -172,7 +172,7 @@ class Peer:
                                     yield event_id, item
                             return
                         except TargetRefused as refused:
-                            if not renewable or not await self.credential.renewed(authorized.headers, refused):
+                            if not renewable or not await self.credential.renew(authorized.headers, refused):
                                 raise
                 except RequestError as error:
                     if not self._may_try_next(binding, request, error):
@@ -306,7 +306,7 @@ class Peer:
             self._working.popitem(last=False)
 
     async def _authorize(self, options: RequestOptions, binding: Binding) -> RequestOptions:
-        carried = await self.credential.carried(binding.origin)
+        carried = await self.credential.carry(binding.origin)
         return options._replace(
             headers={**carried.headers, **options.headers},
             query={**carried.query, **options.query},

@@ -9,7 +9,7 @@ neither protocol eras nor tools; those are negotiated by the upstream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -28,13 +28,11 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
-from agent3.identity.secrets import Secret
+from agent3.identity.authorization import Authorization
 from agent3.observe.logs import get as logger
 from agent3.security.outbound import Gate, Stream
 
 __all__ = [
-    "Authorization",
-    "Changing",
     "Channel",
     "HTTPChannel",
     "OnNotification",
@@ -186,41 +184,6 @@ class Channel(Protocol):
     async def aclose(self) -> None:
         """Close it, ending everything under way on it."""
         ...
-
-
-class Authorization(Protocol):
-    """A credential that changes over time, where a fixed header would not do. It may serve many requests at once."""
-
-    async def headers(self, gate: Gate) -> Mapping[str, str]:
-        """The headers of the next request."""
-        ...
-
-    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
-        """Get a better credential after a request with these headers was refused; True if a retry is worthwhile."""
-        ...
-
-
-class Changing(Secret):
-    """A secret that is renewed over time, known by a name: ``authorization`` gives what requests carry.
-
-    ``recent`` gives the latest values, so that none of them leaks from a server that echoes what it was sent.
-    """
-
-    __slots__ = ("_recent", "authorization")
-
-    def __init__(self, name: str, authorization: Authorization, recent: Callable[[], Sequence[Secret]]):
-        super().__init__(name)
-        self.authorization = authorization
-        self._recent = recent
-
-    def reveal(self) -> str:
-        """The current value; empty before there is one."""
-        known = self._recent()
-        return known[-1].reveal() if known else ""
-
-    def forms(self) -> tuple[str, ...]:
-        """All spellings of the recent values."""
-        return tuple(form for secret in self._recent() for form in secret.forms())
 
 
 def spawn(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -1,8 +1,9 @@
-"""OAuth for MCP servers that ask for it: an ``Authorization`` whose token is found, renewed and widened on demand.
+"""OAuth as MCP asks for it: a token for the authorization server that a server names when it refuses a request.
 
-The protocol is the SDK's: discovery, registration, PKCE, scopes and issuer checks are its providers'. Here they are
-driven by hand, over the outbound gate and only when a token is missing: the SDK would hold one lock over a whole
-request, so that a slow call stopped all others, and would bring an HTTP client that the gate cannot judge.
+What MCP adds to OAuth (protected-resource metadata, scopes in a challenge, client metadata documents, older servers
+without any of them) is done by the SDK's providers. They are driven by hand, over the outbound gate and only when a
+token is missing: the SDK itself would hold one lock over a whole request, so that a slow call stopped all others, and
+would bring an HTTP client that the gate cannot judge.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from mcp.shared.auth import (
     OAuthToken,
     ProtectedResourceMetadata,
 )
-from msgspec import Struct
 from pydantic import AnyUrl, BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, TargetRefused, Unavailable
+from agent3.identity.authorization import Refusal
+from agent3.identity.oauth import EARLY, LOOPBACK, MAX_ANSWER, RETRY_AFTER, Grant, SignIn, mark_unsent
 from agent3.identity.secrets import Secret
+from agent3.model import place_of
 from agent3.observe.logs import get as logger
-from agent3.security.outbound import Gate, Stream
+from agent3.security.outbound import Gate
 
 __all__ = [
-    "Grant",
     "Memory",
     "OAuth",
-    "SignIn",
     "TokenStorage",
     "authorization_code",
     "client_credentials",
@@ -56,26 +57,18 @@ __all__ = [
 
 log = logger("mcp")
 
-SignIn: TypeAlias = Callable[[str], Awaitable[str]]
-"""Sends a person to an address to agree, and gives the address that they were sent back to."""
 Assertion: TypeAlias = Callable[[str, str], Awaitable[str]]
-"""Gives what an identity provider says of us, for the issuer and the resource it is meant for."""
+"""Gives the assertion of an identity provider, for an issuer and a resource."""
 Method: TypeAlias = Literal["client_secret_basic", "client_secret_post"]
 
-_AHEAD = 30.0
-"""Seconds before its end at which a token is refreshed, or a tenth of its life where that is less."""
-_AGAIN = 5.0
-"""Seconds until a refresh that could not be sent is tried again, while the old token is still good."""
 _PAST = 1.0
-"""An end that is over by any clock; to the provider 0 would mean no end at all."""
-_ANSWER = 1 << 20
-_HOMES = frozenset({"localhost", "127.0.0.1", "::1"})
+"""A time of expiry that has passed by any clock; 0 would mean to the provider that there is none."""
 _NOT_SENT = frozenset({"host", "content-length", "connection"})
 _NOT_READ = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 class Memory:
-    """Tokens and registrations for as long as the process lives; the SDK's ``TokenStorage`` may be kept elsewhere."""
+    """The SDK's ``TokenStorage`` in memory."""
 
     def __init__(self, client: OAuthClientInformationFull | None = None):
         self._client = client
@@ -98,41 +91,28 @@ class Memory:
         self._client = client_info
 
 
-class Grant(Struct, frozen=True, omit_defaults=True):
-    """All that it takes to go on with a sign-in in another process. It holds secrets: keep it sealed or not at all."""
-
-    tokens: dict[str, Any]
-    until: float | None = None
-    """When the access token ends, in seconds of Unix; None where nobody said."""
-    client: dict[str, Any] | None = None
-    server: dict[str, Any] | None = None
-    resource: dict[str, Any] | None = None
-
-    @property
-    def renews(self) -> bool:
-        """Whether it outlasts its access token."""
-        return bool(self.tokens.get("refresh_token"))
-
-
 class OAuth:
-    """The access token for one server. Requests that find it wanting at the same time get one new token together.
+    """The access token for one server. Requests that need a new one at the same time get it together.
 
     ``provider`` is one of the SDK's. A token is refreshed before it ends. Scopes that a server asks for are added to
-    those we have, each wish once: a server that is never content is refused, not obeyed for ever.
+    those that were granted, each request for scopes once: a server that is never content is refused in the end.
     """
 
     def __init__(self, provider: httpx2.Auth, address: str, env: Env = REAL):
         self._provider = provider
+        # The provider of an identity assertion has none, and keeps its token to itself.
+        self._context = provider.context if isinstance(provider, OAuthClientProvider) else None
         self._address = address
+        self._place = place_of(address)
         self._env = env
         self._lock = asyncio.Lock()
         self._header: str | None = None
         self._until = 0.0
         self._version: str | None = None
-        self._widened: set[str | None] = set()
+        self._requested_scopes: set[str | None] = set()
 
     def __repr__(self) -> str:
-        return f"OAuth({_place(self._address)!r})"
+        return f"OAuth({self._place!r})"
 
     @property
     def header(self) -> str | None:
@@ -146,22 +126,22 @@ class OAuth:
 
     def grant(self) -> Grant | None:
         """What to keep of it; None where no token is known."""
-        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        context = self._context
         if context is None or context.current_tokens is None:
             return None
         return Grant(
-            _dumped(context.current_tokens) or {},
+            _dump(context.current_tokens) or {},
             context.token_expiry_time,
-            _dumped(context.client_info),
-            _dumped(context.oauth_metadata),
-            _dumped(context.protected_resource_metadata),
+            _dump(context.client_info),
+            _dump(context.oauth_metadata),
+            _dump(context.protected_resource_metadata),
         )
 
     async def resume(self, grant: Grant) -> None:
-        """Go on with what was kept. Where tokens are renewed is taken from there too, and not asked for again."""
-        if not isinstance(self._provider, OAuthClientProvider):
-            raise TypeError("a token by an identity assertion is got anew, and not kept")
-        context = self._provider.context
+        """Go on with what was kept. The token endpoint is taken from there too, and not discovered again."""
+        context = self._context
+        if context is None:
+            raise TypeError("a token by an identity assertion is requested anew, and not kept")
         async with self._lock:
             context.current_tokens = OAuthToken.model_validate(grant.tokens)
             context.token_expiry_time = grant.until
@@ -173,11 +153,11 @@ class OAuth:
                 context.oauth_metadata = OAuthMetadata.model_validate(grant.server)
             if grant.resource is not None:
                 context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(grant.resource)
-            self._remember(f"Bearer {context.current_tokens.access_token}")
+            self._take(f"Bearer {context.current_tokens.access_token}")
 
     async def refresh(self, gate: Gate) -> bool:
         """Exchange the refresh token now; False where there is none or it is no longer taken."""
-        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+        context = self._context
         if context is None:
             return False
         async with self._lock:
@@ -185,7 +165,7 @@ class OAuth:
                 return False
             ends, context.token_expiry_time = context.token_expiry_time, _PAST
             try:
-                self._remember(await self._flow(gate))
+                self._take(await self._run_flow(gate))
             except Agent3Error:
                 context.token_expiry_time = ends
                 raise
@@ -193,62 +173,55 @@ class OAuth:
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What a request carries now; nothing where no token is known yet."""
-        if self._env.now() >= self._until:
+        if self.due:
             async with self._lock:
-                if self._env.now() >= self._until:
-                    await self._ahead(gate)
+                if self.due:
+                    await self._refresh_ahead(gate)
         return {} if self._header is None else {"Authorization": self._header}
 
-    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Stream) -> bool:
+    async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
         """Get a better token after a refusal. False if it would not help; TargetRefused if none is to be had."""
-        answer = httpx2.Response(refused.status, headers=_readable(refused.headers))
+        answer = httpx2.Response(refused.status, headers=_without_framing(refused.headers))
         async with self._lock:
             if sent.get("Authorization") != self._header:
                 return True
-            if not self._worth_it(answer):
-                return False
+            if refused.status == 401:
+                self._requested_scopes.clear()
+            else:
+                scope = extract_scope_from_www_auth(answer)
+                if scope in self._requested_scopes:
+                    return False
+                self._requested_scopes.add(scope)
             self._version = sent.get("MCP-Protocol-Version")
-            self._remember(await self._flow(gate, answer))
+            self._take(await self._run_flow(gate, answer))
         return True
 
-    # Inside
-
-    def _worth_it(self, refused: httpx2.Response) -> bool:
-        if refused.status_code == 401:
-            self._widened.clear()
-            return True
-        scope = extract_scope_from_www_auth(refused)
-        new = scope not in self._widened
-        self._widened.add(scope)
-        return new
-
-    async def _ahead(self, gate: Gate) -> None:
-        """Take up what is stored, or refresh what is about to end. A token that still holds outlasts a dead server."""
-        context = self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
+    async def _refresh_ahead(self, gate: Gate) -> None:
+        """Take up what is stored, or refresh what is about to end. A good token outlasts a dead server."""
+        context = self._context
         ends = context.token_expiry_time if context is not None else None
         if context is not None and ends and context.can_refresh_token():
             context.token_expiry_time = _PAST
         try:
-            self._remember(await self._flow(gate))
-        except (Unavailable, CallTimeout) as wrong:
+            self._take(await self._run_flow(gate))
+        except (Unavailable, CallTimeout) as error:
             if context is None or not ends or ends <= self._env.now():
                 raise
-            log.warning("%s: the token could not be refreshed: %s", _place(self._address), wrong)
+            log.warning("%s: the token could not be refreshed: %s", self._place, error)
             context.token_expiry_time = ends
-            self._until = min(ends, self._env.now() + _AGAIN)
+            self._until = min(ends, self._env.now() + RETRY_AFTER)
 
-    def _remember(self, header: str | None) -> None:
+    def _take(self, header: str | None) -> None:
         self._header, self._until = header, math.inf
-        if header is None or not isinstance(self._provider, OAuthClientProvider):
-            return
-        context = self._provider.context
-        if ends := context.token_expiry_time:
+        if header is not None and self._context is not None and (ends := self._context.token_expiry_time):
             left = ends - self._env.now()
-            self._until = ends - min(_AHEAD, left / 10) if context.can_refresh_token() else ends
+            self._until = ends - min(EARLY, left / 10) if self._context.can_refresh_token() else ends
 
-    async def _flow(self, gate: Gate, refused: httpx2.Response | None = None) -> str | None:
+    async def _run_flow(self, gate: Gate, refused: httpx2.Response | None = None) -> str | None:
         """Lead the provider to where it would send the request, past a refusal if there was one; the header there."""
-        request = httpx2.Request("POST", self._address, headers=self._spoken())
+        # From 2025-06-18 on tokens are requested by resource, even where the server has no metadata of its own.
+        headers = {} if self._version is None else {"MCP-Protocol-Version": self._version}
+        request = httpx2.Request("POST", self._address, headers=headers)
         flow = self._provider.async_auth_flow(request)
         try:
             outgoing = await anext(flow)
@@ -263,52 +236,39 @@ class OAuth:
                 outgoing = await flow.asend(answer)
         except StopAsyncIteration:
             return None
-        except (OAuthFlowError, WireError, ValueError) as wrong:
-            raise self._told(wrong) from None
-        except Agent3Error as wrong:
-            wrong.sent = False  # what left was about the token, not the call
+        except (OAuthFlowError, WireError, ValueError) as error:
+            reason = "an answer could not be read" if isinstance(error, WireError) else str(error)[:300]
+            raise mark_unsent(TargetRefused(f"{self._place} could not be authorized: {reason}")) from None
+        except Agent3Error as error:
+            mark_unsent(error)
             raise
         finally:
             await flow.aclose()
 
-    def _spoken(self) -> dict[str, str]:
-        # From 2025-06-18 on tokens are asked for by resource, also where the server describes none.
-        return {} if self._version is None else {"MCP-Protocol-Version": self._version}
 
-    def _told(self, wrong: Exception) -> TargetRefused:
-        what = "an answer could not be read" if isinstance(wrong, WireError) else str(wrong)[:300]
-        error = TargetRefused(f"{_place(self._address)} could not be authorized: {what}")
-        error.sent = False
-        return error
-
-
-def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
+def _dump(model: BaseModel | None) -> dict[str, Any] | None:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
 async def _send(gate: Gate, request: httpx2.Request) -> httpx2.Response:
     url = request.url
-    if url.scheme != "https" and url.host not in _HOMES:
-        raise OAuthFlowError(f"{url.scheme}://{url.host} is not https, and secrets go nowhere else")
+    if url.scheme != "https" and url.host not in LOOPBACK:
+        raise OAuthFlowError(f"{url.scheme}://{url.host} is not https, and secrets are sent over https only")
     headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     body = await request.aread()
-    answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=_ANSWER)
+    answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=MAX_ANSWER)
     if request.method == "POST" and answer.status in (502, 503, 504):
-        # To the provider this would be a no, and a no costs a person's consent.
-        raise Unavailable(f"{_place(str(url))} gives no tokens at the moment (HTTP {answer.status}).")
-    return httpx2.Response(answer.status, headers=_readable(answer.headers), content=answer.body)
+        # Taken for a no by the provider, this would cost a person's consent.
+        raise Unavailable(f"{place_of(str(url))} gives no tokens at the moment (HTTP {answer.status}).")
+    return httpx2.Response(answer.status, headers=_without_framing(answer.headers), content=answer.body)
 
 
-def _readable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Without what spoke of the body as it travelled."""
+def _without_framing(headers: Mapping[str, str]) -> dict[str, str]:
+    """Without those that describe the body as it travelled: it is decoded by now."""
     return {name: value for name, value in headers.items() if name.lower() not in _NOT_READ}
 
 
-def _place(address: str) -> str:
-    return "/".join(address.split("/", 3)[:3])
-
-
-# Ways to a token
+# Grant types
 
 
 def client_credentials(
@@ -321,7 +281,7 @@ def client_credentials(
     method: Method = "client_secret_basic",
     storage: TokenStorage | None = None,
 ) -> OAuth:
-    """As ourselves, by a secret. It goes to ``issuer`` alone, whatever server the resource names."""
+    """As this gateway, by its secret. That goes to ``issuer`` alone, whatever server the resource names."""
     provider = ClientCredentialsOAuthProvider(
         address, storage or Memory(), client_id, secret.reveal(), method, scope, issuer
     )
@@ -338,7 +298,7 @@ def private_key(
     scope: str | None = None,
     storage: TokenStorage | None = None,
 ) -> OAuth:
-    """As ourselves, by signing with a private key (PEM); only signatures leave the house."""
+    """As this gateway, by signing with a private key (PEM), which never leaves it."""
     signing = SignedJWTParameters(
         issuer=client_id, subject=client_id, signing_key=key.reveal(), signing_algorithm=algorithm
     )
@@ -359,7 +319,7 @@ def identity_assertion(
     method: Method = "client_secret_basic",
     storage: TokenStorage | None = None,
 ) -> OAuth:
-    """For a person of the house, by what its identity provider says (RFC 7523); nobody is asked."""
+    """For a person, by an assertion of their identity provider (RFC 7523), without asking them."""
     provider = IdentityAssertionOAuthProvider(
         address, storage or Memory(), client_id, secret.reveal(), issuer, assertion, scope, method
     )
@@ -367,7 +327,7 @@ def identity_assertion(
 
 
 def token_exchange(gate: Gate, endpoint: str, client_id: str, identity: Secret) -> Assertion:
-    """The assertion of an identity provider that gives one for an identity token (RFC 8693), anew each time."""
+    """Assertions of an identity provider that gives them for an identity token (RFC 8693), a new one each time."""
 
     async def assertion(audience: str, resource: str) -> str:
         form = {
@@ -382,16 +342,12 @@ def token_exchange(gate: Gate, endpoint: str, client_id: str, identity: Secret) 
         answer = await _send(gate, httpx2.Request("POST", endpoint, data=form))
         if answer.status_code != 200:
             raise OAuthFlowError(f"the identity provider answered the exchange with HTTP status {answer.status_code}")
-        return _token(answer.content)
+        found = json.loads(answer.content)
+        if not isinstance(found, dict) or not isinstance(found.get("access_token"), str):
+            raise OAuthFlowError("the identity provider answered the exchange without a token")
+        return str(found["access_token"])
 
     return assertion
-
-
-def _token(content: bytes) -> str:
-    found = json.loads(content)
-    if not isinstance(found, dict) or not isinstance(found.get("access_token"), str):
-        raise OAuthFlowError("the identity provider answered the exchange without a token")
-    return str(found["access_token"])
 
 
 def authorization_code(
@@ -407,10 +363,31 @@ def authorization_code(
 ) -> OAuth:
     """For a person, who is sent to agree (PKCE). ``redirect`` is where they come back to.
 
-    Who we are: the client that is stored or given here, else the document at ``metadata_url`` where the
-    authorization server takes such, else whom it registers. A client with an ``issuer`` is shown to that one alone.
+    The client is the one that is stored or given here, else the document at ``metadata_url`` where the authorization
+    server takes such, else a newly registered one. A client with an ``issuer`` is shown to that one alone.
     """
-    person = _Person(sign_in)
+    client: OAuthClientInformationFull | None = None
+    if client_id is not None:
+        client = OAuthClientInformationFull(
+            client_id=client_id,
+            client_secret=None if secret is None else secret.reveal(),
+            redirect_uris=[AnyUrl(redirect)],
+            token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
+            issuer=issuer,
+        )
+    came_back = ""
+
+    # The SDK sends a person out and fetches them back in two steps, ``sign_in`` does both.
+    async def send(url: str) -> None:
+        nonlocal came_back
+        came_back = await sign_in(url)
+
+    async def read_code() -> AuthorizationCodeResult:
+        answer = {name: values[0] for name, values in parse_qs(urlsplit(came_back).query).items()}
+        if "code" not in answer:
+            raise OAuthFlowError(f"the authorization server refused: {answer.get('error', 'no reason given')[:100]}")
+        return AuthorizationCodeResult(code=answer["code"], state=answer.get("state"), iss=answer.get("iss"))
+
     provider = OAuthClientProvider(
         address,
         OAuthClientMetadata(
@@ -419,40 +396,9 @@ def authorization_code(
             grant_types=["authorization_code", "refresh_token"],
             response_types=["code"],
         ),
-        storage or Memory(_known(client_id, secret, redirect, issuer)),
-        person.send,
-        person.returned,
+        storage or Memory(client),
+        send,
+        read_code,
         metadata_url,
     )
     return OAuth(provider, address)
-
-
-def _known(
-    client_id: str | None, secret: Secret | None, redirect: str, issuer: str | None
-) -> OAuthClientInformationFull | None:
-    if client_id is None:
-        return None
-    return OAuthClientInformationFull(
-        client_id=client_id,
-        client_secret=None if secret is None else secret.reveal(),
-        redirect_uris=[AnyUrl(redirect)],
-        token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
-        issuer=issuer,
-    )
-
-
-class _Person:
-    """The SDK sends a person out and fetches them back in two steps; for us it is one."""
-
-    def __init__(self, sign_in: SignIn):
-        self._sign_in = sign_in
-        self._came_to = ""
-
-    async def send(self, url: str) -> None:
-        self._came_to = await self._sign_in(url)
-
-    async def returned(self) -> AuthorizationCodeResult:
-        given = {name: values[0] for name, values in parse_qs(urlsplit(self._came_to).query).items()}
-        if "code" not in given:
-            raise OAuthFlowError(f"the authorization server said no: {given.get('error', 'no reason given')[:100]}")
-        return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))

@@ -21,14 +21,13 @@ from agent3 import jsonrpc
 from agent3._version import __version__
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, Unavailable
+from agent3.identity.authorization import Authorization, RenewableSecret
 from agent3.identity.secrets import Secret
 from agent3.model import place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import (
     FOREVER,
     LEVELS,
-    Authorization,
-    Changing,
     HTTPChannel,
     PendingRequest,
     ServerError,
@@ -616,7 +615,7 @@ class Upstreams:
         gate = Gate(policy)
         headers: dict[str, str] = {}
         authorization = self._authorizations.get(address) if secret is None else None
-        if isinstance(secret, Changing):
+        if isinstance(secret, RenewableSecret):
             authorization = secret.authorization
         elif secret is not None and (header := meta.get("secret_header")):
             headers = {str(header): secret.reveal()}

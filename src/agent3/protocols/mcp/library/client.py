@@ -20,7 +20,7 @@ import msgspec
 
 from agent3 import bridge, llm
 from agent3.calls.outcomes import error_of, failed_by, is_refusal
-from agent3.calls.result_cache import CACHED
+from agent3.calls.steps.cache import CACHED
 from agent3.definitions import ToolDefinition
 from agent3.env import REAL
 from agent3.errors import CallTimeout, CapabilityNotFound, Conflict, JobNotFound, NotFound, SetupError, ValidationError

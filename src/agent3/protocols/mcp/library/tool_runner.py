@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from agent3 import bridge
 from agent3.calls.outcomes import failed_by
-from agent3.calls.result_cache import EPOCH
+from agent3.calls.steps.cache import EPOCH
 from agent3.env import Env
 from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RequestError
 from agent3.gateway import Caller as GatewayCaller

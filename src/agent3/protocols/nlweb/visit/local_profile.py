@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent3.definitions import NLWebInterface
-from agent3.identity.master_keys import Seals
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL
 from agent3.protocols.nlweb.healing import Healer, StoredBook
@@ -61,12 +61,12 @@ async def at_home(settings: Settings, *, fresh: bool = False) -> AsyncIterator[H
         return
     database = await open_database(url, max_bytes=settings.storage.max_bytes)
     try:
-        seals = Seals(settings.storage.seal, url, EnvironmentVault())
+        master_keys = MasterKeys(settings.storage.seal, url, EnvironmentVault())
         book = StoredBook(database)
 
         def finder(interface: NLWebInterface) -> Healer:
             return Healer(interface, book)
 
-        yield Home(grants, robots, Sessions(database, seals.keys), finder)
+        yield Home(grants, robots, Sessions(database, master_keys.keys), finder)
     finally:
         await database.aclose()

@@ -1,4 +1,4 @@
-"""``sealing``: gives the connector the secrets that the route refers to, and takes them out of whatever comes back."""
+"""``route_secrets``: gives the connector the secrets that the route refers to, and takes them out of whatever comes back."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from agent3.identity.redaction import redact, redact_error, redact_event, redact
 from agent3.identity.secret_refs import open_route
 from agent3.model import Call, Event, Handler, Outcome, Route
 
-__all__ = ["Sealing"]
+__all__ = ["RouteSecrets"]
 
 
-class Sealing(Step):
+class RouteSecrets(Step):
     """Asks the vault. Secrets enter as late as can be, so that no record outside of this step can hold them."""
 
-    name = "sealing"
+    name = "route_secrets"
 
     def __init__(self, parts: Parts):
         self._vault = parts.vault
 
     def idle(self, aim: Aim) -> bool:
-        return aim.entry == "start" and not any(map(_is_sealed, aim.capability.routes))
+        return aim.entry == "start" and not any(map(_refers_to_secret, aim.capability.routes))
 
     def around(self, inner: Handler) -> Handler:
-        async def sealed(call: Call) -> Outcome:
-            if call.route is None or not _is_sealed(call.route):
+        async def with_secrets(call: Call) -> Outcome:
+            if call.route is None or not _refers_to_secret(call.route):
                 return await inner(call)
             opened = await open_route(call.route, self._vault)
             hidden, live = opened.hidden, call.live
@@ -47,9 +47,9 @@ class Sealing(Step):
                 live.filters = before
             return redact_outcome(outcome, hidden)
 
-        return sealed
+        return with_secrets
 
 
-def _is_sealed(route: Route) -> bool:
+def _refers_to_secret(route: Route) -> bool:
     """Whether a route refers to a secret, beside its address or in it."""
     return route.credential is not None or "env:" in route.address or "${" in route.address
