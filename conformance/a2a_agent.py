@@ -25,7 +25,7 @@ from agent3.definitions import AgentCard, AgentExtension, AgentFeatures, AgentIn
 from agent3.errors import Rejected, Unauthenticated
 from agent3.model import LOCAL, Done, Needs, Part, Principal, Question
 from agent3.protocols.a2a import grpc
-from agent3.protocols.a2a.agents.authoring import card_of
+from agent3.protocols.a2a.agents.authoring import build_card
 from agent3.protocols.a2a.agents.serving import AgentHost
 from agent3.protocols.a2a.cards.extensions import Extensions
 from agent3.protocols.a2a.door.endpoint import A2AEndpoint
@@ -235,7 +235,7 @@ def _who(scope: Scope) -> Principal:
 
 def _card(under_test: LocalAgent, generation: Generation, http: str, grpc_port: int | None) -> AgentCard:
     """The card. That of 0.3 names gRPC by a URL, as its specification has it and its kit reads it."""
-    card = card_of(under_test.agent, ())
+    card = build_card(under_test.agent, ())
     if generation == "1.0":
         return card
     places = {"JSONRPC": http, "HTTP+JSON": http}

@@ -1,7 +1,7 @@
 """Agent cards as JSON: what 0.1, 0.2 to 0.3 and 1.0 of A2A call the same things.
 
 Plain data in and out. ``project`` writes a card (the dump of ``definitions.AgentCard``) for one generation, ``union``
-one document for readers of every generation, and ``understand`` reads a document of any of them, or of several at once,
+one document for readers of every generation, and ``parse`` reads a document of any of them, or of several at once,
 with fields missing or oddly shaped. Security schemes are kept as 0.3 and OpenAPI write them. It knows nothing of HTTP
 or of signatures.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from agent3.errors import ValidationError
 
-__all__ = ["Generation", "flatten_scheme", "minor_version", "project", "understand", "union", "wrap_scheme"]
+__all__ = ["Generation", "flatten_scheme", "minor_version", "parse", "project", "union", "wrap_scheme"]
 
 Generation: TypeAlias = Literal["0.1", "0.3", "1.0"]
 Card: TypeAlias = Mapping[str, Any]
@@ -321,7 +321,7 @@ _OWN_SKILL_FIELDS: Final = (
 """What only the card format of requirement RF-013 says of a skill."""
 
 
-def understand(document: Any) -> dict[str, Any]:
+def parse(document: Any) -> dict[str, Any]:
     """The fields of ``definitions.AgentCard`` in a document of any generation.
 
     Unknown members are ignored. Raises ValidationError that names each member that cannot be understood.

@@ -395,7 +395,7 @@ class AgentCard(_Definition):
         Unknown members are ignored. Raises only ``agent3.errors.ValidationError``, with every member that is invalid.
         """
         try:
-            return cls.model_validate(card_formats.understand(document))
+            return cls.model_validate(card_formats.parse(document))
         except ModelError as error:
             faults = [{"path": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
             text = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:10])

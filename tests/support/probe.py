@@ -19,7 +19,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Entered, Left, Step
 from agent3.errors import AccessError, Unavailable
 from agent3.model import Answer, Call, Done, Handler, Needs, Outcome, Part, Principal
-from agent3.protocols.mcp.door.toolset import Caller, Message, Prompt, Prompted, Resource, Tool
+from agent3.protocols.mcp.door.toolset import Caller, FilledPrompt, Prompt, PromptMessage, Resource, Tool
 
 __all__ = ["AROUND", "ENTER", "PROBE", "WORDS", "Shelf", "Target", "places", "probing"]
 
@@ -157,5 +157,5 @@ class Shelf:
     async def prompts(self, principal: Principal) -> Sequence[Prompt]:
         return [Prompt(name="retell")]
 
-    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> Prompted | Needs:
-        return Prompted((Message("assistant", Part(text=self._target.say("hi"))),), "A tale")
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
+        return FilledPrompt((PromptMessage("assistant", Part(text=self._target.say("hi"))),), "A tale")

@@ -27,7 +27,7 @@ from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS
-from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
+from agent3.protocols.a2a import build_agent, can_be_agent
 from agent3.protocols.functions import LocalAgent
 from agent3.server.announcement import announce, withdraw
 from agent3.server.app import app
@@ -202,7 +202,7 @@ def _load_agents(reference: str | None, demo: bool) -> list[LocalAgent]:
                 f"{reference}: {name!r} in {module!r} {what}. It must be an agent, or a list of them: a LocalAgent, an "
                 "AgentExecutor, a function, or a class with methods."
             )
-        agents.extend(agent_of(item) for item in named)
+        agents.extend(build_agent(item) for item in named)
     ids = Counter(agent.id for agent in agents)
     if duplicates := [name for name, count in ids.items() if count > 1]:
         raise SetupError(

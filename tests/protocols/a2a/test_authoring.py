@@ -18,7 +18,7 @@ import agent3.a2a
 from agent3 import AgentCard, AgentExecutor
 from agent3.errors import SetupError, Unauthenticated
 from agent3.model import Principal
-from agent3.protocols.a2a.agents.authoring import agent_of, can_be_agent
+from agent3.protocols.a2a.agents.authoring import build_agent, can_be_agent
 from agent3.protocols.functions.standalone import Standalone
 from tests.support.a2a_toy import codes, frames, message, rpc, unary
 from tests.support.gateway import Door
@@ -110,11 +110,11 @@ def test_what_cannot_be_an_agent_is_told_so() -> None:
     for wrong in wrongs:
         assert not can_be_agent(wrong)
     with pytest.raises(SetupError, match="no public methods"):
-        agent_of(object())
+        build_agent(object())
     with pytest.raises(SetupError, match="without arguments"):
-        agent_of(Mount)
+        build_agent(Mount)
     with pytest.raises(SetupError, match="no name of its own"):
-        agent_of(lambda text: text)
+        build_agent(lambda text: text)
 
 
 @asynccontextmanager

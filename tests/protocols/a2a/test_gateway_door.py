@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent3 import LocalAgent
-from agent3.protocols.a2a.door.gateway import Place, place_of
+from agent3.protocols.a2a.door.gateway import Place, find_place
 from agent3.settings import Callbacks, Client, Limits, Rule, Settings
 from tests.support.a2a_toy import V1, codes, frames, message, rpc, toy, unary
 from tests.support.gateway import Hosted, hosted, run_agent3
@@ -52,11 +52,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
 
 
 def test_paths_lead_to_the_gateway_or_to_an_agent() -> None:
-    assert place_of("/a2a") == place_of("/a2a/tasks") == place_of("/.well-known/agent.json") == Place("/a2a", None)
-    assert place_of("/agents/pizza/a2a/tasks/1") == Place("/agents/pizza/a2a", "pizza")
-    assert place_of("/agents/a2a/a2a") == Place("/agents/a2a/a2a", "a2a")
+    assert (
+        find_place("/a2a") == find_place("/a2a/tasks") == find_place("/.well-known/agent.json") == Place("/a2a", None)
+    )
+    assert find_place("/agents/pizza/a2a/tasks/1") == Place("/agents/pizza/a2a", "pizza")
+    assert find_place("/agents/a2a/a2a") == Place("/agents/a2a/a2a", "a2a")
     for other in ("/a2ab", "/agents/x/a2ab", "/agents/x/y/a2a", "/agents//a2a", "/agents/x/mcp", "/"):
-        assert place_of(other) is None
+        assert find_place(other) is None
 
 
 @pytest.mark.requirement("SP-08")

@@ -36,7 +36,7 @@ from agent3.protocols.a2a.door.endpoint import FEATURES
 from agent3.protocols.a2a.door.push import TOKEN
 from agent3.protocols.a2a.peer import connector
 from agent3.protocols.a2a.peer.connector import A2AConnector
-from agent3.protocols.a2a.peer.push_receiver import Notices, PushTrust, PushWait
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver, PushTrust, PushWait
 from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Callbacks, Calls, Limits, OAuth, Server, Settings, Storage
 from tests.support.a2a_peers import _card, _Executor, _served
@@ -127,21 +127,21 @@ def forwarded(door: Door, hook: Webhook) -> int:
     ).status
 
 
-def notices(gateway: Hosted) -> Notices:
+def push_receiver(gateway: Hosted) -> PushReceiver:
     connector = gateway.server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
-    assert connector.notices is not None
-    return connector.notices
+    assert connector.push_receiver is not None
+    return connector.push_receiver
 
 
 def waits(gateway: Hosted) -> list[PushWait]:
-    return list(notices(gateway)._waits.values())
+    return list(push_receiver(gateway)._waits.values())
 
 
 def trust(gateway: Hosted, agent: str) -> PushTrust:
     """What the gateway knows of the pushes of an agent."""
     found = gateway.run(gateway.server.directory.get(agent))
-    return notices(gateway).trust_of(found.meta["route"]["address"])
+    return push_receiver(gateway).trust_of(found.meta["route"]["address"])
 
 
 def added(gateway: Hosted, url: str) -> str:
@@ -193,16 +193,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.requirement("RF-013-32")
 def test_an_agent_that_does_not_stream_is_waited_for_by_its_push(tmp_path: Path) -> None:
     with kitchen() as (made, url), public(tmp_path) as (gateway, front):
-        notices(gateway).poll_after = 600.0  # nothing is read unless somebody knocks
+        push_receiver(gateway).poll_after = 600.0  # nothing is read unless somebody knocks
         agent = added(gateway, url)
         call = Calling(gateway, agent)
-        until(lambda: notices(gateway).results["taken"] > 0)
+        until(lambda: push_receiver(gateway).results["taken"] > 0)
         made.ready.set()
         assert call.answered()["result"] == "baked bread"
-        until(lambda: notices(gateway).results.total() == 3)  # how it stood at first, the bread, and that it is done
-        assert set(notices(gateway).results) <= {"taken", "late"}
+        until(
+            lambda: push_receiver(gateway).results.total() == 3
+        )  # how it stood at first, the bread, and that it is done
+        assert set(push_receiver(gateway).results) <= {"taken", "late"}
         assert {urlsplit(hook.path).path.rpartition("/")[0] for hook in front.got} == {"/callbacks/a2a"}
-        assert len(notices(gateway)) == 0
+        assert len(push_receiver(gateway)) == 0
         said = [hook.headers for hook in front.got]
         assert all(headers[TOKEN.lower()] == headers["authorization"].removeprefix("Bearer ") for headers in said)
 
@@ -210,12 +212,12 @@ def test_an_agent_that_does_not_stream_is_waited_for_by_its_push(tmp_path: Path)
 def test_a_push_that_is_lost_loses_nothing(tmp_path: Path) -> None:
     with kitchen() as (made, url), public(tmp_path) as (gateway, front):
         front.reply = lambda _: 204  # it never gets there
-        notices(gateway).poll_after = 0.2
+        push_receiver(gateway).poll_after = 0.2
         call = Calling(gateway, added(gateway, url))
         assert made.begun.wait(SOON)
         made.ready.set()
         assert call.answered()["result"] == "baked bread"
-        assert not notices(gateway).results
+        assert not push_receiver(gateway).results
 
 
 @pytest.mark.usefixtures("impatient")
@@ -227,12 +229,12 @@ def test_a_job_that_goes_on_is_entered_when_somebody_knocks(tmp_path: Path) -> N
         assert working.get("status") == "working", working
         made.ready.set()
         assert eventually(gateway, working["job"])["result"] == "baked bread"
-        until(lambda: notices(gateway).results.total() >= 2)
+        until(lambda: push_receiver(gateway).results.total() >= 2)
 
 
 def test_a_question_and_its_answer_go_by_push_too(tmp_path: Path) -> None:
     with kitchen() as (_, url), public(tmp_path) as (gateway, _):
-        notices(gateway).poll_after = 600.0
+        push_receiver(gateway).poll_after = 600.0
         asked = Calling(gateway, added(gateway, url), capability="order").answered()
         assert asked.get("status") == "needs", asked
         name = asked["questions"][0]["id"]
@@ -249,7 +251,7 @@ def test_an_agent_that_refuses_our_address_is_asked_instead(tmp_path: Path) -> N
         made.ready.set()
         assert call.answered()["result"] == "baked bread"
         assert not front.got
-        assert len(notices(gateway)) == 0
+        assert len(push_receiver(gateway)) == 0
 
 
 def test_agents_that_stream_or_do_not_push_are_followed_as_ever(tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def official(version: str, ready: threading.Event) -> Iterator[str]:
 def test_the_official_agent_is_waited_for_by_its_push(tmp_path: Path, version: str) -> None:
     ready = threading.Event()
     with official(version, ready) as url, public(tmp_path) as (gateway, front):
-        notices(gateway).poll_after = 600.0
+        push_receiver(gateway).poll_after = 600.0
         agent = added(gateway, url)
         for _ in range(2):  # asked to push when its task is known, then with the message
             ready.clear()
@@ -382,7 +384,7 @@ def test_a_message_that_may_have_been_taken_is_not_sent_again(tmp_path: Path) ->
         assert paid(gateway, agent)["errorCode"] == "invalid_input"
         assert made.count(SEND) == 2
         assert not trust(gateway, agent).reliable  # if it was about the configuration, the next goes without
-        assert len(notices(gateway)) == 0
+        assert len(push_receiver(gateway)) == 0
 
 
 def test_a_message_that_was_refused_for_its_configuration_goes_without_it(tmp_path: Path) -> None:
@@ -436,7 +438,7 @@ def test_a_job_whose_agent_turns_out_not_to_push_is_read_now_and_then(tmp_path: 
     with clerk(tmp_path) as (made, gateway, agent):
         assert paid(gateway, agent, metadata=LONG)["status"] == "working"
         trust(gateway, agent).suspend(time.monotonic())
-        until(lambda: len(notices(gateway)) == 0)
+        until(lambda: len(push_receiver(gateway)) == 0)
         before, began = made.count(READ), time.monotonic()
         until(lambda: made.count(READ) - before >= 3)
         reads = made.count(READ) - before
@@ -446,7 +448,7 @@ def test_a_job_whose_agent_turns_out_not_to_push_is_read_now_and_then(tmp_path: 
 def test_an_agent_whose_pushes_never_come_is_asked_as_before(tmp_path: Path) -> None:
     with kitchen() as (made, url), public(tmp_path) as (gateway, front):
         front.reply = lambda _: 204
-        notices(gateway).poll_after = 600.0
+        push_receiver(gateway).poll_after = 600.0
         agent = added(gateway, url)
         for number in range(3):
             made.begun.clear()
@@ -473,7 +475,7 @@ def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(
 
     monkeypatch.setattr(PushWait, "wait_to_read", watched)
     with kitchen() as (made, url), public(tmp_path) as (gateway, front):
-        notices(gateway).poll_after = 0.5
+        push_receiver(gateway).poll_after = 0.5
         agent = added(gateway, url)
         call = Calling(gateway, agent)
         until(lambda: any(wait.is_trusted for wait in waits(gateway)))
@@ -482,7 +484,7 @@ def test_after_one_missed_push_an_agent_is_asked_until_the_next_one_comes(
         made.ready.set()
         assert call.answered()["result"] == "baked bread"
         until(lambda: not trust(gateway, agent).reliable)
-        notices(gateway).poll_after = 600.0
+        push_receiver(gateway).poll_after = 600.0
         assert Calling(gateway, agent, what="cake").answered()["result"] == "baked cake"
         front.reply = lambda hook: forwarded(gateway, hook)
         assert Calling(gateway, agent, what="pie").answered()["result"] == "baked pie"
@@ -497,7 +499,7 @@ def test_what_is_not_genuine_is_refused_and_counted(tmp_path: Path) -> None:
         call = Calling(gateway, added(gateway, url))
         genuine = front.wait(1)[0]
         key = genuine.path.rpartition("/")[2]
-        until(lambda: getattr(notices(gateway).find(key), "task", None) is not None)
+        until(lambda: getattr(push_receiver(gateway).find(key), "task", None) is not None)
         token, other = genuine.headers[TOKEN.lower()], hashlib.md5(b"x", usedforsecurity=False).hexdigest()
 
         def post(path: str, body: bytes = genuine.body, token: str | None = token, **headers: str) -> int:
@@ -512,7 +514,7 @@ def test_what_is_not_genuine_is_refused_and_counted(tmp_path: Path) -> None:
         assert post(genuine.path, OTHER) == 422
         assert post(genuine.path, b"x" * 2_000_000) == 413
         counts = {"unknown": 1, "forged": 4, "malformed": 3}
-        assert {name: notices(gateway).results[name] for name in counts} == counts
+        assert {name: push_receiver(gateway).results[name] for name in counts} == counts
         assert b'agent3_a2a_callbacks_total{result="forged"} ' in gateway.get("/metrics").raw
         shown = {TOKEN: token}
         repeated = gateway.ask("POST", genuine.path, genuine.body, **shown, **{"webhook-id": genuine.id})
@@ -530,7 +532,7 @@ def test_without_a_public_address_there_is_no_such_door(tmp_path: Path) -> None:
         assert gateway.post("/callbacks/a2a/x", {}).status == 404
         connector = gateway.server.core.connectors["a2a"]
         assert isinstance(connector, A2AConnector)
-        assert connector.notices is None
+        assert connector.push_receiver is None
 
 
 def test_a_callback_outlives_the_gateway_that_asked_for_it(tmp_path: Path) -> None:
@@ -539,13 +541,13 @@ def test_a_callback_outlives_the_gateway_that_asked_for_it(tmp_path: Path) -> No
             job = Calling(gateway, added(gateway, url), prefer="respond-async").answered()["job"]
             until(lambda: any("a2a.task" in str(row["state"]) for row in gateway.rows("jobs")))
         with public(tmp_path, front=front) as (again, _):
-            notices(again).poll_after = 600.0
-            until(lambda: len(notices(again)) > 0)
+            push_receiver(again).poll_after = 600.0
+            until(lambda: len(push_receiver(again)) > 0)
             made.ready.set()
             done = eventually(again, job)
             assert done.get("result") == "baked bread", done.get("error")
-            until(lambda: notices(again).results.total() > 0)
-            assert set(notices(again).results) <= {"taken", "late"}
+            until(lambda: push_receiver(again).results.total() > 0)
+            assert set(push_receiver(again).results) <= {"taken", "late"}
 
 
 @pytest.mark.postgres
@@ -556,12 +558,12 @@ def test_a_push_that_comes_to_another_gateway_is_passed_on(tmp_path: Path) -> No
     with kitchen() as (made, url), public(tmp_path / "a", database) as (gateway, front):  # noqa: SIM117
         with public(tmp_path / "b", database) as (other, _):
             front.reply = lambda hook: forwarded(other, hook)
-            notices(gateway).poll_after = 600.0
+            push_receiver(gateway).poll_after = 600.0
             agent = added(gateway, url)
             until(lambda: gateway.server.core.jobs.news.live and other.server.core.jobs.news.live)
             call = Calling(gateway, agent)
-            until(lambda: notices(other).results["passed"] > 0)
+            until(lambda: push_receiver(other).results["passed"] > 0)
             made.ready.set()
             assert call.answered()["result"] == "baked bread"
-            assert notices(other).results["passed"] >= 1
-            assert not notices(gateway).results
+            assert push_receiver(other).results["passed"] >= 1
+            assert not push_receiver(gateway).results

@@ -12,7 +12,7 @@ import pytest
 
 from agent3 import A2AMessage, AgentCard, AgentExecutor, AgentRegistry, MessageType
 from agent3.errors import AgentNotFound, Conflict
-from agent3.protocols.a2a.agents.lifecycle import NEXT, Status, refusal, step
+from agent3.protocols.a2a.agents.lifecycle import NEXT, Status, check_transition, find_refusal
 
 STATES: tuple[Status, ...] = get_args(Status)
 
@@ -42,14 +42,14 @@ def ask(agent: AgentExecutor) -> dict[str, Any]:
 @pytest.mark.parametrize(("now", "then"), list(product(STATES, STATES)))
 def test_each_step_is_judged(now: Status, then: Status) -> None:
     if then == now or then in NEXT[now]:
-        assert step("hotel", now, then) == then
+        assert check_transition("hotel", now, then) == then
     else:
         with pytest.raises(Conflict, match=f"is {now} and cannot become {then}"):
-            step("hotel", now, then)
+            check_transition("hotel", now, then)
 
 
 def test_only_what_is_in_service_takes_new_work() -> None:
-    assert [state for state in STATES if refusal("hotel", state) is None] == ["registered", "active"]
+    assert [state for state in STATES if find_refusal("hotel", state) is None] == ["registered", "active"]
 
 
 @pytest.mark.requirement("RF-013-35")

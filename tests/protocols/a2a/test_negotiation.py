@@ -10,7 +10,7 @@ import pytest
 from agent3 import AgentCapability, AgentCard, AgentExecutor
 from agent3.definitions import AgentExtension, AgentFeatures, AgentInterface
 from agent3.errors import Conflict, ValidationError
-from agent3.protocols.a2a.cards.negotiation import Wants, agreed, negotiate
+from agent3.protocols.a2a.cards.negotiation import Wants, negotiate, require_agreement
 
 USAGE = "https://example.com/usage"
 TRACE = "https://example.com/trace"
@@ -36,7 +36,7 @@ def card(**more: Any) -> AgentCard:
 @pytest.mark.requirement("RF-013-34")
 def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
     wants = Wants(skills=("search",), output_modes=("application/json",), extensions=(USAGE, "urn:other"))
-    agreement = agreed(negotiate(card(), wants))
+    agreement = require_agreement(negotiate(card(), wants))
     assert (agreement.version, agreement.binding, agreement.url) == ("1.0", "JSONRPC", "https://h/1.0/JSONRPC")
     assert agreement.skills == ("search",)
     assert agreement.input_modes == ("text/plain",)
@@ -65,7 +65,7 @@ def test_what_is_missing_is_said_with_what_there_is(wants: Wants, said: str) -> 
     assert not agreement.ok
     assert any(said in reason for reason in agreement.missing), agreement.missing
     with pytest.raises(Conflict, match="No agreement with 'hotel'") as refused:
-        agreed(agreement)
+        require_agreement(agreement)
     assert refused.value.data["missing"] == list(agreement.missing)
 
 

@@ -14,17 +14,17 @@ from agent3.model import SAID, Call, Done, Event, Failed, Needs, Outcome, Princi
 from agent3.model import Artifact as Made
 from agent3.model import Part as Piece
 from agent3.protocols.a2a.door import projection
-from agent3.protocols.a2a.door.answers import answers_to
-from agent3.protocols.a2a.door.pagination import cursor, size_of, token_of, wanted
+from agent3.protocols.a2a.door.pagination import check_page_size, decode_token, encode_token, jobs_query
 from agent3.protocols.a2a.door.projection import (
     Growing,
     Projection,
+    answers_to,
+    format_time,
+    item_number,
     latest_messages,
-    number,
     parts_in,
     parts_out,
-    seq_of,
-    stamp,
+    split_number,
     stored_in,
 )
 from agent3.protocols.a2a.door.streams import fold
@@ -222,9 +222,9 @@ def test_a_stored_part_has_an_address_or_a_handle() -> None:
 
 
 def test_numbers_tell_the_items_of_one_event_apart() -> None:
-    assert seq_of(number(7, 2)) == (7, 3)
-    assert number(7, 0) < number(7, 1) < number(8, 0)
-    assert seq_of(number(7, 5_000))[0] == 7
+    assert split_number(item_number(7, 2)) == (7, 3)
+    assert item_number(7, 0) < item_number(7, 1) < item_number(8, 0)
+    assert split_number(item_number(7, 5_000))[0] == 7
 
 
 def test_a_row_without_lines_tells_the_same_as_its_log() -> None:
@@ -232,7 +232,7 @@ def test_a_row_without_lines_tells_the_same_as_its_log() -> None:
     job = a_job(done, status="done")
     by_log = fold(job, [turn(done, 1)])
     assert fold(job, []).task() == by_log.task()
-    assert by_log.task().status.timestamp == stamp(AT) == "2027-01-15T08:00:00.000Z"
+    assert by_log.task().status.timestamp == format_time(AT) == "2027-01-15T08:00:00.000Z"
 
 
 def test_history_is_as_long_as_is_wanted() -> None:
@@ -287,22 +287,22 @@ def test_of_several_questions_words_answer_the_first() -> None:
 
 
 def test_a_token_leads_back_to_its_place_and_a_foreign_one_is_refused() -> None:
-    assert cursor(token_of(AT, "t1")) == (AT, "t1")
+    assert decode_token(encode_token(AT, "t1")) == (AT, "t1")
     for wrong in ("x", "!!!", base64.urlsafe_b64encode(b"{}").decode()):
         with pytest.raises(ValidationError, match="pageToken"):
-            cursor(wrong)
+            decode_token(wrong)
 
 
 def test_a_page_has_one_to_a_hundred_tasks() -> None:
-    assert [size_of(entry) for entry in (None, 1, 100)] == [50, 1, 100]
+    assert [check_page_size(entry) for entry in (None, 1, 100)] == [50, 1, 100]
     for wrong in (0, -1, 101):
         with pytest.raises(ValidationError, match="pageSize"):
-            size_of(wrong)
+            check_page_size(wrong)
 
 
 def test_a_time_that_is_none_is_refused() -> None:
-    chosen = wanted(ListTasks(status_timestamp_after="2027-01-15T08:00:00Z"), None)
+    chosen = jobs_query(ListTasks(status_timestamp_after="2027-01-15T08:00:00Z"), None)
     assert chosen is not None
     assert chosen.since == AT
     with pytest.raises(ValidationError, match="statusTimestampAfter"):
-        wanted(ListTasks(status_timestamp_after="yesterday"), None)
+        jobs_query(ListTasks(status_timestamp_after="yesterday"), None)

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.errors import NotFound
 from agent3.protocols.a2a.peer import push_receiver as module
-from agent3.protocols.a2a.peer.push_receiver import Notices, PushTrust
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver, PushTrust
 
 ADDRESS = "https://gateway.example/callbacks/a2a"
 SECRET = b"s" * 32
@@ -18,30 +18,34 @@ BODY = b'{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_S
 
 def test_the_ids_of_notices_take_little_room_however_long_they_are() -> None:
     async def main() -> None:
-        notices = Notices(ADDRESS, SECRET)
-        key = notices.key_for("message")
-        notices.expect(key)
+        push_receiver = PushReceiver(ADDRESS, SECRET)
+        key = push_receiver.key_for("message")
+        push_receiver.expect(key)
         tracemalloc.start()
         try:
             for number in range(64):
-                assert notices.take(key, {"webhook-id": f"{number:05}" + "x" * 15_000}, BODY) == "taken"
+                assert push_receiver.take(key, {"webhook-id": f"{number:05}" + "x" * 15_000}, BODY) == "taken"
             assert tracemalloc.get_traced_memory()[0] < 100_000
         finally:
             tracemalloc.stop()
-        assert notices.take(key, {"webhook-id": "00063" + "x" * 15_000}, BODY) == "repeated"
+        assert push_receiver.take(key, {"webhook-id": "00063" + "x" * 15_000}, BODY) == "repeated"
 
     asyncio.run(main())
 
 
 def test_any_process_of_the_house_answers_for_an_address_of_ours() -> None:
     async def main() -> None:
-        ours, other, stranger = Notices(ADDRESS, SECRET), Notices(ADDRESS, SECRET), Notices(ADDRESS, b"t" * 32)
+        ours, other, stranger = (
+            PushReceiver(ADDRESS, SECRET),
+            PushReceiver(ADDRESS, SECRET),
+            PushReceiver(ADDRESS, b"t" * 32),
+        )
         key = ours.key_for("message")
         ours.expect(key)
         assert ours.challenge(key, "abc") == other.challenge(key, "abc") == "abc"
-        for notices, name in ((stranger, key), (other, "0" * 32), (other, key[:-1] + "g"), (other, "")):
+        for push_receiver, name in ((stranger, key), (other, "0" * 32), (other, key[:-1] + "g"), (other, "")):
             with pytest.raises(NotFound):
-                notices.challenge(name, "abc")
+                push_receiver.challenge(name, "abc")
 
     asyncio.run(main())
 
@@ -59,11 +63,11 @@ def test_the_other_processes_are_not_told_again_and_again(monkeypatch: pytest.Mo
                 again.set()
             return True
 
-        notices = Notices(ADDRESS, SECRET, pass_on=pass_on)
-        key = notices.key_for("message")
-        assert {notices.take(key, {"webhook-id": str(number)}, BODY) for number in range(50)} == {"passed"}
+        push_receiver = PushReceiver(ADDRESS, SECRET, pass_on=pass_on)
+        key = push_receiver.key_for("message")
+        assert {push_receiver.take(key, {"webhook-id": str(number)}, BODY) for number in range(50)} == {"passed"}
         assert passed == [key]
-        assert notices.take(key, {"webhook-id": "7"}, BODY) == "repeated"
+        assert push_receiver.take(key, {"webhook-id": "7"}, BODY) == "repeated"
         await asyncio.wait_for(again.wait(), 60)  # what came meanwhile is told once, and not lost
         assert passed == [key, key]
 
@@ -72,11 +76,11 @@ def test_the_other_processes_are_not_told_again_and_again(monkeypatch: pytest.Mo
 
 def test_a_push_that_comes_late_has_come() -> None:
     async def main() -> None:
-        notices = Notices(ADDRESS, SECRET)
-        for late in (lambda key: notices.take(key, {}, BODY), notices.knock):
-            key = notices.key_for(repr(late))
-            wait = notices.expect(key, repr(late))
-            notices.end(key)
+        push_receiver = PushReceiver(ADDRESS, SECRET)
+        for late in (lambda key: push_receiver.take(key, {}, BODY), push_receiver.wake):
+            key = push_receiver.key_for(repr(late))
+            wait = push_receiver.expect(key, repr(late))
+            push_receiver.end(key)
             assert not wait.trust.reliable
             late(key)
             assert wait.trust.reliable
@@ -86,9 +90,9 @@ def test_a_push_that_comes_late_has_come() -> None:
 
 def test_words_that_may_have_been_missed_are_no_push() -> None:
     async def main() -> None:
-        notices = Notices(ADDRESS, SECRET)
-        wait = notices.expect(notices.key_for("message"), "agent")
-        notices.knock("")
+        push_receiver = PushReceiver(ADDRESS, SECRET)
+        wait = push_receiver.expect(push_receiver.key_for("message"), "agent")
+        push_receiver.wake("")
         assert await wait.wait(0.0)
         assert not wait.trust.reliable
 

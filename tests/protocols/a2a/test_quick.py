@@ -12,7 +12,7 @@ from agent3.calls.jobs import Job
 from agent3.env import REAL
 from agent3.errors import Conflict
 from agent3.model import Artifact, Call, Done, Part, Principal
-from agent3.protocols.a2a.door.projection import finished
+from agent3.protocols.a2a.door.projection import project_finished
 from agent3.protocols.a2a.door.streams import fold
 from agent3.protocols.a2a.wire.types import CancelTask, GetTask, ListTasks, Send, State, Task
 from agent3.protocols.functions.functions import LocalAgent
@@ -171,7 +171,7 @@ def test_the_short_way_to_a_task_leads_to_the_same_task(outcome: Done, length: i
         id=REAL.id(), principal=Principal("p"), agent="a", capability="c", parts=(Part(text="hi"),), context="x"
     )
     job = Job(id=call.id, owner="p", status="done", turn=1, call=call, outcome=outcome, seq=1, created=5.0, updated=5.0)
-    short = finished(job, None, length)
+    short = project_finished(job, None, length)
     if outcome.meta:
         assert short is None
     else:

@@ -50,7 +50,7 @@ async def signed_in(server: Server, house: House, client: str | None = None) -> 
     """What ``agent3 add --sign-in`` does; the person who signed in."""
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
-    flow, gate = await connector.sign_in_of(house.url)
+    flow, gate = await connector.find_sign_in(house.url)
     assert flow is not None
     person = Person()
     async with Landing(person, 20.0) as landing:
@@ -156,7 +156,7 @@ def test_a_card_without_a_way_for_a_person_has_none(tmp_path: Path) -> None:
         async with standing(AgentHouse(scheme="apiKey")) as house, at(tmp_path) as server:
             connector = server.core.connectors["a2a"]
             assert isinstance(connector, A2AConnector)
-            assert (await connector.sign_in_of(house.url))[0] is None
+            assert (await connector.find_sign_in(house.url))[0] is None
 
     run(story())
 
@@ -174,7 +174,7 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
     row = await vault_of(server).load(reference)
     assert row is not None
     grant = replace((await vault_of(server).open(reference, row)).grant, until=time.time() + seconds)
-    flow, _ = await connector.sign_in_of(house.url)
+    flow, _ = await connector.find_sign_in(house.url)
     plan = Plan(house.url, "person", redirect="http://127.0.0.1/callback", flow=flow)
     await vault_of(server).save(reference, plan, grant, row["version"])
 
@@ -182,7 +182,7 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
 async def carried(server: Server, house: House) -> Any:
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
-    _, gate = await connector.sign_in_of(house.url)
+    _, gate = await connector.find_sign_in(house.url)
     secret: Any = await vault_of(server).get(await reference_in(server))
     return lambda: secret.authorization.headers(gate)
 

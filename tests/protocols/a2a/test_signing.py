@@ -31,7 +31,7 @@ from agent3.protocols.a2a.cards.signatures import (
     read_jwks,
     thumbprint,
     verify,
-    wanted,
+    wanted_keys,
 )
 
 FULL = AgentCard(
@@ -66,7 +66,7 @@ def test_what_we_sign_the_official_sdk_and_we_ourselves_verify(algorithm: Any, c
         sent = json.loads(json.dumps(document))
         verifier(key)(ParseDict(sent, pb.AgentCard(), ignore_unknown_fields=True))
         assert {found.reading for found in verify(sent, read_jwks(key.jwks()))} <= {"required", "compact"}
-    assert wanted(signed.to_wire("1.0"))[0] == (key.key_id, "https://a.example/jwks.json")
+    assert wanted_keys(signed.to_wire("1.0"))[0] == (key.key_id, "https://a.example/jwks.json")
 
 
 def test_a_card_is_signed_twice_only_where_the_readings_differ() -> None:

@@ -57,14 +57,14 @@ GIVEN: list[tuple[Any, tuple[Piece, ...], tuple[Part, ...]]] = [
 
 @pytest.mark.parametrize(("given", "parts", "wanted"), GIVEN)
 def test_what_a_caller_gives_is_said_once(given: Any, parts: tuple[Piece, ...], wanted: tuple[Part, ...]) -> None:
-    message = build_message(call(input=given, parts=parts), "talk", free=True)
+    message = build_message(call(input=given, parts=parts), "talk")
     assert message.parts == wanted
     assert message.metadata == {"skillId": "talk"}
 
 
 def test_nothing_to_say_is_refused() -> None:
     with pytest.raises(ValidationError, match="nothing to say"):
-        build_message(call(input={}), None, free=True)
+        build_message(call(input={}), None)
 
 
 def test_a_message_is_known_by_the_key_of_its_caller() -> None:

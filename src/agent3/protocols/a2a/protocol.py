@@ -20,10 +20,10 @@ from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Route
 from agent3.protocols.a2a.cards.cards import interfaces
-from agent3.protocols.a2a.cards.signatures import CardKey, HouseKeys
+from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.gateway import A2ADoors
 from agent3.protocols.a2a.door.push import Pushes
-from agent3.protocols.a2a.peer.card_discovery import changed_hands
+from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
 
 __all__ = ["A2A"]
@@ -89,7 +89,7 @@ class A2A(Protocol):
         """As the card of the agent says."""
         if refusal is not None:
             raise refusal
-        flow, gate = await self.connector.sign_in_of(found.route.address, found.document)
+        flow, gate = await self.connector.find_sign_in(found.route.address, found.document)
         if flow is None:
             return None
         if wish.way == "machine":
@@ -105,7 +105,7 @@ class A2A(Protocol):
         return GIVEN not in route.meta
 
     def renewal_refusal(self, before: Agent, now: Agent) -> str | None:
-        return changed_hands(before.meta.get(SIGNATURE) or {}, now.meta.get(SIGNATURE) or {})
+        return explain_key_change(before.meta.get(SIGNATURE) or {}, now.meta.get(SIGNATURE) or {})
 
     # Doors
 
@@ -117,13 +117,13 @@ class A2A(Protocol):
         settings, own = services.settings.server, None
         if settings.sign_cards and settings.card_key:
             own = CardKey((await EnvironmentVault().get(settings.card_key)).reveal())
-        self.keys = await HouseKeys.of(services.own_keys, KEY, key=own, sign=settings.sign_cards)
+        self.keys = await SigningKeys.of(services.own_keys, KEY, key=own, sign=settings.sign_cards)
         secrets = (services.settings.callbacks.secret, *(one.callback_secret for one in services.settings.clients))
         if self.keys is not None or any(secrets):
             core = services.gateway.core
             self.pushes = Pushes(services.outbox, core.jobs, services.database, services.env)
 
-    keys: HouseKeys | None = None
+    keys: SigningKeys | None = None
     pushes: Pushes | None = None
 
     def doors(self) -> Sequence[Door]:

@@ -56,20 +56,20 @@ def test_items_of_1_0_go_through_the_official_protobuf_unchanged(item: Item) -> 
 
 
 def test_a_request_of_1_0_goes_through_the_official_protobuf_unchanged() -> None:
-    method, params = V10.ask(SEND)
+    method, params = V10.write_request(SEND)
     assert V10.read_request(method, read(params, pb.SendMessageRequest())) == SEND
 
 
 def test_other_answers_of_1_0_go_through_the_official_protobuf_unchanged() -> None:
     page = TaskPage(tasks=(TASK,), next_page_token="n", page_size=50, total_size=1)
-    assert V10.read(ListTasks(), read(V10.write_result(ListTasks(), page), pb.ListTasksResponse())) == page
+    assert V10.read_result(ListTasks(), read(V10.write_result(ListTasks(), page), pb.ListTasksResponse())) == page
     asked = CreatePush(task_id="t1", config=PUSH)
-    assert V10.read(asked, read(V10.write_result(asked, PUSH), pb.TaskPushNotificationConfig())) == PUSH
+    assert V10.read_result(asked, read(V10.write_result(asked, PUSH), pb.TaskPushNotificationConfig())) == PUSH
     pushes = PushPage(configs=(PUSH,))
     read(V10.write_result(asked, pushes), pb.ListTaskPushNotificationConfigsResponse())
-    read(V10.ask(asked)[1], pb.TaskPushNotificationConfig())
+    read(V10.write_request(asked)[1], pb.TaskPushNotificationConfig())
     listing = ListTasks(context_id="c", status=State.WORKING, page_size=3, history_length=0, include_artifacts=True)
-    assert V10.read_request("ListTasks", read(V10.ask(listing)[1], pb.ListTasksRequest())) == listing
+    assert V10.read_request("ListTasks", read(V10.write_request(listing)[1], pb.ListTasksRequest())) == listing
 
 
 @pytest.mark.parametrize("data", [None, 5, "text", [1, 2], {"a": None}])
@@ -110,11 +110,11 @@ def test_data_that_is_no_object_is_wrapped_as_the_official_sdk_does(data: Any) -
 
 
 def test_requests_of_0_3_are_valid_by_the_official_types() -> None:
-    method, params = V03.ask(SEND)
+    method, params = V03.write_request(SEND)
     model = types03.MessageSendParams.model_validate(params)
     assert V03.read_request(method, model.model_dump(mode="json", by_alias=True, exclude_none=True)) == SEND
     asked = CreatePush(task_id="t1", config=PUSH)
-    types03.TaskPushNotificationConfig.model_validate(V03.ask(asked)[1])
+    types03.TaskPushNotificationConfig.model_validate(V03.write_request(asked)[1])
     types03.TaskPushNotificationConfig.model_validate_json(V03.write_result(asked, PUSH))
     assert msgspec.json.decode(V03.write_result(asked, PushPage(configs=(PUSH,))))[0]["taskId"] == "t1"
 
@@ -134,7 +134,7 @@ def test_items_of_0_3_rest_go_through_its_protobuf_unchanged(item: Item) -> None
 @pytest.mark.parametrize("proto_names", [True, False])
 def test_requests_of_0_3_rest_are_read_in_both_spellings(proto_names: bool) -> None:
     rest = RESTS["0.3"]
-    http, path, query, body = rest.ask(SEND)
+    http, path, query, body = rest.write_request(SEND)
     proto = ParseDict(msgspec.json.decode(body or b""), pb03.SendMessageRequest())
     theirs = msgspec.json.encode(MessageToDict(proto, preserving_proto_field_name=proto_names))
     assert (b'"request"' in theirs) == proto_names
@@ -145,12 +145,12 @@ def test_requests_of_0_3_rest_are_read_in_both_spellings(proto_names: bool) -> N
 def test_push_configurations_of_0_3_rest_go_through_its_protobuf() -> None:
     rest = RESTS["0.3"]
     asked = CreatePush(task_id="t1", config=PUSH)
-    http, path, query, body = rest.ask(asked)
+    http, path, query, body = rest.write_request(asked)
     proto = ParseDict(msgspec.json.decode(body or b""), pb03.CreateTaskPushNotificationConfigRequest())
     for names in (True, False):
         theirs = msgspec.json.encode(MessageToDict(proto, preserving_proto_field_name=names))
         assert rest.read_request(*rest.match(http, path), query, theirs) == asked
-    assert rest.read(asked, read(rest.write_result(asked, PUSH), pb03.TaskPushNotificationConfig())) == PUSH
+    assert rest.read_result(asked, read(rest.write_result(asked, PUSH), pb03.TaskPushNotificationConfig())) == PUSH
 
 
 def test_a_canceled_task_has_two_l_in_0_3_rest_alone() -> None:
@@ -159,7 +159,7 @@ def test_a_canceled_task_has_two_l_in_0_3_rest_alone() -> None:
     assert b"TASK_STATE_CANCELLED" in RESTS["0.3"].write_result(asked, task)
     assert b"TASK_STATE_CANCELED" in RESTS["1.0"].write_result(asked, task)
     assert b'"canceled"' in V03.write_result(asked, task)
-    assert RESTS["0.3"].read(asked, RESTS["0.3"].write_result(asked, task)) == task
+    assert RESTS["0.3"].read_result(asked, RESTS["0.3"].write_result(asked, task)) == task
 
 
 # 0.1 has no SDK: what its schema requires, by hand

@@ -100,7 +100,7 @@ def test_0_3_rest_says_everything_but_references(item: Item) -> None:
 @given(making.tasks)
 def test_0_1_says_what_a_task_is_and_made(task: Task) -> None:
     codec = CODECS["0.1"]
-    back = codec.read(GetTask(id=task.id), codec.write_result(GetTask(id=task.id), task))
+    back = codec.read_result(GetTask(id=task.id), codec.write_result(GetTask(id=task.id), task))
     assert isinstance(back, Task)
     assert (back.id, back.context_id, back.metadata) == (task.id, task.context_id, task.metadata)
     assert (back.status.state, back.status.timestamp) == (task.status.state, task.status.timestamp)
@@ -118,13 +118,13 @@ def test_a_message_is_asked_and_understood_in_each_generation(send: Send) -> Non
     for generation in ("1.0", "0.3"):
         codec = CODECS[generation]
         expected = send if generation == "1.0" else replace(send, message=_said(send.message, "0.3"))
-        assert codec.read_request(*codec.ask(send)) == expected
-    first = CODECS["0.1"].read_request(*CODECS["0.1"].ask(replace(send, task_alias="mine")))
+        assert codec.read_request(*codec.write_request(send)) == expected
+    first = CODECS["0.1"].read_request(*CODECS["0.1"].write_request(replace(send, task_alias="mine")))
     assert isinstance(first, Send)
     assert (first.task_alias, first.stream, first.metadata) == ("mine", send.stream, send.metadata)
     assert first.message.parts == tuple(map(_older, send.message.parts))
     for rest in (RESTS["1.0"], RESTS["0.3"]):
-        http, path, query, body = rest.ask(send)
+        http, path, query, body = rest.write_request(send)
         route, values = rest.match(http, path)
         back = rest.read_request(route, values, query, body or b"")
         assert isinstance(back, Send)
@@ -144,11 +144,11 @@ def test_a_push_configuration_survives_every_wire(push: Push) -> None:
     asked = CreatePush(task_id="t1", config=named)
     for codec in CODECS.values():
         expected = replace(named, id=None) if codec.generation == "0.1" else named
-        assert codec.read_request(*codec.ask(asked)) == replace(asked, config=expected)
-        assert codec.read(asked, codec.write_result(asked, named)) == expected
+        assert codec.read_request(*codec.write_request(asked)) == replace(asked, config=expected)
+        assert codec.read_result(asked, codec.write_result(asked, named)) == expected
     for rest in RESTS.values():
-        assert rest.read(asked, rest.write_result(asked, named)) == named
-        http, path, query, body = rest.ask(asked)
+        assert rest.read_result(asked, rest.write_result(asked, named)) == named
+        http, path, query, body = rest.write_request(asked)
         assert rest.read_request(*rest.match(http, path), query, body or b"") == asked
 
 
@@ -164,9 +164,9 @@ REQUESTS: tuple[Request, ...] = (
 def test_what_is_asked_is_understood(request_: Request) -> None:
     for codec in CODECS.values():
         expected = GetPush(task_id="t1") if codec.generation == "0.1" and isinstance(request_, GetPush) else request_
-        assert codec.read_request(*codec.ask(request_)) == expected
+        assert codec.read_request(*codec.write_request(request_)) == expected
     for rest in RESTS.values():
-        http, path, query, body = rest.ask(request_)
+        http, path, query, body = rest.write_request(request_)
         assert rest.read_request(*rest.match(http, path), query, body or b"") == request_
 
 
@@ -197,7 +197,7 @@ def test_no_nonsense_ends_in_anything_but_an_error_of_ours(value: Any) -> None:
             assert (_refusal(codec.read_request, method, value) is None) == (
                 _refusal(codec.read_request, method, body) is None
             )
-        for wrong in (_refusal(codec.read_item, value), _refusal(codec.read, _SENT, value)):
+        for wrong in (_refusal(codec.read_item, value), _refusal(codec.read_result, _SENT, value)):
             assert wrong is None or wrong.code == "malformed_response"
         assert isinstance(codec.read_error(value), Agent3Error)
     for rest in RESTS.values():
@@ -213,6 +213,6 @@ def test_states_that_0_1_has_no_word_for_come_back_between_two_of_us() -> None:
         task = Task(id="t", context_id="c", status=Status(state=state))
         written = codec.write_result(GetTask(id="t"), task)
         assert msgspec.json.decode(written)["status"]["state"] == word
-        back = codec.read(GetTask(id="t"), written)
+        back = codec.read_result(GetTask(id="t"), written)
         assert isinstance(back, Task)
         assert back.status.state is state

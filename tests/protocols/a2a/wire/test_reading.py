@@ -158,7 +158,7 @@ def test_times_are_made_alike() -> None:
         asked = CODECS["1.0"].read_request("ListTasks", {"statusTimestampAfter": given})
         assert asked == ListTasks(status_timestamp_after="2025-10-28T10:30:00.000Z")
     task = {"id": "t", "status": {"state": "working", "timestamp": "2025-10-28T12:30:00+02:00"}}
-    read = CODECS["0.3"].read(GetTask(id="t"), task)
+    read = CODECS["0.3"].read_result(GetTask(id="t"), task)
     assert isinstance(read, Task)
     assert read.status.timestamp == "2025-10-28T10:30:00.000Z"
 
@@ -278,21 +278,21 @@ def test_params_that_are_no_object_or_no_json_are_refused() -> None:
 )
 def test_an_answer_that_is_none_is_named_as_malformed(generation: Any, result: Any) -> None:
     codec = CODECS[generation]
-    for read in (codec.read_item, lambda value: codec.read(GetTask(id="t"), value)):
+    for read in (codec.read_item, lambda value: codec.read_result(GetTask(id="t"), value)):
         with pytest.raises(MalformedResponse, match="breaks the protocol"):
             read(result)
 
 
 def test_an_answer_of_1_0_without_its_wrapper_is_understood() -> None:
     task = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
-    read = CODECS["1.0"].read(sent("1.0", "SendMessage", message()), task)
+    read = CODECS["1.0"].read_result(sent("1.0", "SendMessage", message()), task)
     assert isinstance(read, Task)
     assert (read.id, read.context_id) == ("t", "")
 
 
 def test_an_agent_may_leave_out_what_is_empty() -> None:
     codec = CODECS["1.0"]
-    assert codec.read(ListTasks(), {}) == TaskPage()
+    assert codec.read_result(ListTasks(), {}) == TaskPage()
     assert codec.write_result(ListTasks(), TaskPage()) == b'{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}'
     update = {"taskId": "t", "status": {"state": "TASK_STATE_WORKING"}}
     assert codec.read_item({"statusUpdate": update}) == StatusUpdate(task_id="t", status=Status(state=State.WORKING))

@@ -23,7 +23,7 @@ from agent3.protocols.a2a.door.projection import META
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.functions.functions import Context, LocalAgent, SyncContext
 
-__all__ = ["agent_of", "can_be_agent", "card_of", "copy_functions", "message_in", "skill_of"]
+__all__ = ["build_agent", "build_card", "can_be_agent", "copy_functions", "message_in", "to_skill"]
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -37,7 +37,7 @@ def can_be_agent(what: object) -> bool:
     return not plain and not ours and not inspect.ismodule(what) and any(True for _ in _methods(what))
 
 
-def agent_of(what: object) -> LocalAgent:
+def build_agent(what: object) -> LocalAgent:
     """The agent of a function, class, object or executor; SetupError for what cannot be one."""
     if isinstance(what, LocalAgent):
         return what
@@ -94,7 +94,7 @@ def copy_functions(agent: LocalAgent, source: LocalAgent) -> LocalAgent:
     return agent
 
 
-def card_of(agent: Agent, offered: Sequence[Capability], *, known: AgentCard | None = None) -> AgentCard:
+def build_card(agent: Agent, offered: Sequence[Capability], *, known: AgentCard | None = None) -> AgentCard:
     """The card of an agent with the offered capabilities; what ``known`` says of them stays."""
     card = known or AgentCard(
         agent_id=agent.id,
@@ -104,11 +104,11 @@ def card_of(agent: Agent, offered: Sequence[Capability], *, known: AgentCard | N
         provider=AgentProvider(organization=agent.provider) if agent.provider else None,
         tags=list(agent.tags),
     )
-    skills = [card.capability(capability.name) or skill_of(capability) for capability in offered]
+    skills = [card.capability(capability.name) or to_skill(capability) for capability in offered]
     return card.model_copy(update={"capabilities": skills})
 
 
-def skill_of(capability: Capability) -> AgentCapability:
+def to_skill(capability: Capability) -> AgentCapability:
     """A capability as a skill of a card."""
     return AgentCapability(
         id=capability.name,

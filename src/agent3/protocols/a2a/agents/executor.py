@@ -31,12 +31,12 @@ from agent3.protocols.a2a.agents.encryption import Cipher
 from agent3.protocols.a2a.agents.envelopes import ANSWERS, Sealer, traceparent
 from agent3.protocols.a2a.agents.events import Broadcast, Subscription, Topics
 from agent3.protocols.a2a.agents.identity import A2AIdentityVerifier, AgentIdentity
-from agent3.protocols.a2a.agents.lifecycle import IN_SERVICE, Status, refusal, step
+from agent3.protocols.a2a.agents.lifecycle import IN_SERVICE, Status, check_transition, find_refusal
 from agent3.protocols.a2a.agents.mailboxes import Envelope, mailboxes_of, request_box
 from agent3.protocols.a2a.agents.memory_queue import MessageQueue
 from agent3.protocols.a2a.agents.registry import LEASE, AgentRegistry
 from agent3.protocols.a2a.agents.remote_delivery import RemoteDelivery, content_of, error_content
-from agent3.protocols.a2a.cards.negotiation import NEGOTIATE, Agreement, Wants, agreed, negotiate
+from agent3.protocols.a2a.cards.negotiation import NEGOTIATE, Agreement, Wants, negotiate, require_agreement
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone, shared
 from agent3.queue import Lease, Rules
@@ -390,7 +390,7 @@ class AgentExecutor:
         answer = self.request(to_agent, NEGOTIATE, msgspec.to_builtins(wants), timeout)
         if answer.content.get("status") != "success":
             raise ValidationError(f"{to_agent!r} did not negotiate: {answer.content.get('error')}")
-        return agreed(msgspec.convert(answer.content["result"], Agreement))
+        return require_agreement(msgspec.convert(answer.content["result"], Agreement))
 
     # Lifecycle
 
@@ -405,7 +405,7 @@ class AgentExecutor:
 
     def set_status(self, status: Status) -> None:
         """Change the state; Conflict if it cannot follow the present one. Out of service, nothing new is taken."""
-        status = step(self.card.agent_id, self.card.status, status)
+        status = check_transition(self.card.agent_id, self.card.status, status)
         if self._registry is not None:
             self._registry.set_status(self.card.agent_id, status)
         self.card = self.card.model_copy(update={"status": status})
@@ -517,7 +517,7 @@ class AgentExecutor:
             except msgspec.ValidationError as error:
                 return error_content("invalid_input", f"{NEGOTIATE}: {error}")
             return {"status": "success", "result": msgspec.to_builtins(negotiate(self.full_card(), wants))}
-        if (refused := refusal(self.card.agent_id, self.status)) is not None:
+        if (refused := find_refusal(self.card.agent_id, self.status)) is not None:
             return error_content(refused.code, refused.message)
         function = self.agent.functions.get(name)
         if function is None:

@@ -1,6 +1,6 @@
 """The states of an agent: registered, active, draining, suspended, retired, and which may follow which.
 
-Executors and registries ask ``step`` before a change of state, and ``refusal`` before new work.
+Executors and registries ask ``check_transition`` before a change of state, and ``find_refusal`` before new work.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from agent3.errors import Agent3Error, Conflict, Unavailable
 
-__all__ = ["IN_SERVICE", "NEXT", "Status", "refusal", "step"]
+__all__ = ["IN_SERVICE", "NEXT", "Status", "check_transition", "find_refusal"]
 
 Status: TypeAlias = Literal["registered", "active", "draining", "suspended", "retired"]
 
@@ -25,7 +25,7 @@ NEXT: Final[dict[Status, frozenset[Status]]] = {
 """The states that may follow each state."""
 
 
-def step(agent: str, now: Status, then: Status) -> Status:
+def check_transition(agent: str, now: Status, then: Status) -> Status:
     """The next state of an agent, which may be the present one; Conflict if it cannot follow."""
     if then == now or then in NEXT[now]:
         return then
@@ -33,7 +33,7 @@ def step(agent: str, now: Status, then: Status) -> Status:
     raise Conflict(f"Agent {agent[:100]!r} is {now} and cannot become {then}. What can follow is {allowed}.")
 
 
-def refusal(agent: str, status: Status) -> Agent3Error | None:
+def find_refusal(agent: str, status: Status) -> Agent3Error | None:
     """Why an agent in this state takes no new work; None if it does."""
     if status in IN_SERVICE:
         return None

@@ -20,7 +20,7 @@ from agent3.directory.search import Index
 from agent3.env import REAL, Env
 from agent3.errors import AgentNotFound
 from agent3.model import Agent, Capability, Hints, Price, Route
-from agent3.protocols.a2a.agents.lifecycle import IN_SERVICE, Status, step
+from agent3.protocols.a2a.agents.lifecycle import IN_SERVICE, Status, check_transition
 from agent3.protocols.functions.standalone import Standalone
 from agent3.schema import nearest
 from agent3.storage import Database
@@ -124,7 +124,7 @@ class AgentRegistry:
             agent = await self._store.get(agent_id)
             if agent is None:
                 raise _unknown_agent(agent_id, [each.id for each in await self._store.all()])
-            card = to_card(agent).model_copy(update={"status": step(agent_id, agent.status, status)})
+            card = to_card(agent).model_copy(update={"status": check_transition(agent_id, agent.status, status)})
             changed = to_agent(card)
             changed.meta.update(agent.meta)
             await self._store.put(changed)

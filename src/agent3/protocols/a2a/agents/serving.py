@@ -19,14 +19,14 @@ from agent3.errors import Agent3Error, AgentNotFound, SecurityError
 from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http
 from agent3.model import Capability, Principal
 from agent3.protocols.a2a import grpc
-from agent3.protocols.a2a.agents.authoring import agent_of, card_of, copy_functions
+from agent3.protocols.a2a.agents.authoring import build_agent, build_card, copy_functions
 from agent3.protocols.a2a.agents.executor import AgentExecutor
-from agent3.protocols.a2a.agents.lifecycle import refusal
+from agent3.protocols.a2a.agents.lifecycle import find_refusal
 from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
-from agent3.protocols.a2a.door.http import JSON, answer, one_of
-from agent3.protocols.a2a.door.shared_keys import Household, household
-from agent3.protocols.a2a.door.targeting import aim, wish
+from agent3.protocols.a2a.door.http import JSON, find_header, send_response
+from agent3.protocols.a2a.door.shared_keys import SharedKeys, shared_keys_of
+from agent3.protocols.a2a.door.targeting import choose_target, read_intent
 from agent3.protocols.a2a.door.tasks import Aim, Engine
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.functions.functions import LocalAgent
@@ -81,7 +81,7 @@ def serve(
     agent: object, host: str = "127.0.0.1", port: int = 8334, *, grpc_port: int | None = None, **options: Any
 ) -> None:
     """Serve the agent until SIGINT or SIGTERM; prints its address on standard error."""
-    name = agent.card.name if isinstance(agent, AgentExecutor) else agent_of(agent).name
+    name = agent.card.name if isinstance(agent, AgentExecutor) else build_agent(agent).name
     run_http(name, listening(agent, host, port, grpc_port=grpc_port, **options))
 
 
@@ -108,14 +108,14 @@ class AgentHost:
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The capability that a message is for; Unavailable while the agent takes nothing new."""
         agent, card = self._agent.agent, self._card()
-        if (refused := refusal(card.agent_id, card.status)) is not None:
+        if (refused := find_refusal(card.agent_id, card.status)) is not None:
             raise refused
-        wanted = wish(message)
-        declared = card.capability(wanted.name) if wanted.name else None
-        if declared is not None and agent.capability(str(wanted.name)) is None:
-            wanted = wanted._replace(name=declared.name)  # the message named it by its id on the card
+        intent = read_intent(message)
+        declared = card.capability(intent.name) if intent.name else None
+        if declared is not None and agent.capability(str(intent.name)) is None:
+            intent = intent._replace(name=declared.name)  # the message named it by its id on the card
         visible = self._visible(principal)
-        return aim(agent, visible, wanted, () if visible is agent.capabilities else agent.capabilities)
+        return choose_target(agent, visible, intent, () if visible is agent.capabilities else agent.capabilities)
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
         """The same card for everyone, unless there is an extended one.
@@ -126,7 +126,7 @@ class AgentHost:
         offered = self._visible(principal if extended else None)
         if self._extended is not None and extended and principal is not None:
             known = self._extended_card(principal)
-        return card_of(agent, offered, known=known)
+        return build_card(agent, offered, known=known)
 
     def _extended_card(self, principal: Principal) -> AgentCard:
         assert self._extended is not None
@@ -174,8 +174,8 @@ class AgentApp:
             self._core, self._agent = agent.core, agent.agent
             self._card = lambda: cards.card or agent.card
         else:
-            given = agent_of(agent)
-            card = cards.card or card_of(given.agent, ())
+            given = build_agent(agent)
+            card = cards.card or build_card(given.agent, ())
             self._card = lambda: card
             self._core = core or shared()
             # A copy, because the core changes the id under which its functions are reached.
@@ -193,7 +193,7 @@ class AgentApp:
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
         elif (error := self._find_refusal(scope)) is not None:
-            await answer(send, 403, jsonrpc.error(None, error.rpc_code, error.message), JSON)
+            await send_response(send, 403, jsonrpc.error(None, error.rpc_code, error.message), JSON)
         elif asyncio.get_running_loop() is self._home:
             await (await self._endpoint())(scope, receive, send)
         else:
@@ -209,12 +209,12 @@ class AgentApp:
         """The endpoint on the core as it is now; a core that was closed and used again needs another one."""
         house = await self._core.house()
         if self._opened is None or self._opened[0] is not house:
-            endpoint = await self._build_endpoint(house, await household(self._core))
+            endpoint = await self._build_endpoint(house, await shared_keys_of(self._core))
             if self._opened is None or self._opened[0] is not house:  # another request may have been faster
                 self._opened = house, endpoint
         return self._opened[1]
 
-    async def _build_endpoint(self, house: Core, shared_keys: Household) -> A2AEndpoint:
+    async def _build_endpoint(self, house: Core, shared_keys: SharedKeys) -> A2AEndpoint:
         host = AgentHost(self._agent, self._card, self._cards.extended)
         engine = Engine(
             await self._core.gateway(),
@@ -254,11 +254,11 @@ class AgentApp:
 
     def _find_refusal(self, scope: Scope) -> Agent3Error | None:
         """Why a request is refused: it is for another host (DNS rebinding), or from a page of another site."""
-        host = (one_of(scope["headers"], b"host") or "").lower()
+        host = (find_header(scope["headers"], b"host") or "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if "*" not in self._hosts and not self._hosts & {host, name, f"{name}:*"}:
             return SecurityError(f"Host {host[:100]!r} is not this agent. Its author can add it: allowed_hosts=.")
-        origin = one_of(scope["headers"], b"origin")
+        origin = find_header(scope["headers"], b"origin")
         if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
             return SecurityError(f"Pages of {origin[:100]!r} may not call. The author can add it: allowed_origins=.")
         return None

@@ -11,7 +11,7 @@ from agent3 import card_formats
 from agent3.definitions import AgentCard, AgentInterface
 from agent3.protocols.a2a.wire.types import Generation
 
-__all__ = ["document", "from_wire", "interfaces"]
+__all__ = ["document", "interfaces"]
 
 _GENERATIONS: Final[dict[str, Generation]] = {"1.0": "1.0", "0.3": "0.3", "0.2": "0.3", "0.1": "0.1"}
 """The generation of each version, newest first."""
@@ -21,11 +21,6 @@ _BINDINGS: Final = ("JSONRPC", "HTTP+JSON", "GRPC")
 def document(card: AgentCard) -> dict[str, Any]:
     """The card for readers of every generation at once; a signature in it covers the fields of 1.0."""
     return card_formats.union(card.model_dump())
-
-
-def from_wire(document: Any) -> AgentCard:
-    """The card of a document of any generation. ValidationError names each member that cannot be understood."""
-    return AgentCard.from_wire(document)
 
 
 def interfaces(card: AgentCard, bindings: tuple[str, ...] = _BINDINGS) -> list[tuple[AgentInterface, Generation]]:

@@ -17,7 +17,7 @@ from agent3.definitions import AgentCard, AgentInterface
 from agent3.errors import Conflict
 from agent3.schema import nearest
 
-__all__ = ["NEGOTIATE", "Agreement", "Wants", "agreed", "negotiate"]
+__all__ = ["NEGOTIATE", "Agreement", "Wants", "negotiate", "require_agreement"]
 
 NEGOTIATE: Final = "a2a.negotiate"
 """The capability by which every executor negotiates for its card."""
@@ -62,7 +62,7 @@ class Agreement(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return not self.missing
 
 
-def agreed(agreement: Agreement) -> Agreement:
+def require_agreement(agreement: Agreement) -> Agreement:
     """The agreement if nothing is missing, else a Conflict that lists what is."""
     if agreement.ok:
         return agreement

@@ -42,15 +42,15 @@ __all__ = [
     "ALGORITHMS",
     "CARDS",
     "CardKey",
-    "HouseKeys",
     "Reading",
+    "SigningKeys",
     "Verified",
     "Wanted",
     "may_speak_for",
     "payload",
     "read_jwks",
     "verify",
-    "wanted",
+    "wanted_keys",
 ]
 
 log = logger("a2a")
@@ -185,7 +185,7 @@ class CardKey:
         return dict(signature)
 
 
-class HouseKeys:
+class SigningKeys:
     """The keys of a gateway or program as others see them: the one that signs its cards, if any, and further ones."""
 
     def __init__(self, key: CardKey | None, *others: Mapping[str, Any], root: bytes | None = None):
@@ -196,7 +196,7 @@ class HouseKeys:
     @classmethod
     async def of(
         cls, own_keys: OwnKeys, *names: str, key: CardKey | None = None, sign: bool = True
-    ) -> HouseKeys | None:
+    ) -> SigningKeys | None:
         """The gateway's own keys, created where they are missing; ``key`` is the operator's own one for cards.
 
         None where the keys cannot be opened, which is logged with what to do: cards are then not signed.
@@ -269,7 +269,7 @@ class Verified(NamedTuple):
     thumbprint: str
 
 
-def wanted(document: Mapping[str, Any]) -> list[Wanted]:
+def wanted_keys(document: Mapping[str, Any]) -> list[Wanted]:
     """The keys that the signatures of a card name; empty for a card that is not signed."""
     headers = (_header(signature) for signature in _signatures(document))
     named = [

@@ -21,7 +21,7 @@ from agent3.errors import NotFound, Unauthenticated, ValidationError
 from agent3.model import Principal
 from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.extensions import Extensions, schemas_of
-from agent3.protocols.a2a.door.http import JSON, Talk, address_of, answer, one_of, query_of
+from agent3.protocols.a2a.door.http import JSON, Exchange, build_address, find_header, parse_query, send_response
 from agent3.protocols.a2a.door.tasks import Host
 from agent3.protocols.a2a.wire import version_of
 from agent3.protocols.a2a.wire.errors import ExtendedCardNotConfigured, UnsupportedOperation
@@ -84,19 +84,19 @@ class CardPages:
         self._env = env
         self._changed: OrderedDict[str, float] = OrderedDict()
 
-    async def serve(self, talk: Talk) -> None:
+    async def serve(self, exchange: Exchange) -> None:
         """Answer with the card of a well-known path; a caller who is authenticated gets its own."""
         try:
-            visitor = self._who(talk.scope)
+            visitor = self._who(exchange.scope)
         except Unauthenticated:
             if not self._public:
                 raise
             visitor = None
-        card = await self._host.card(visitor, talk.tenant)
+        card = await self._host.card(visitor, exchange.tenant)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        asked = dict(query_of(talk.scope["query_string"])).get("format")
-        document = self._write(talk, card, asked or version_of(talk.heard.version) or self._written)
+        asked = dict(parse_query(exchange.scope["query_string"])).get("format")
+        document = self._write(exchange, card, asked or version_of(exchange.headers.version) or self._written)
 
         # The tag covers who signed it, but not the signatures: those of ECDSA differ each time and in each process.
         signers = [signature.get("protected") for signature in document.get("signatures", ())]
@@ -112,47 +112,49 @@ class CardPages:
             (b"last-modified", formatdate(changed, usegmt=True).encode()),
             (b"vary", b"Authorization, X-API-Key, A2A-Version"),
         )
-        known = one_of(talk.scope["headers"], b"if-none-match") or ""
+        known = find_header(exchange.scope["headers"], b"if-none-match") or ""
         if known.strip() == "*" or tag in {entry.strip().removeprefix("W/") for entry in known.split(",")}:
-            await answer(talk.send, 304, b"", JSON, headers)
+            await send_response(exchange.send, 304, b"", JSON, headers)
         else:
-            await answer(talk.send, 200, msgspec.json.encode(document), JSON, headers)
+            await send_response(exchange.send, 200, msgspec.json.encode(document), JSON, headers)
 
-    async def serve_keys(self, talk: Talk) -> None:
+    async def serve_keys(self, exchange: Exchange) -> None:
         """Answer with the public keys; NotFound where nothing is signed."""
         if self._keys is None:
             raise NotFound("Nothing is signed here.")
         body = msgspec.json.encode(self._keys.jwks())
-        await answer(talk.send, 200, body, JSON, ((b"cache-control", b"public, max-age=%d" % _MAX_AGE),))
+        await send_response(exchange.send, 200, body, JSON, ((b"cache-control", b"public, max-age=%d" % _MAX_AGE),))
 
-    async def extended_card(self, talk: Talk, principal: Principal, tenant: str | None) -> dict[str, Any]:
+    async def extended_card(self, exchange: Exchange, principal: Principal, tenant: str | None) -> dict[str, Any]:
         """The extended card for a caller, in the form of its generation."""
         if not self._features.extended_agent_card:
-            kind = UnsupportedOperation if talk.generation == "1.0" else ExtendedCardNotConfigured
+            kind = UnsupportedOperation if exchange.generation == "1.0" else ExtendedCardNotConfigured
             raise kind("This agent has no extended card. Read its public card.")
         card = await self._host.card(principal, tenant, extended=True)
         if card is None:
             raise ExtendedCardNotConfigured("This agent has no extended card for you. Read its public card.")
-        return self._write(talk, card, talk.generation)
+        return self._write(exchange, card, exchange.generation)
 
-    async def best_card(self, talk: Talk, principal: Principal) -> dict[str, Any]:
+    async def best_card(self, exchange: Exchange, principal: Principal) -> dict[str, Any]:
         """The extended card where there is one, else the public one: gRPC 0.3 has a single call for both."""
-        card = await self._host.card(principal, talk.tenant, extended=self._features.extended_agent_card)
+        card = await self._host.card(principal, exchange.tenant, extended=self._features.extended_agent_card)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        return self._write(talk, card, talk.generation)
+        return self._write(exchange, card, exchange.generation)
 
-    def _write(self, talk: Talk, card: AgentCard, wanted: str | None) -> dict[str, Any]:
+    def _write(self, exchange: Exchange, card: AgentCard, wanted: str | None) -> dict[str, Any]:
         """The document of a card with the addresses, features and signatures that only the door knows."""
-        url = self._address + talk.base if self._address else address_of(talk.scope, talk.base)
+        url = self._address + exchange.base if self._address else build_address(exchange.scope, exchange.base)
         place = urlsplit(url)
         interfaces = [AgentInterface(url=url, protocolBinding=b, protocolVersion=version) for b, version in _BINDINGS]
         if self.grpc_port is not None:
             name = place.hostname or "localhost"
             target = f"{f'[{name}]' if ':' in name else name}:{self.grpc_port}"
-            over_grpc = AgentInterface(url=target, protocolBinding="GRPC", protocolVersion="1.0", tenant=talk.tenant)
+            over_grpc = AgentInterface(
+                url=target, protocolBinding="GRPC", protocolVersion="1.0", tenant=exchange.tenant
+            )
             interfaces.append(over_grpc)
-            if talk.tenant is None:  # gRPC 0.3 knows no tenants
+            if exchange.tenant is None:  # gRPC 0.3 knows no tenants
                 interfaces.append(AgentInterface(url=target, protocolBinding="GRPC", protocolVersion="0.3"))
         extensions = [*self._features.extensions, *schemas_of(card)]
         card = card.model_copy(

@@ -19,7 +19,7 @@ from agent3.errors import MethodNotFound, NotFound, ValidationError
 from agent3.model import Principal
 from agent3.protocols.a2a.cards.extensions import SEARCH, Extensions
 from agent3.protocols.a2a.door.card_pages import CardPages
-from agent3.protocols.a2a.door.http import Headers, Talk
+from agent3.protocols.a2a.door.http import Exchange, Headers
 from agent3.protocols.a2a.door.tasks import Caller, Engine
 from agent3.protocols.a2a.wire.errors import PushNotSupported, StreamingNotSupported
 from agent3.protocols.a2a.wire.types import GetCard, Item, Request, Search, Send, Subscribe
@@ -57,9 +57,9 @@ class Dispatcher:
         self._features = features
         self._body_seconds = body_seconds
 
-    async def read_body(self, talk: Talk) -> bytes:
+    async def read_body(self, exchange: Exchange) -> bytes:
         """The body, within its limits."""
-        body = await jsonrpc.read_body(talk.receive, self.limits.body, self._body_seconds)
+        body = await jsonrpc.read_body(exchange.receive, self.limits.body, self._body_seconds)
         jsonrpc.check_bytes(body, self.limits)
         return body
 
@@ -70,42 +70,42 @@ class Dispatcher:
                 "This agent sends no push notifications. Stream, or read the task from time to time."
             )
 
-    def accept(self, talk: Talk, request: R) -> R:
+    def accept(self, exchange: Exchange, request: R) -> R:
         """Activate the extensions of a request; gives it for the tenant whose address it came to."""
         if not isinstance(request, GetCard):
-            talk.extensions = self._extensions.activate(talk.heard.extensions)
-        if isinstance(request, Search) and SEARCH not in talk.extensions:
+            exchange.extensions = self._extensions.activate(exchange.headers.extensions)
+        if isinstance(request, Search) and SEARCH not in exchange.extensions:
             raise MethodNotFound(f"tasks/search is an extension. Activate it: A2A-Extensions: {SEARCH}")
         if is_streaming(request) and not self._features.streaming:
             raise StreamingNotSupported("This agent does not stream. Send the message without streaming.")
-        if talk.tenant is None or request.tenant == talk.tenant:
+        if exchange.tenant is None or request.tenant == exchange.tenant:
             return request
         if request.tenant is not None:
             raise NotFound(f"There is no tenant {request.tenant[:100]!r} at this address.")
-        return replace(request, tenant=talk.tenant)
+        return replace(request, tenant=exchange.tenant)
 
-    async def answer(self, talk: Talk, principal: Principal, request: Request) -> Any:
+    async def answer(self, exchange: Exchange, principal: Principal, request: Request) -> Any:
         """The answer to a request that does not stream."""
         if isinstance(request, GetCard):
-            return await self._cards.extended_card(talk, principal, request.tenant)
-        caller = self._caller(talk, principal, request)
+            return await self._cards.extended_card(exchange, principal, request.tenant)
+        caller = self._caller(exchange, principal, request)
         engine = self.engine(request.tenant)
         if isinstance(request, Send) and not request.stream:
             value: Any = await engine.send(caller, request)
         else:
             value = await engine.handle(caller, request)
-        return await self._extensions.extend(value, caller, engine) if talk.extensions else value
+        return await self._extensions.extend(value, caller, engine) if exchange.extensions else value
 
-    async def best_card(self, talk: Talk, principal: Principal) -> dict[str, Any]:
+    async def best_card(self, exchange: Exchange, principal: Principal) -> dict[str, Any]:
         """The extended card where there is one, else the public one."""
-        return await self._cards.best_card(talk, principal)
+        return await self._cards.best_card(exchange, principal)
 
     async def stream(
-        self, talk: Talk, principal: Principal, request: Request
+        self, exchange: Exchange, principal: Principal, request: Request
     ) -> AsyncGenerator[tuple[int, Item], None]:
         """The items of a stream with their numbers, from after the event that the client received last."""
-        caller = self._caller(talk, principal, request)
-        after, last = None, talk.heard.last_event_id
+        caller = self._caller(exchange, principal, request)
+        after, last = None, exchange.headers.last_event_id
         if last is not None:
             if not (last.isascii() and last.isdigit() and len(last) <= 17):
                 raise ValidationError(f"Last-Event-ID must be the id of an event of this stream, got {last[:40]!r}.")
@@ -117,19 +117,19 @@ class Dispatcher:
             assert isinstance(request, Send)
             source = engine.stream(caller, request, after)
         async for number, item in source:
-            yield number, await self._extensions.extend(item, caller, engine) if talk.extensions else item
+            yield number, await self._extensions.extend(item, caller, engine) if exchange.extensions else item
 
-    def extension_headers(self, talk: Talk) -> Headers:
+    def extension_headers(self, exchange: Exchange) -> Headers:
         """The header that names the active extensions, as clients of this generation look for it."""
-        if not talk.extensions:
+        if not exchange.extensions:
             return ()
-        name = b"a2a-extensions" if talk.generation == "1.0" else b"x-a2a-extensions"
-        return ((name, ", ".join(sorted(talk.extensions)).encode("latin-1", "replace")),)
+        name = b"a2a-extensions" if exchange.generation == "1.0" else b"x-a2a-extensions"
+        return ((name, ", ".join(sorted(exchange.extensions)).encode("latin-1", "replace")),)
 
-    def _caller(self, talk: Talk, principal: Principal, request: Request) -> Caller:
-        trace = self._extensions.traceparent(request, talk.extensions, talk.heard.traceparent)
+    def _caller(self, exchange: Exchange, principal: Principal, request: Request) -> Caller:
+        trace = self._extensions.traceparent(request, exchange.extensions, exchange.headers.traceparent)
         until: float | None = None
-        if (deadline := self._extensions.deadline(request, talk.heard.deadline)) is not None:
+        if (deadline := self._extensions.deadline(request, exchange.headers.deadline)) is not None:
             try:
                 time = datetime.fromisoformat(deadline[:40])
             except ValueError:
@@ -138,9 +138,9 @@ class Dispatcher:
             until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
         return Caller(
             principal=principal,
-            generation=talk.generation,
+            generation=exchange.generation,
             traceparent=trace,
-            extensions=talk.extensions,
+            extensions=exchange.extensions,
             until=until,
         )
 

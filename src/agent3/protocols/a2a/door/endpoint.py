@@ -19,7 +19,7 @@ from agent3.model import Principal
 from agent3.protocols.a2a.cards.extensions import Extensions
 from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH, CardPages, Keys
 from agent3.protocols.a2a.door.dispatch import Dispatcher, Engines, Who
-from agent3.protocols.a2a.door.http import BEAT, Talk
+from agent3.protocols.a2a.door.http import BEAT, Exchange
 from agent3.protocols.a2a.door.rest import RestDoor
 from agent3.protocols.a2a.door.rpc import RpcDoor
 from agent3.protocols.a2a.door.tasks import Engine, Host
@@ -110,44 +110,44 @@ class A2AEndpoint:
         address: str | None = None,
     ) -> None:
         """Answer a request to the agent at the path ``base``, which cards call ``address`` where that differs."""
-        talk = Talk(scope, receive, send, base if address is None else address, tenant)
+        exchange = Exchange(scope, receive, send, base if address is None else address, tenant)
         path = scope["path"][len(base) :]
         if path in ("", "/") and scope["method"] == "POST":
-            await self._rpc.serve(talk)
+            await self._rpc.serve(exchange)
         elif path in CARD_PATHS and scope["method"] in ("GET", "HEAD"):
-            await self.card(talk)
+            await self.card(exchange)
         elif path == KEYS_PATH and scope["method"] in ("GET", "HEAD"):
-            await self.show_keys(talk)
+            await self.show_keys(exchange)
         elif path in _MOVED:
-            await self._rest.serve(talk, _MOVED[path])
+            await self._rest.serve(exchange, _MOVED[path])
         else:
             # The raw path, because an id in it may hold a slash that is written %2F.
             raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
             below = raw.partition(b"?")[0].decode("latin-1").split("/", base.count("/") + 1)[-1]
-            await self._rest.serve(talk, f"/{below}")
+            await self._rest.serve(exchange, f"/{below}")
 
-    def reply(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
+    def reply(self, exchange: Exchange, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
         """The answer to a POST at the address itself without ASGI, of a known caller; None where that cannot be.
 
         Then ``serve`` answers it, with the scope as this left it.
         """
-        return self._rpc.reply(talk, principal, body)
+        return self._rpc.reply(exchange, principal, body)
 
     def grpc_at(self, port: int) -> None:
         """Say in the cards that gRPC is at this port of the same host."""
         self._cards.grpc_port = port
 
-    async def card(self, talk: Talk) -> None:
+    async def card(self, exchange: Exchange) -> None:
         """Answer with the card, here or at a well-known path of the host."""
-        await self._serve_page(talk, self._cards.serve)
+        await self._serve_page(exchange, self._cards.serve)
 
-    async def show_keys(self, talk: Talk) -> None:
+    async def show_keys(self, exchange: Exchange) -> None:
         """Answer with the public keys of what is signed here."""
-        await self._serve_page(talk, self._cards.serve_keys)
+        await self._serve_page(exchange, self._cards.serve_keys)
 
-    async def _serve_page(self, talk: Talk, serve: Callable[[Talk], Awaitable[None]]) -> None:
+    async def _serve_page(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> None:
         try:
-            await serve(talk)
+            await serve(exchange)
         except Agent3Error as error:
-            talk.generation = "1.0"
-            await self._rest.refuse(talk, error)
+            exchange.generation = "1.0"
+            await self._rest.refuse(exchange, error)

@@ -23,20 +23,20 @@ from agent3.gateway.lanes import HungUp, Reply
 from agent3.gateway.protocol import Services
 from agent3.model import Principal
 from agent3.protocols.a2a import grpc
-from agent3.protocols.a2a.cards.signatures import HouseKeys
+from agent3.protocols.a2a.cards.signatures import SigningKeys
 from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
 from agent3.protocols.a2a.door.host import DOOR, GatewayHost
-from agent3.protocols.a2a.door.http import BINDING, Heard, Talk, hear
+from agent3.protocols.a2a.door.http import BINDING, Exchange, RequestHeaders, read_headers
 from agent3.protocols.a2a.door.push import Pushes
 from agent3.protocols.a2a.door.tasks import Engine
 from agent3.protocols.a2a.peer.connector import A2AConnector
-from agent3.protocols.a2a.peer.push_receiver import Notices
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 
 if TYPE_CHECKING:  # it needs an optional part
     from agent3.protocols.a2a.grpc.server import GrpcDoor
 
-__all__ = ["CALLBACKS", "A2ADoors", "Place", "place_of"]
+__all__ = ["CALLBACKS", "A2ADoors", "Place", "find_place"]
 
 BASE: Final = "/a2a"
 CALLBACKS: Final = "/callbacks/a2a"
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     tenant: str | None = None
 
 
-def place_of(path: str) -> Place | None:
+def find_place(path: str) -> Place | None:
     """The A2A address that a path belongs to; None for any other path."""
     if path.startswith(_AGENTS):
         name, found, _ = path[len(_AGENTS) :].partition("/a2a")
@@ -79,7 +79,7 @@ class A2ADoors:
         services: Services,
         connector: A2AConnector,
         *,
-        keys: HouseKeys | None = None,
+        keys: SigningKeys | None = None,
         pushes: Pushes | None = None,
     ):
         settings = services.settings
@@ -104,23 +104,23 @@ class A2ADoors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        place = place_of(path)
-        assert place is not None, "only what place_of knows is sent here"
+        place = find_place(path)
+        assert place is not None, "only what find_place knows is sent here"
         if path in CARD_PATHS:
-            await self._endpoint.card(Talk(scope, receive, send, *place))
+            await self._endpoint.card(Exchange(scope, receive, send, *place))
         elif path == KEYS_PATH:
-            await self._endpoint.show_keys(Talk(scope, receive, send, *place))
+            await self._endpoint.show_keys(Exchange(scope, receive, send, *place))
         else:
             scope = {**scope, "path": BASE + _EARLIER} if path == _EARLIER else scope
             await self._endpoint.serve(scope, receive, send, *place)
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is for one of these doors."""
-        return place_of(scope["path"]) is not None
+        return find_place(scope["path"]) is not None
 
     def lane(self, path: str) -> A2ADoors | None:
         """The fast lane of a path."""
-        return self if place_of(path) is not None else None
+        return self if find_place(path) is not None else None
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a whole POST, without ASGI; None for what is not regular, which then has to come by ASGI."""
@@ -129,13 +129,13 @@ class A2ADoors:
 
     def guest(self, scope: Scope) -> Guest | None:
         """The client that sends these headers, for further requests too; None where each must come by ASGI."""
-        place = place_of(scope["path"])
+        place = find_place(scope["path"])
         if place is None or scope["path"].rstrip("/") != place.base:
             return None
         if any(name == b"origin" or name.startswith(b"x-forwarded-") for name, _ in scope["headers"]):
             return None  # a page, or a proxy that says who calls: the app around judges both
         try:
-            return Guest(self, place, hear(scope), self._services.doorkeeper(scope))
+            return Guest(self, place, read_headers(scope), self._services.doorkeeper(scope))
         except Agent3Error:
             return None
 
@@ -147,9 +147,9 @@ class A2ADoors:
             return False
         return True
 
-    def answer(self, talk: Talk, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
+    def answer(self, exchange: Exchange, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
         """What the endpoint says to a regular request."""
-        return self._endpoint.reply(talk, principal, body)
+        return self._endpoint.reply(exchange, principal, body)
 
     async def speak_grpc(self, port: int, url: str, judge: Callable[[Scope], Awaitable[None]]) -> GrpcDoor:
         """Speak gRPC too, on a port of its own, beside the gateway at ``url``; MissingExtra, SetupError."""
@@ -162,8 +162,8 @@ class A2ADoors:
     def routes(self) -> list[Route]:
         """The same for requests that come by way of the app around, as those of web pages do."""
         below = "/{path:path}"
-        talk = (BASE, BASE + below, "/agents/{agent}/a2a", "/agents/{agent}/a2a" + below)
-        routes = [Route(path, self, methods=_METHODS) for path in talk]
+        paths = (BASE, BASE + below, "/agents/{agent}/a2a", "/agents/{agent}/a2a" + below)
+        routes = [Route(path, self, methods=_METHODS) for path in paths]
         routes += [Route(path, self, methods=["GET"]) for path in (*sorted(CARD_PATHS), KEYS_PATH, _EARLIER)]
         if self._receiver is not None:
             routes.append(Route(f"{CALLBACKS}/{{key}}", self._receive_push, methods=["GET", "POST"]))
@@ -182,7 +182,7 @@ class A2ADoors:
             try:
                 body = await jsonrpc.read_body(request.receive, how.max_body, how.body_seconds)
             except Agent3Error as error:
-                raise self._receiver.refused(error) from None
+                raise self._receiver.reject(error) from None
             return JSONResponse({"status": self._receiver.take(key, headers, body)})
         except Agent3Error as error:
             return error_response(error)
@@ -214,7 +214,7 @@ class A2ADoors:
         return made
 
 
-def _listen_for_pushes(services: Services, connector: A2AConnector, keys: HouseKeys | None) -> Notices | None:
+def _listen_for_pushes(services: Services, connector: A2AConnector, keys: SigningKeys | None) -> PushReceiver | None:
     """Have the agents that we call push to us, where they can find us: by the address that clients know us by."""
     address = services.settings.oauth.resource.rstrip("/")
     if not address:
@@ -230,30 +230,30 @@ def _listen_for_pushes(services: Services, connector: A2AConnector, keys: HouseK
     def count(result: str) -> None:
         services.metrics.a2a_callbacks.inc((result,))
 
-    receiver = Notices(f"{address}{CALLBACKS}", secret, pass_on=pass_on, counted=count)
-    news.on(_TOPIC, receiver.knock)
-    connector.notices = receiver
+    receiver = PushReceiver(f"{address}{CALLBACKS}", secret, pass_on=pass_on, counted=count)
+    news.on(_TOPIC, receiver.wake)
+    connector.push_receiver = receiver
     return receiver
 
 
 class Guest:
     """A client that was let in, and comes again with the same headers."""
 
-    __slots__ = ("_doors", "_heard", "_place", "_principal")
+    __slots__ = ("_doors", "_headers", "_place", "_principal")
 
-    def __init__(self, doors: A2ADoors, place: Place, heard: Heard, principal: Principal):
+    def __init__(self, doors: A2ADoors, place: Place, headers: RequestHeaders, principal: Principal):
         self._doors = doors
         self._place = place
-        self._heard = heard
+        self._headers = headers
         self._principal = principal
 
-    async def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+    async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a request with this body. A client that hangs up has only stopped listening."""
         if not self._doors.within_limit(self._principal):
             return None
-        told[_PAID] = True
-        talk = Talk(told, _unreachable, _unreachable, *self._place, self._heard)
-        answer = await self._doors.answer(talk, self._principal, body)
+        scope[_PAID] = True
+        exchange = Exchange(scope, _unreachable, _unreachable, *self._place, self._headers)
+        answer = await self._doors.answer(exchange, self._principal, body)
         return Reply(answer) if answer is not None else None
 
 

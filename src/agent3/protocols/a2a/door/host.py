@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from agent3._version import __version__
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, ValidationError
 from agent3.gateway import Caller, Gateway
-from agent3.model import Agent, Capability, Principal
-from agent3.protocols.a2a.agents.authoring import card_of, skill_of
-from agent3.protocols.a2a.door.targeting import Wish, aim, wish
+from agent3.model import Agent, Principal
+from agent3.protocols.a2a.agents.authoring import build_card, to_skill
+from agent3.protocols.a2a.door.targeting import Intent, choose_target, read_intent
 from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message
 from agent3.settings import Settings
@@ -29,6 +28,15 @@ _ABOUT = (
 )
 
 
+_ASK_SKILL = AgentCapability(
+    id=ASK,
+    name="Ask for anything",
+    description="Say what you need in plain words; the agent that fits best is found and called.",
+    tags=["routing", "search"],
+    examples=["I want a pepperoni pizza"],
+)
+
+
 class GatewayHost:
     """Finds the target of a message, and makes the cards of the gateway and of its agents."""
 
@@ -37,25 +45,25 @@ class GatewayHost:
         # How callers show who they are; nothing where everybody is the local person.
         self._schemes: dict[str, Any] = {}
         if settings.clients or settings.oauth.issuers:
-            told = "A key of a client, or an access token"
-            self._schemes["bearer"] = {"type": "http", "scheme": "bearer", "description": told}
+            about = "A key of a client, or an access token"
+            self._schemes["bearer"] = {"type": "http", "scheme": "bearer", "description": about}
         if settings.clients:
             self._schemes["apiKey"] = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
 
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
-        gateway, wanted = self._gateway, wish(message)
+        gateway, intent = self._gateway, read_intent(message)
         try:
             known = gateway.directory.peek(tenant) if tenant is not None else None
             if known is not None and gateway.offered(known, principal):
                 agent = known
             else:
-                agent, wanted = await self._find_agent(principal, wanted, tenant, message.metadata or {})
+                agent, intent = await self._find_agent(principal, intent, tenant, message.metadata or {})
             if agent.status in ("suspended", "retired"):
                 raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
-            return aim(agent, gateway.offered(agent, principal), wanted)
+            return choose_target(agent, gateway.offered(agent, principal), intent)
         except Agent3Error as refusal:
-            await gateway.refuse(Caller(principal, DOOR), tenant or "", wanted.name or "", refusal)
+            await gateway.refuse(Caller(principal, DOOR), tenant or "", intent.name or "", refusal)
             raise
 
     async def card(
@@ -66,82 +74,71 @@ class GatewayHost:
         The card of an agent is for those who may call it.
         """
         if tenant is None:
-            card = _gateway_card(await self._skills(principal) if principal is not None else [])
+            skills = await self._skills(principal) if principal is not None else []
+            card = AgentCard(
+                agent_id="agent3",
+                name="agent3 gateway",
+                description=_ABOUT,
+                version=__version__,
+                capabilities=[_ASK_SKILL, *skills],
+            )
         elif principal is None:
             raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
         else:
             agent = await self._get(tenant, principal)
-            card = card_of(agent, self._gateway.offered(agent, principal))
+            card = build_card(agent, self._gateway.offered(agent, principal))
         if not self._schemes:
             return card
         security: list[dict[str, list[str]]] = [{name: []} for name in self._schemes]
         return card.model_copy(update={"security_schemes": self._schemes, "security": security})
 
     async def _find_agent(
-        self, principal: Principal, wanted: Wish, tenant: str | None, metadata: dict[str, Any]
-    ) -> tuple[Agent, Wish]:
-        """The agent that is meant, and what is left of the wish for it."""
+        self, principal: Principal, intent: Intent, tenant: str | None, metadata: dict[str, Any]
+    ) -> tuple[Agent, Intent]:
+        """The agent that is meant, and what is left of the intent."""
         directory, offered = self._gateway.directory, self._gateway.offered
         named = tenant or next(
             (metadata[key] for key in ("agentId", "agent") if isinstance(metadata.get(key), str)), None
         )
         if named is not None:
-            return await self._get(named, principal), wanted
-        if wanted.name is None or wanted.name == ASK:
-            hits = await directory.search(wanted.text, 1, lambda agent: bool(offered(agent, principal)))
+            return await self._get(named, principal), intent
+        if intent.name is None or intent.name == ASK:
+            hits = await directory.search(intent.text, 1, lambda agent: bool(offered(agent, principal)))
             if not hits:
                 raise AgentNotFound(
                     "No agent fits this message. Name one as tenant, or a skill as skillId: agent/skill."
                 )
-            return hits[0].agent, wanted._replace(name=None)
+            return hits[0].agent, intent._replace(name=None)
         # A skill is named as in the card, or by itself where only one agent has it.
-        name, found, skill = wanted.name.partition("/")
+        name, found, skill = intent.name.partition("/")
         if found:
-            return await self._get(name, principal), wanted._replace(name=skill)
+            return await self._get(name, principal), intent._replace(name=skill)
         having = [
             agent
             for agent in await directory.everything()
             if any(capability.name == name for capability in offered(agent, principal))
         ]
         if len(having) == 1:
-            return having[0], wanted
+            return having[0], intent
         if having:
             names = ", ".join(f"{agent.id}/{name}" for agent in having[:20])
             raise ValidationError(f"Several agents have a skill {name[:100]!r}. Name one of them as skillId: {names}")
-        return await self._get(name, principal), wanted._replace(name=None)
+        return await self._get(name, principal), intent._replace(name=None)
 
     async def _get(self, agent: str, principal: Principal) -> Agent:
-        return await self._gateway.directory.get(agent, lambda one: bool(self._gateway.offered(one, principal)))
+        return await self._gateway.directory.get(agent, lambda found: bool(self._gateway.offered(found, principal)))
 
     async def _skills(self, principal: Principal) -> list[AgentCapability]:
+        """The capabilities of all agents as skills of the gateway, each named with its agent."""
         found: list[AgentCapability] = []
         for agent in await self._gateway.directory.everything():
-            if agent.status not in ("suspended", "retired"):
-                found += _skills_of(agent, self._gateway.offered(agent, principal))
-            if len(found) >= _MOST_SKILLS:
-                break
-        return found[:_MOST_SKILLS]
-
-
-def _skills_of(agent: Agent, offered: Sequence[Capability]) -> list[AgentCapability]:
-    """The capabilities of an agent as skills of the gateway, each named with its agent."""
-    skills = []
-    for capability in offered:
-        skill = skill_of(capability)
-        tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
-        name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
-        skills.append(skill.model_copy(update={**name, "tags": tags}))
-    return skills
-
-
-def _gateway_card(skills: list[AgentCapability]) -> AgentCard:
-    ask = AgentCapability(
-        id=ASK,
-        name="Ask for anything",
-        description="Say what you need in plain words; the agent that fits best is found and called.",
-        tags=["routing", "search"],
-        examples=["I want a pepperoni pizza"],
-    )
-    return AgentCard(
-        agent_id="agent3", name="agent3 gateway", description=_ABOUT, version=__version__, capabilities=[ask, *skills]
-    )
+            if agent.status in ("suspended", "retired"):
+                continue
+            for capability in self._gateway.offered(agent, principal):
+                skill = to_skill(capability)
+                tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
+                name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
+                found.append(skill.model_copy(update={**name, "tags": tags}))
+                if len(found) == _MOST_SKILLS:
+                    return found
+        return found

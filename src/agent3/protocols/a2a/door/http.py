@@ -23,15 +23,15 @@ __all__ = [
     "BINDING",
     "INTERNAL",
     "JSON",
+    "Exchange",
     "Headers",
-    "Heard",
-    "Talk",
-    "address_of",
-    "answer",
-    "hear",
-    "one_of",
-    "query_of",
+    "RequestHeaders",
+    "build_address",
+    "find_header",
+    "parse_query",
+    "read_headers",
     "refusal_headers",
+    "send_response",
     "stream",
 ]
 
@@ -55,7 +55,7 @@ _STREAM: Headers = (
 )
 
 
-class Heard(NamedTuple):
+class RequestHeaders(NamedTuple):
     """The headers that matter, with the version that the query may have instead."""
 
     version: str | None
@@ -67,7 +67,7 @@ class Heard(NamedTuple):
     deadline: str | None = None
 
 
-class Talk:
+class Exchange:
     """One request and its answer: what is known of it so far.
 
     ``base`` is the path of the agent's address as cards write it, ``tenant`` is set where the address itself names it.
@@ -75,21 +75,29 @@ class Talk:
     are active.
     """
 
-    __slots__ = ("base", "extensions", "generation", "heard", "id", "receive", "scope", "send", "tenant")
+    __slots__ = ("base", "extensions", "generation", "headers", "id", "receive", "scope", "send", "tenant")
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, base: str, tenant: str | None, heard: Heard | None = None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        base: str,
+        tenant: str | None,
+        headers: RequestHeaders | None = None,
     ):
         self.scope = scope
         self.receive = receive
         self.send = send
         self.base = base
         self.tenant = tenant
-        self.heard = hear(scope) if heard is None else heard
+        self.headers = read_headers(scope) if headers is None else headers
         self.id: jsonrpc.Id = None
         self.extensions: frozenset[str] = _NONE
         # Until more is known, as the specification says: no version is 0.3.
-        self.generation: Generation = "0.3" if not self.heard.version or self.heard.version.startswith("0.") else "1.0"
+        self.generation: Generation = (
+            "0.3" if not self.headers.version or self.headers.version.startswith("0.") else "1.0"
+        )
 
 
 _NONE: frozenset[str] = frozenset()
@@ -107,7 +115,7 @@ _HEADERS = frozenset(
 )
 
 
-def hear(scope: Scope) -> Heard:
+def read_headers(scope: Scope) -> RequestHeaders:
     """Read the headers of a request, once."""
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
@@ -119,12 +127,12 @@ def hear(scope: Scope) -> Heard:
     if version is None and b"-" in scope["query_string"]:
         # For clients that cannot set a header, the specification allows the version in the query.
         try:
-            pairs = query_of(scope["query_string"])
+            pairs = parse_query(scope["query_string"])
         except RequestError:  # reported by the door that reads the query itself
             pairs = []
         version = next((value for name, value in pairs if name.lower() == "a2a-version"), None)
     asked = get(b"a2a-extensions") or get(b"x-a2a-extensions")
-    return Heard(
+    return RequestHeaders(
         version.strip() if version is not None else None,
         frozenset(uri.strip() for uri in asked.split(",") if uri.strip()) if asked else _NONE,
         get(b"content-type", "").partition(";")[0].strip().lower(),
@@ -135,7 +143,7 @@ def hear(scope: Scope) -> Heard:
     )
 
 
-def query_of(query: bytes) -> list[tuple[str, str]]:
+def parse_query(query: bytes) -> list[tuple[str, str]]:
     """The fields of a query; RequestError if there are too many."""
     try:
         return parse_qsl(query.decode("latin-1"), max_num_fields=_MOST_FIELDS)
@@ -143,7 +151,7 @@ def query_of(query: bytes) -> list[tuple[str, str]]:
         raise RequestError(f"The query has more than {_MOST_FIELDS} fields.") from None
 
 
-def address_of(scope: Scope, path: str) -> str:
+def build_address(scope: Scope, path: str) -> str:
     """The URL of a path at the host that the client named."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     if not host:
@@ -152,7 +160,7 @@ def address_of(scope: Scope, path: str) -> str:
     return f"{scope.get('scheme', 'http')}://{host}{path}"
 
 
-async def answer(send: Send, status: int, body: bytes, kind: bytes = JSON, more: Headers = ()) -> None:
+async def send_response(send: Send, status: int, body: bytes, kind: bytes = JSON, more: Headers = ()) -> None:
     """Send an answer in one piece."""
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -175,8 +183,17 @@ async def stream(
     beat: then the stream begins with a sign of life. A later error, and with ``always`` any error, is sent as the frame
     that ``failed`` makes of it. A client that leaves only stops listening.
     """
+
+    async def read_first() -> bytes | None:
+        try:
+            return await anext(frames, None)
+        except Agent3Error as error:
+            if not always:
+                raise
+            return failed(error)
+
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(_read_first(frames, failed if always else None))
+    opening = loop.create_task(read_first())
     try:
         await asyncio.wait((opening,), timeout=beat)
         silent = not opening.done()
@@ -198,18 +215,6 @@ async def stream(
     finally:
         await _stop(opening)
         await frames.aclose()
-
-
-async def _read_first(
-    frames: AsyncGenerator[bytes, None], failed: Callable[[Agent3Error], bytes] | None
-) -> bytes | None:
-    """The first frame, if there is one; with ``failed``, also that of an error."""
-    try:
-        return await anext(frames, None)
-    except Agent3Error as error:
-        if failed is None:
-            raise
-        return failed(error)
 
 
 class _Sender:
@@ -263,7 +268,7 @@ async def _stop(*tasks: asyncio.Task[Any]) -> None:
             log.debug("a stream ended: %s", error)  # a client that is gone makes sending fail
 
 
-def one_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+def find_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     """The first header with a name."""
     return next((value.decode("latin-1") for key, value in headers if key == name), None)
 

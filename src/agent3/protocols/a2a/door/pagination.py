@@ -17,7 +17,7 @@ from agent3.calls.jobs import JobFilter, Status
 from agent3.errors import ValidationError
 from agent3.protocols.a2a.wire.types import ListTasks, State
 
-__all__ = ["TASK", "cursor", "size_of", "token_of", "wanted"]
+__all__ = ["TASK", "check_page_size", "decode_token", "encode_token", "jobs_query"]
 
 TASK: Final = "task"
 """The kind of jobs that are tasks."""
@@ -36,7 +36,7 @@ _STATES: Final[dict[State, tuple[Status, tuple[str, ...], bool]]] = {
 """What each state is in the table of jobs: its status, and the details that it has, or with True does not have."""
 
 
-def wanted(request: ListTasks, agent: str | None) -> JobFilter | None:
+def jobs_query(request: ListTasks, agent: str | None) -> JobFilter | None:
     """The jobs that a request lists; None where no task can be in the state that it asks for."""
     status: Status | None = None
     details: tuple[str, ...] = ("message",)
@@ -61,11 +61,11 @@ def wanted(request: ListTasks, agent: str | None) -> JobFilter | None:
         details=details,
         exclude_details=other,
         since=since,
-        before=cursor(request.page_token) if request.page_token else None,
+        before=decode_token(request.page_token) if request.page_token else None,
     )
 
 
-def size_of(asked: int | None) -> int:
+def check_page_size(asked: int | None) -> int:
     """The size of a page; ValidationError beyond what is allowed."""
     if asked is None:
         return _DEFAULT_SIZE
@@ -74,12 +74,12 @@ def size_of(asked: int | None) -> int:
     return asked
 
 
-def token_of(updated: float, task: str) -> str:
+def encode_token(updated: float, task: str) -> str:
     """The token of the page after this task."""
     return base64.urlsafe_b64encode(msgspec.json.encode((updated, task))).decode().rstrip("=")
 
 
-def cursor(token: str) -> tuple[float, str]:
+def decode_token(token: str) -> tuple[float, str]:
     """The position at which the page before ended. ValidationError for a token that is not ours."""
     try:
         raw = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))

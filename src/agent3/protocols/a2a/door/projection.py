@@ -8,17 +8,18 @@ read after a restart is the one that was shown before it. Nothing here waits or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from agent3.calls.jobs import META_ALIAS, META_RESULT, Job, Line
 from agent3.calls.outcomes import is_refusal
-from agent3.model import SAID, Call, Capability, Done, Event, Failed, Needs, Outcome, Working
+from agent3.model import SAID, Answer, Call, Capability, Done, Event, Failed, Needs, Outcome, Question, Working
 from agent3.model import Artifact as Made
 from agent3.model import Part as Piece
 from agent3.protocols.a2a.wire.types import (
@@ -34,6 +35,7 @@ from agent3.protocols.a2a.wire.types import (
     StatusUpdate,
     Task,
 )
+from agent3.schema.coercion import from_words
 
 __all__ = [
     "META",
@@ -42,19 +44,20 @@ __all__ = [
     "Projection",
     "agent_message",
     "answer_kind",
-    "finished",
+    "answers_to",
     "first_message",
+    "format_time",
     "is_message",
+    "is_same_content",
+    "item_number",
     "latest_messages",
-    "message_of",
-    "number",
     "parts_in",
     "parts_out",
-    "says_all",
-    "seq_of",
-    "stamp",
-    "state_of",
+    "project_finished",
+    "read_message",
+    "split_number",
     "stored_in",
+    "to_state",
 ]
 
 META: Final = "a2a"
@@ -64,6 +67,7 @@ _WIDTH: Final = 10
 _REJECTED: Final = frozenset({"rejected", "declined"})
 _INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})
 _RESULT: Final = "result"
+_ACTIONS: Final = ("accept", "decline", "cancel")
 _STORED: Final = "artifact:"
 _outcomes: Any = Done | Failed | Needs | Working
 
@@ -92,7 +96,7 @@ def parts_in(parts: Iterable[Part]) -> tuple[Piece, ...]:
     )
 
 
-def says_all(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
+def is_same_content(pieces: tuple[Piece, ...], parts: tuple[Part, ...]) -> bool:
     """Whether these pieces are exactly the parts of a message."""
     if len(pieces) == 1 == len(parts) and parts[0].text is not None:  # most messages, and cheaper than to convert them
         piece, part = pieces[0], parts[0]
@@ -125,7 +129,7 @@ def stored_in(part: Part) -> str | None:
     return part.url.removeprefix(_STORED) if part.url is not None and part.url.startswith(_STORED) else None
 
 
-def stamp(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time as A2A writes it: UTC with milliseconds."""
     whole, rest = divmod(int(seconds * 1000), 1000)
     return f"{_format_second(whole)}.{rest:03d}Z"
@@ -141,7 +145,7 @@ def agent_message(job: str, context: str | None, seq: int, parts: tuple[Part, ..
     return Message(message_id=f"{job}-{seq}", role=Role.AGENT, parts=parts, context_id=context, task_id=job, **more)
 
 
-def message_of(event: Event) -> Message | None:
+def read_message(event: Event) -> Message | None:
     """The caller's message of a later turn; None where the event has none that can be read."""
     try:
         return replace(msgspec.convert(event.data, Message), parts=parts_out(event.parts))
@@ -169,14 +173,14 @@ def _first_message(call: Call, task: str, context: str | None) -> Message:
 # Outcomes
 
 
-def state_of(outcome: Outcome) -> State:
+def to_state(outcome: Outcome) -> State:
     """The state of a task whose turn ended with this outcome."""
     if isinstance(outcome, Done):
         return State.COMPLETED
     if isinstance(outcome, Working):
         return State.WORKING
     if isinstance(outcome, Needs):
-        return State.AUTH_REQUIRED if any(one.url for one in outcome.questions) else State.INPUT_REQUIRED
+        return State.AUTH_REQUIRED if any(question.url for question in outcome.questions) else State.INPUT_REQUIRED
     if outcome.code == "canceled":
         return State.CANCELED
     return State.REJECTED if outcome.code in _REJECTED or is_refusal(outcome) else State.FAILED
@@ -203,7 +207,7 @@ def _status_message(
     if isinstance(outcome, Failed):
         return (Part(text=outcome.message),), {"code": outcome.code, "retryable": outcome.retryable}
     if isinstance(outcome, Needs):
-        # The questions for people, and then what a program needs to answer them.
+        # A2A has no form for questions: each is a text for people, and then data for programs (see ``answers_to``).
         texts = tuple(Part(text=question.text) for question in outcome.questions)
         forms = []
         for question in outcome.questions:
@@ -215,7 +219,38 @@ def _status_message(
     return parts_out(outcome.parts, link) if is_plain else (), None
 
 
-def finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
+def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
+    """The answers in a message, by question. Questions without an answer are asked again.
+
+    An answer may be data by the ids of questions, ``{"q1": "large"}``; data with an action,
+    ``{"id": "q1", "action": "decline"}``; any other data; or text, which is converted to what the schema asks for where
+    that needs no guessing.
+    """
+    ids = {question.id for question in questions}
+    data = [part.data for part in message.parts if not isinstance(part.data, UnsetType)]
+    found: dict[str, Answer] = {}
+    for entry in data:
+        if not isinstance(entry, Mapping):
+            continue
+        if isinstance(named := entry.get("id"), str) and named in ids:
+            action = entry.get("action", "accept")
+            value = next((entry[key] for key in ("answer", "data", "value") if key in entry), None)
+            found[named] = Answer(action if action in _ACTIONS else "accept", value)
+        else:
+            found |= {name: Answer(data=value) for name, value in entry.items() if name in ids}
+    if found or not questions:
+        return found
+    # Nothing names a question, so the message as a whole answers the first one.
+    question = questions[0]
+    if question.url is not None:
+        return {question.id: Answer()}
+    if data:
+        return {question.id: Answer(data=data[0])}
+    text = "\n".join(part.text for part in message.parts if part.text)
+    return {question.id: Answer(data=from_words(question.schema or {}, text))}
+
+
+def project_finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:
     """The task of a job that has nothing but its result, in its first turn; None for any other.
 
     It is what a ``Projection`` would give, without the steps in between: most tasks are such.
@@ -231,7 +266,7 @@ def finished(job: Job, link: Link | None, history_length: int | None) -> Task | 
     return Task(
         id=name,
         context_id=context,
-        status=Status(state=State.COMPLETED, timestamp=stamp(job.updated)),
+        status=Status(state=State.COMPLETED, timestamp=format_time(job.updated)),
         artifacts=tuple(made.values()),
         history=() if history_length == 0 else (_first_message(call, name, context),),
     )
@@ -240,12 +275,12 @@ def finished(job: Job, link: Link | None, history_length: int | None) -> Task | 
 # Numbers
 
 
-def number(seq: int, index: int = 0) -> int:
+def item_number(seq: int, index: int = 0) -> int:
     """The number of an item in a stream: that of its event, and its index among the event's items."""
     return seq << _WIDTH | min(index, (1 << _WIDTH) - 1)
 
 
-def seq_of(given: int) -> tuple[int, int]:
+def split_number(given: int) -> tuple[int, int]:
     """The event of an item's number, and how many of the event's items were sent with it."""
     return given >> _WIDTH, (given & (1 << _WIDTH) - 1) + 1
 
@@ -331,7 +366,7 @@ class Projection:
         self.context = call.context or job.id
         self.history: list[Message] = [first_message(replace(call, job=job.id, context=self.context))]
         self._artifacts: dict[str, Growing] = {}
-        self.status = Status(state=State.SUBMITTED, timestamp=stamp(job.created))
+        self.status = Status(state=State.SUBMITTED, timestamp=format_time(job.created))
         self._job = job
         self._link = link
         self._apart = apart
@@ -350,7 +385,7 @@ class Projection:
         if event.kind in ("status", "progress"):
             return [self._apply_progress(event, at)]
         if event.kind == "message":
-            message = message_of(event)
+            message = read_message(event)
             self._become(State.WORKING, None, at)
             if message is not None:
                 self.history.append(replace(message, task_id=self.id, context_id=self.context))
@@ -364,7 +399,7 @@ class Projection:
         if job.status == "working":
             if self.status.state is not State.WORKING:
                 self._become(State.WORKING, None, job.updated)
-        elif job.outcome is not None and (state := state_of(job.outcome)) is not self.status.state:
+        elif job.outcome is not None and (state := to_state(job.outcome)) is not self.status.state:
             self._apply_outcome(job.outcome, job.seq, job.updated)
             assert self.status.state is state
 
@@ -408,7 +443,7 @@ class Projection:
         """Change the status. The message of an interrupted one, a question, is history now."""
         if self.status.state in _INTERRUPTED and self.status.message is not None:
             self.history.append(self.status.message)
-        self.status = Status(state=state, message=message, timestamp=stamp(at))
+        self.status = Status(state=state, message=message, timestamp=format_time(at))
 
     def _apply_progress(self, event: Event, at: float) -> Item:
         message = agent_message(self.id, self.context, event.seq, (Part(text=event.text),)) if event.text else None
@@ -453,7 +488,7 @@ class Projection:
                 items.append(whole)
         parts, metadata = _status_message(outcome, is_plain, self._link)
         message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
-        self._become(state_of(outcome), message, at)
+        self._become(to_state(outcome), message, at)
         return [*items, self._update()]
 
     def _add_artifact(self, made: Made) -> ArtifactUpdate:

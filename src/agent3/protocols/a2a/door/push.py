@@ -22,7 +22,7 @@ from agent3.env import Env
 from agent3.errors import JobNotFound, ParseError, RateLimited, SetupError, Unauthenticated, ValidationError
 from agent3.model import SAID, Event
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.door.pagination import cursor, size_of, token_of
+from agent3.protocols.a2a.door.pagination import check_page_size, decode_token, encode_token
 from agent3.protocols.a2a.door.projection import META, Link, Projection
 from agent3.protocols.a2a.door.streams import fold
 from agent3.protocols.a2a.wire import CODECS
@@ -42,7 +42,7 @@ from agent3.protocols.a2a.wire.types import (
 )
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "understood", "verify"]
+__all__ = ["SENSITIVITY", "TOKEN", "Notice", "Pushes", "read_notification", "verify"]
 
 log = logger("a2a.push")
 
@@ -142,9 +142,9 @@ class Pushes:
 
     async def list(self, job: str, task: str, page_size: int | None = None, token: str | None = None) -> PushPage:
         """The configurations of a task, the oldest first."""
-        size, after = size_of(page_size), cursor(token)[0] if token else 0.0
+        size, after = check_page_size(page_size), decode_token(token)[0] if token else 0.0
         rows = [row for row in await self._rows(job) if row["number"] > after]
-        more = token_of(rows[size - 1]["number"], "") if len(rows) > size else ""
+        more = encode_token(rows[size - 1]["number"], "") if len(rows) > size else ""
         return PushPage(configs=tuple(_read_row(row, task) for row in rows[:size]), next_page_token=more)
 
     async def delete(self, job: str, push: str) -> None:
@@ -346,7 +346,7 @@ def verify(
     return Notice(known, generation, item)
 
 
-def understood(body: bytes) -> Item:
+def read_notification(body: bytes) -> Item:
     """The item of a notification, without verifying its sender. ParseError, ValidationError."""
     return _read(body)[1]
 
@@ -359,6 +359,6 @@ def _read(body: bytes) -> tuple[Generation, Item]:
     if found.keys() & {"task", "message", "statusUpdate", "artifactUpdate"}:
         return "1.0", CODECS["1.0"].read_item(found)
     generation: Generation = "0.3" if "kind" in found else "0.1"
-    task = CODECS[generation].read(GetTask(id=str(found.get("id", ""))), found)
+    task = CODECS[generation].read_result(GetTask(id=str(found.get("id", ""))), found)
     assert isinstance(task, Task)
     return generation, task

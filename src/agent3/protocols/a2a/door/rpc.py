@@ -18,7 +18,7 @@ from agent3.errors import AccessError, Agent3Error, RateLimited, RequestError, T
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher, is_streaming
-from agent3.protocols.a2a.door.http import INTERNAL, Talk, answer, refusal_headers, stream
+from agent3.protocols.a2a.door.http import INTERNAL, Exchange, refusal_headers, send_response, stream
 from agent3.protocols.a2a.wire import CODECS, generation_of
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, VersionNotSupported
 from agent3.protocols.a2a.wire.operations import OWNERS
@@ -58,54 +58,54 @@ class RpcDoor:
         self._lenient = lenient
         self._spoken: OrderedDict[str, Generation] = OrderedDict()
 
-    async def serve(self, talk: Talk) -> None:
+    async def serve(self, exchange: Exchange) -> None:
         """Answer one request."""
         try:
             dispatcher = self._dispatcher
-            body = await dispatcher.read_body(talk)
-            if talk.heard.content_type not in _CONTENT_TYPES:
-                found = talk.heard.content_type[:100]
+            body = await dispatcher.read_body(exchange)
+            if exchange.headers.content_type not in _CONTENT_TYPES:
+                found = exchange.headers.content_type[:100]
                 raise ContentTypeNotSupported(f"Content type {found!r} is not supported. Send application/json.")
-            envelope = self._read_envelope(talk, body)
-            talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
-            if (refusal := talk.scope.pop(_REFUSED, None)) is not None:
+            envelope = self._read_envelope(exchange, body)
+            exchange.generation = generation_of(envelope.method, exchange.headers.version, lenient=self._lenient)
+            if (refusal := exchange.scope.pop(_REFUSED, None)) is not None:
                 raise refusal
-            principal = dispatcher.who(talk.scope)
-            if OWNERS.get(envelope.method, "") is None and not talk.heard.version:
-                talk.generation = await self._recall_generation(talk, envelope, principal)
+            principal = dispatcher.who(exchange.scope)
+            if OWNERS.get(envelope.method, "") is None and not exchange.headers.version:
+                exchange.generation = await self._recall_generation(exchange, envelope, principal)
             dispatcher.check_offered(envelope.method)
-            codec = CODECS[talk.generation]
-            request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
-            self._remember_generation(principal, talk.generation)
+            codec = CODECS[exchange.generation]
+            request = dispatcher.accept(exchange, codec.read_request(envelope.method, envelope.params))
+            self._remember_generation(principal, exchange.generation)
             if is_streaming(request):
-                items = dispatcher.stream(talk, principal, request)
+                items = dispatcher.stream(exchange, principal, request)
                 frames = (
-                    jsonrpc.encode_event(jsonrpc.result_raw(talk.id, codec.write_item(item, request)), id=str(n))
+                    jsonrpc.encode_event(jsonrpc.result_raw(exchange.id, codec.write_item(item, request)), id=str(n))
                     async for n, item in items
                 )
                 await stream(
-                    talk.receive,
-                    talk.send,
+                    exchange.receive,
+                    exchange.send,
                     frames,
-                    lambda error: jsonrpc.encode_event(self._write_error(talk, error)),
-                    more=dispatcher.extension_headers(talk),
+                    lambda error: jsonrpc.encode_event(self._write_error(exchange, error)),
+                    more=dispatcher.extension_headers(exchange),
                     beat=dispatcher.beat,
                     # 1.0 says that an error is a response of its own; before that clients expect a stream in any case.
-                    always=talk.generation != "1.0",
+                    always=exchange.generation != "1.0",
                 )
                 return
-            value = await dispatcher.answer(talk, principal, request)
-            result = jsonrpc.result_raw(talk.id, codec.write_result(request, value))
-            await answer(talk.send, 200, result, more=dispatcher.extension_headers(talk))
+            value = await dispatcher.answer(exchange, principal, request)
+            result = jsonrpc.result_raw(exchange.id, codec.write_result(request, value))
+            await send_response(exchange.send, 200, result, more=dispatcher.extension_headers(exchange))
         except ConnectionResetError:
             return
         except Agent3Error as error:
-            await self._refuse(talk, error)
+            await self._refuse(exchange, error)
         except Exception:
             log.exception("a request failed")
-            await self._refuse(talk, Agent3Error(INTERNAL))
+            await self._refuse(exchange, Agent3Error(INTERNAL))
 
-    async def reply(self, talk: Talk, principal: Principal, body: bytes) -> bytes | None:
+    async def reply(self, exchange: Exchange, principal: Principal, body: bytes) -> bytes | None:
         """The answer to an ordinary request of this caller, without ASGI; None for one that needs ``serve``.
 
         Ordinary is a valid request of a method that one generation owns, without extensions, and with one answer.
@@ -113,38 +113,42 @@ class RpcDoor:
         """
         dispatcher = self._dispatcher
         limits = dispatcher.limits
-        if talk.heard.extensions or talk.heard.content_type not in _CONTENT_TYPES or len(body) > limits.body:
+        if (
+            exchange.headers.extensions
+            or exchange.headers.content_type not in _CONTENT_TYPES
+            or len(body) > limits.body
+        ):
             return None
         try:
             jsonrpc.check_bytes(body, limits)
             envelope = _envelopes.decode(body)
             if envelope.jsonrpc != "2.0" or OWNERS.get(envelope.method) is None:
                 return None
-            talk.id = envelope.id
-            talk.generation = generation_of(envelope.method, talk.heard.version, lenient=self._lenient)
+            exchange.id = envelope.id
+            exchange.generation = generation_of(envelope.method, exchange.headers.version, lenient=self._lenient)
             dispatcher.check_offered(envelope.method)
-            codec = CODECS[talk.generation]
-            request = dispatcher.accept(talk, codec.read_request(envelope.method, envelope.params))
+            codec = CODECS[exchange.generation]
+            request = dispatcher.accept(exchange, codec.read_request(envelope.method, envelope.params))
         except (Agent3Error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         if is_streaming(request) or isinstance(request, GetCard):
             return None
-        self._remember_generation(principal, talk.generation)
+        self._remember_generation(principal, exchange.generation)
         try:
-            value = await dispatcher.answer(talk, principal, request)
-            return jsonrpc.result_raw(talk.id, codec.write_result(request, value))
+            value = await dispatcher.answer(exchange, principal, request)
+            return jsonrpc.result_raw(exchange.id, codec.write_result(request, value))
         except Agent3Error as error:
-            talk.scope[_REFUSED] = error
+            exchange.scope[_REFUSED] = error
         except Exception:
             log.exception("a request failed")
-            talk.scope[_REFUSED] = Agent3Error(INTERNAL)
+            exchange.scope[_REFUSED] = Agent3Error(INTERNAL)
         return None
 
-    def _read_envelope(self, talk: Talk, body: bytes) -> _Envelope:
+    def _read_envelope(self, exchange: Exchange, body: bytes) -> _Envelope:
         """The request in a body. A batch is refused: no generation of A2A describes one."""
         try:
             envelope = _envelopes.decode(body)
-            talk.id = envelope.id
+            exchange.id = envelope.id
             if envelope.jsonrpc == "2.0":
                 return envelope
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -152,11 +156,11 @@ class RpcDoor:
         message = jsonrpc.parse(body, self._dispatcher.limits)
         raise RequestError(f"Send a request with a method and an id, not a {type(message).__name__}.")
 
-    async def _recall_generation(self, talk: Talk, envelope: _Envelope, principal: Principal) -> Generation:
+    async def _recall_generation(self, exchange: Exchange, envelope: _Envelope, principal: Principal) -> Generation:
         """The generation of a method that two of them share: that of its task, else the one spoken last."""
         try:
             task = _ids.decode(envelope.params).id
-            known = await self._dispatcher.engine(talk.tenant).generation(principal, task)
+            known = await self._dispatcher.engine(exchange.tenant).generation(principal, task)
         except msgspec.MsgspecError:
             known = None
         last = known or self._spoken.get(principal.id)
@@ -169,15 +173,17 @@ class RpcDoor:
         if len(self._spoken) > _MOST_CALLERS:
             self._spoken.popitem(last=False)
 
-    async def _refuse(self, talk: Talk, error: Agent3Error) -> None:
-        if isinstance(error, RequestError) and talk.id is None:
-            talk.id = jsonrpc.id_of(error)
+    async def _refuse(self, exchange: Exchange, error: Agent3Error) -> None:
+        if isinstance(error, RequestError) and exchange.id is None:
+            exchange.id = jsonrpc.id_of(error)
         if isinstance(error, VersionNotSupported):
-            talk.generation = "1.0"  # the only one with a code for it
+            exchange.generation = "1.0"  # the only one with a code for it
         by_status = isinstance(error, (AccessError, TooLarge, TooSlow)) and not isinstance(error, RateLimited)
-        headers = (*refusal_headers(error), *self._dispatcher.extension_headers(talk))
-        await answer(talk.send, error.http_status if by_status else 200, self._write_error(talk, error), more=headers)
+        headers = (*refusal_headers(error), *self._dispatcher.extension_headers(exchange))
+        await send_response(
+            exchange.send, error.http_status if by_status else 200, self._write_error(exchange, error), more=headers
+        )
 
-    def _write_error(self, talk: Talk, error: Agent3Error) -> bytes:
-        body = {"jsonrpc": "2.0", "id": talk.id, "error": CODECS[talk.generation].write_error(error)}
+    def _write_error(self, exchange: Exchange, error: Agent3Error) -> bytes:
+        body = {"jsonrpc": "2.0", "id": exchange.id, "error": CODECS[exchange.generation].write_error(error)}
         return msgspec.json.encode(body)

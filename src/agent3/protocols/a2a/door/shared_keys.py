@@ -14,31 +14,31 @@ from agent3.calls.outbox import KEY, Outbox
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secrets import EnvironmentVault
-from agent3.protocols.a2a.cards.signatures import CardKey, HouseKeys
+from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.push import Pushes
 from agent3.protocols.functions.standalone import Standalone
 
-__all__ = ["Household", "household"]
+__all__ = ["SharedKeys", "shared_keys_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Household:
+class SharedKeys:
     """The keys and pushes of one core, as long as it is open."""
 
     house: Core
     own_keys: OwnKeys
     pushes: Pushes
 
-    async def keys(self, *, key: CardKey | None = None, sign: bool = True) -> HouseKeys | None:
+    async def keys(self, *, key: CardKey | None = None, sign: bool = True) -> SigningKeys | None:
         """The public keys of everything that is signed, and the one that signs cards, unless they are not signed."""
-        return await HouseKeys.of(self.own_keys, KEY, key=key, sign=sign)
+        return await SigningKeys.of(self.own_keys, KEY, key=key, sign=sign)
 
 
-_known: WeakKeyDictionary[Standalone, Household] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Standalone, SharedKeys] = WeakKeyDictionary()
 
 
-async def household(core: Standalone) -> Household:
-    """The household of a core. Call it in the bridge's loop."""
+async def shared_keys_of(core: Standalone) -> SharedKeys:
+    """What the endpoints on a core share. Call it in the bridge's loop."""
     house = await core.house()
     found = _known.get(core)
     if found is not None and found.house is house:
@@ -54,5 +54,5 @@ async def household(core: Standalone) -> Household:
         await outbox.aclose()
 
     core.on_close(close)
-    found = _known[core] = Household(house, own_keys, Pushes(outbox, house.jobs, house.database, house.env))
+    found = _known[core] = SharedKeys(house, own_keys, Pushes(outbox, house.jobs, house.database, house.env))
     return found

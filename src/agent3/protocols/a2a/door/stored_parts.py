@@ -18,7 +18,7 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.projection import stored_in
 from agent3.protocols.a2a.wire.types import Artifact, ArtifactUpdate, Item, Part, StatusUpdate, Task
 
-__all__ = ["Fetch", "filled", "lacks"]
+__all__ = ["Fetch", "fill_parts", "has_stored_parts"]
 
 log = logger("a2a")
 
@@ -27,10 +27,10 @@ Fetch: TypeAlias = Callable[[str, str], Awaitable[StoredArtifact]]
 I = TypeVar("I", bound=Item)  # noqa: E741 - an item
 
 
-async def filled(item: I, owner: str, fetch: Fetch) -> I:
+async def fill_parts(item: I, owner: str, fetch: Fetch) -> I:
     """The item with the content of its stored parts; the same object where it has none."""
     if isinstance(item, Task):
-        if not lacks(item):
+        if not has_stored_parts(item):
             return item
         return replace(item, artifacts=tuple([await _fill(artifact, owner, fetch) for artifact in item.artifacts]))
     if isinstance(item, ArtifactUpdate):
@@ -39,11 +39,11 @@ async def filled(item: I, owner: str, fetch: Fetch) -> I:
         message = item.status.message
         if message is None or not _has_stored(message.parts):
             return item
-        return replace(item, status=replace(item.status, message=await filled(message, owner, fetch)))
-    return replace(item, parts=await _fill_parts(item.parts, owner, fetch))
+        return replace(item, status=replace(item.status, message=await fill_parts(message, owner, fetch)))
+    return replace(item, parts=await _fetch_parts(item.parts, owner, fetch))
 
 
-def lacks(task: Task) -> bool:
+def has_stored_parts(task: Task) -> bool:
     """Whether a part of its artifacts lies in the store."""
     for artifact in task.artifacts:  # noqa: SIM110 - on the way of every answer, and a generator costs more
         if _has_stored(artifact.parts):
@@ -59,29 +59,32 @@ def _has_stored(parts: tuple[Part, ...]) -> bool:
 
 
 async def _fill(artifact: Artifact, owner: str, fetch: Fetch) -> Artifact:
-    return replace(artifact, parts=await _fill_parts(artifact.parts, owner, fetch))
+    return replace(artifact, parts=await _fetch_parts(artifact.parts, owner, fetch))
 
 
-async def _fill_parts(parts: tuple[Part, ...], owner: str, fetch: Fetch) -> tuple[Part, ...]:
-    return tuple([await _fill_part(part, owner, fetch) for part in parts]) if _has_stored(parts) else parts
-
-
-async def _fill_part(part: Part, owner: str, fetch: Fetch) -> Part:
-    """Text as text and JSON as data, as they were; anything else as bytes."""
-    handle = stored_in(part)
-    if handle is None:
-        return part
-    part = replace(part, url=None)
-    try:
-        stored = await fetch(owner, handle)
-    except NotFound:
-        log.warning("artifact %s is no longer in the store, and is shown without its content", handle)
-        return replace(part, text="", metadata={**(part.metadata or {}), "expired": True})
-    try:
-        if stored.media_type == "application/json":
-            return replace(part, data=msgspec.json.decode(stored.body))
-        if stored.media_type.startswith("text/"):
-            return replace(part, text=stored.body.decode())
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        log.debug("a stored part is not what its media type says")
-    return replace(part, raw=stored.body)
+async def _fetch_parts(given: tuple[Part, ...], owner: str, fetch: Fetch) -> tuple[Part, ...]:
+    """Parts with the content of the stored ones: text as text and JSON as data, else as bytes."""
+    if not _has_stored(given):
+        return given
+    parts = []
+    for part in given:
+        if (handle := stored_in(part)) is None:
+            parts.append(part)
+            continue
+        part = replace(part, url=None)
+        try:
+            stored = await fetch(owner, handle)
+        except NotFound:
+            log.warning("artifact %s is no longer in the store, and is shown without its content", handle)
+            parts.append(replace(part, text="", metadata={**(part.metadata or {}), "expired": True}))
+            continue
+        filled = replace(part, raw=stored.body)
+        try:
+            if stored.media_type == "application/json":
+                filled = replace(part, data=msgspec.json.decode(stored.body))
+            elif stored.media_type.startswith("text/"):
+                filled = replace(part, text=stored.body.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            log.debug("a stored part is not what its media type says")
+        parts.append(filled)
+    return tuple(parts)

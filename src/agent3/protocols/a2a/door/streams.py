@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from agent3.calls.jobs import Job, Jobs, Line
-from agent3.protocols.a2a.door.projection import Link, Projection, number, seq_of
+from agent3.protocols.a2a.door.projection import Link, Projection, item_number, split_number
 from agent3.protocols.a2a.wire.types import Item
 
 __all__ = ["Follower", "Items", "after_event", "fold", "lines_until"]
@@ -22,7 +22,7 @@ _ALL = 1 << 30
 
 def after_event(seq: int) -> int:
     """The number of the last item of an event."""
-    return number(seq, _ALL)
+    return item_number(seq, _ALL)
 
 
 def fold(job: Job, lines: Sequence[Line], link: Link | None = None) -> Projection:
@@ -68,13 +68,13 @@ class Follower:
             async for line in trail:
                 if not begun:
                     if (message := projection.only_message(line)) is not None:
-                        yield number(line.event.seq), message
+                        yield item_number(line.event.seq), message
                         return
                     begun = True
                     for opening in _opening_items(projection):
                         yield opening
                 for index, item in enumerate(projection.apply(line)):
-                    yield number(line.event.seq, index), item
+                    yield item_number(line.event.seq, index), item
 
     async def follow(
         self, job: Job, *, after: int | None = None, through: bool = False, log: Sequence[Line] | None = None
@@ -84,9 +84,9 @@ class Follower:
         It ends when the task ends or pauses, and with ``through`` only when it ends. An item that this task never had,
         such as one of another task, is no position: then the stream begins with the task as it is now.
         """
-        if after is not None and seq_of(after)[0] > job.seq:
+        if after is not None and split_number(after)[0] > job.seq:
             after = None
-        seq, sent = (job.seq, _ALL) if after is None else seq_of(after)
+        seq, sent = (job.seq, _ALL) if after is None else split_number(after)
         projection = Projection(job, self._link)
         begun = seq > 0 or sent > 1
         if begun:
@@ -101,13 +101,13 @@ class Follower:
             left = items[sent:] if line.event.seq == seq else []
         yield after if after is not None else after_event(seq), projection.task()
         if not begun:
-            yield number(0, 1), projection.start()
+            yield item_number(0, 1), projection.start()
         for index, item in enumerate(left):
-            yield number(seq, sent + index), item
+            yield item_number(seq, sent + index), item
         async with aclosing(self._trail(job.id, seq, through, log)) as trail:
             async for line in trail:
                 for index, item in enumerate(projection.apply(line)):
-                    yield number(line.event.seq, index), item
+                    yield item_number(line.event.seq, index), item
 
     def _trail(self, job: str, after: int, through: bool, log: Sequence[Line] | None) -> AsyncGenerator[Line, None]:
         return self._jobs.follow_lines(job, after, through_pauses=through) if log is None else _read_log(log, after)
@@ -121,4 +121,4 @@ async def _read_log(log: Sequence[Line], after: int) -> AsyncGenerator[Line, Non
 
 def _opening_items(projection: Projection) -> list[tuple[int, Item]]:
     """The task as it was submitted, and the update that it is being worked on."""
-    return [(number(0, 0), projection.task()), (number(0, 1), projection.start())]
+    return [(item_number(0, 0), projection.task()), (item_number(0, 1), projection.start())]

@@ -2,13 +2,13 @@
 
 Every door of every generation ends here, in the shapes of 1.0. Tasks, their events and their subscribers' positions
 live in the log of the jobs, so any process may answer for any task. What is refused before any work began is an error;
-whatever comes after that is told by the task.
+everything after that is reported by the task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -24,23 +24,23 @@ from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, Validat
 from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
-from agent3.protocols.a2a.door.answers import answers_to
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
-from agent3.protocols.a2a.door.pagination import TASK, size_of, token_of, wanted
+from agent3.protocols.a2a.door.pagination import TASK, check_page_size, encode_token, jobs_query
 from agent3.protocols.a2a.door.projection import (
     META,
     Link,
     Projection,
     answer_kind,
-    finished,
+    answers_to,
     first_message,
     is_message,
-    message_of,
+    is_same_content,
     parts_in,
-    says_all,
-    seq_of,
+    project_finished,
+    read_message,
+    split_number,
 )
-from agent3.protocols.a2a.door.stored_parts import Fetch, filled, lacks
+from agent3.protocols.a2a.door.stored_parts import Fetch, fill_parts, has_stored_parts
 from agent3.protocols.a2a.door.streams import Follower, after_event, fold, lines_until
 from agent3.protocols.a2a.door.volatile_tasks import Shelf
 from agent3.protocols.a2a.wire.errors import (
@@ -71,7 +71,6 @@ from agent3.protocols.a2a.wire.types import (
     Task,
     TaskPage,
 )
-from agent3.protocols.a2a.wire.types import Part as Shown
 
 if TYPE_CHECKING:  # it brings the HTTP client along
     from agent3.protocols.a2a.door.push import Pushes
@@ -120,7 +119,7 @@ class Host(Protocol):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who asks, and in which words; ``until`` is the moment, by the clock, until which the answer is wanted."""
+    """Who asks, in which generation; ``until`` is the time by the clock until which the answer is wanted."""
 
     principal: Principal
     generation: Generation = "1.0"
@@ -133,8 +132,8 @@ class Caller(Struct, frozen=True, kw_only=True):
 class Engine:
     """The tasks of one endpoint.
 
-    Safe to use from many tasks of one loop. Cancelling whoever waits for an answer stops the waiting and nothing else:
-    a task that was begun goes on. (Where nothing outlives the process, and of what may be repeated, this holds from
+    Safe to use from many tasks of one loop. Cancelling a caller that waits for an answer only stops the waiting: a
+    task that was begun goes on. (Where nothing outlives the process, and of what may be repeated, this holds from
     the first moment that the task waits for anything, so a door does not cancel a send.) ``agent`` bounds it to the
     tasks of one agent. Of a large part that lies in the store, ``link`` gives the address; without it ``fetch``
     reads it, and it is sent. Not ``idempotent``, it takes every message for a new one, whatever its id: for clients
@@ -169,82 +168,100 @@ class Engine:
         self._flights = Flights.of(jobs)
         self._shelf = Shelf.of(jobs) if jobs.is_volatile else None
         self._running: set[asyncio.Task[Outcome]] = set()
+        self._operations: dict[type[Request], Callable[[Caller, Any], Awaitable[Answered]]] = {
+            GetTask: self.get,
+            ListTasks: self.list,
+            Search: self.search,
+            CancelTask: self.cancel,
+            CreatePush: self.create_push,
+            GetPush: self.get_push,
+            ListPush: self.list_push,
+            DeletePush: self.delete_push,
+        }
 
     # What can be asked
 
     async def send(self, caller: Caller, request: Send) -> Reply:
-        """Say something, and hear what comes of it: when it has ended or asks, unless that is not waited for.
+        """Send a message; its task when that has ended or asks, or at once if it is not to be waited for.
 
         The same message again gets the same answer; another one under its id is a Conflict.
         """
         if request.message.task_id or request.task_alias is not None:
-            job = await self._meant(caller, request)
+            job = await self._find_continued(caller, request)
             if job is not None:
-                return await self._go_on(caller, request, job)
-        call, aim = await self._prepared(caller, request)
+                await self._say(caller, request, job)
+                job = await self._find(caller, job.id)
+                if not request.configuration.return_immediately:
+                    job = await self._wait(caller, job)
+                return await self._fill(await self._reply(request, job), job)
+        call, aim = await self._prepare(caller, request)
         try:
-            job = await self._on_shelf(call) or await self._new(caller, request, call, aim)
+            job = await self._find_on_shelf(call) or await self._start(caller, request, call, aim)
         except KeyReused:
-            raise _another(request) from None
-        quick = finished(job, self._link, request.configuration.history_length)
-        if quick is not None and (self._fetch is None or not lacks(quick)):
+            raise _reused_id(request) from None
+        quick = project_finished(job, self._link, request.configuration.history_length)
+        if quick is not None and (self._fetch is None or not has_stored_parts(quick)):
             return quick
-        return await self._whole(await self._reply(request, job), job)
+        return await self._fill(await self._reply(request, job), job)
 
     async def stream(self, caller: Caller, request: Send, after: int | None = None) -> Items:
-        """Say something, and hear everything that follows, each item with its number. The task comes first.
+        """Send a message, and stream everything that follows, each item with its number. The task comes first.
 
-        With ``after``, who said it before hears what came after that item; of a task that never told it, everything.
+        With ``after``, a repeated message gives what came after that item; everything if its task never had that item.
         """
-        if (job := await self._meant(caller, request)) is not None:
+        if (job := await self._find_continued(caller, request)) is not None:
             await self._say(caller, request, job)
             opening = self._follower.follow(await self._find(caller, job.id), after=after_event(job.seq))
         else:
-            call, aim = await self._prepared(caller, request)
+            call, aim = await self._prepare(caller, request)
             try:
-                job = await self._on_shelf(call) or await self._begin(caller, request, call, aim)
+                job = await self._find_on_shelf(call) or await self._begin(caller, request, call, aim)
             except KeyReused:
-                raise _another(request) from None
+                raise _reused_id(request) from None
             opening = self._follower.fresh(job, waits=answer_kind(aim.capability) != "task", log=self._log(job))
-        heard = -1 if after is None or seq_of(after)[0] > job.seq else after
+        last = -1 if after is None or split_number(after)[0] > job.seq else after
         async with aclosing(opening):
             async for number, item in opening:
-                if number > heard:
-                    yield number, await self._whole(item, job)
+                if number > last:
+                    yield number, await self._fill(item, job)
 
     async def get(self, caller: Caller, request: GetTask) -> Task:
         """A task as it stands; JobNotFound for one that is not this caller's."""
         job = await self._find(caller, request.id)
-        return await self._whole((await self._projected(job)).task(request.history_length), job)
+        return await self._fill((await self._project(job)).task(request.history_length), job)
 
     async def list(self, caller: Caller, request: ListTasks) -> TaskPage:
         """The caller's tasks, the latest changed first."""
-        size = size_of(request.page_size)
-        chosen = wanted(request, self._agent)
+        size = check_page_size(request.page_size)
+        chosen = jobs_query(request, self._agent)
         if chosen is None:
             return TaskPage(tasks=(), next_page_token="", page_size=size, total_size=0)
-        jobs, total = await self._listed(caller, chosen, size + 1)
+        jobs, total = await self._list_jobs(caller, chosen, size + 1)
         more, jobs = len(jobs) > size, jobs[:size]
         length, artifacts = request.history_length, request.include_artifacts
-        tasks = [one.task(length, artifacts=artifacts) async for one in self._each_projected(jobs)]
+        tasks = [each.task(length, artifacts=artifacts) async for each in self._project_each(jobs)]
         return TaskPage(
-            tasks=tuple([await self._whole(task, job) for task, job in zip(tasks, jobs, strict=True)]),
-            next_page_token=token_of(jobs[-1].updated, jobs[-1].id) if more else "",
+            tasks=tuple([await self._fill(task, job) for task, job in zip(tasks, jobs, strict=True)]),
+            next_page_token=encode_token(jobs[-1].updated, jobs[-1].id) if more else "",
             page_size=size,
             total_size=total,
         )
 
     async def search(self, caller: Caller, request: Search) -> TaskPage:
-        """The caller's latest tasks in which all these words stand."""
+        """The caller's latest tasks that contain all these words."""
         if len(request.query) > _QUERY:
             raise ValidationError(f"query must have at most {_QUERY} characters, got {len(request.query)}.")
-        size = size_of(request.page_size)
-        chosen = wanted(ListTasks(), self._agent)
+        size = check_page_size(request.page_size)
+        chosen = jobs_query(ListTasks(), self._agent)
         assert chosen is not None
-        jobs, _ = await self._listed(caller, chosen, _LOOKED)
+        jobs, _ = await self._list_jobs(caller, chosen, _LOOKED)
         words = request.query.lower().split()
-        tasks = (one.task() async for one in self._each_projected(jobs))
-        found = [one async for one in tasks if _has(one, words)]
+        found = []
+        async for projection in self._project_each(jobs):
+            task = projection.task()
+            text = _search_text(task)
+            if all(word in text for word in words):
+                found.append(task)
         return TaskPage(tasks=tuple(found[:size]), next_page_token="", page_size=size, total_size=len(found))
 
     async def cancel(self, caller: Caller, request: CancelTask) -> Task:
@@ -254,26 +271,28 @@ class Engine:
             raise _not_cancelable(job)
         try:
             await self._gateway.cancel(self._who(caller), job.id)
-        except TurnTaken as wrong:
-            raise TaskNotCancelable(wrong.message) from wrong
+        except TurnTaken as error:
+            raise TaskNotCancelable(error.message) from error
         job = await self._find(caller, job.id)
         if job.status != "canceled":
             raise _not_cancelable(job)
-        return (await self._projected(job)).task()
+        return (await self._project(job)).task()
 
     async def subscribe(self, caller: Caller, request: Subscribe) -> Items:
-        """Hear of a task: how it stands, and everything from then on. With ``after``, everything since that item.
+        """Follow a task: as it stands, and everything from then on. With ``after``, everything since that item.
 
-        A task that has ended has nothing more to tell, except to whom missed some of it.
+        A task that has ended can only be followed with ``after``, to read what was missed.
         """
         job = await self._find(caller, request.id)
         if job.ended and request.after is None:
-            raise InvalidTaskState(f"Task {request.id!r} is {job.status} and tells nothing more. Read it with GetTask.")
+            raise InvalidTaskState(
+                f"Task {request.id!r} is {job.status} and sends no more updates. Read it with GetTask."
+            )
         through = caller.generation == "1.0"
         items = self._follower.follow(job, after=request.after, through=through, log=self._log(job))
         async with aclosing(items):
             async for number, item in items:
-                yield number, await self._whole(item, job)
+                yield number, await self._fill(item, job)
 
     async def generation(self, caller: Caller | Principal, task_id: str) -> Generation | None:
         """The generation of the client that began a task; None for a task that is not this caller's."""
@@ -285,15 +304,15 @@ class Engine:
         return spoken
 
     async def usage(self, caller: Caller, task_id: str) -> Usage | None:
-        """What a task of this caller consumed; None while nobody knows."""
+        """What a task of this caller consumed; None while that is unknown."""
         outcome = (await self._find(caller, task_id)).outcome
         return outcome.usage if isinstance(outcome, (Done, Failed)) else None
 
     async def create_push(self, caller: Caller, request: CreatePush) -> Push:
-        """Have somebody told of a task."""
+        """Add a push configuration to a task."""
         pushes = self._pushes()
         job = await self._find(caller, request.task_id)
-        snapshot = (await self._projected(job)).task()
+        snapshot = (await self._project(job)).task()
         return await pushes.create(job.owner, job.id, request.config, caller.generation, snapshot)
 
     async def get_push(self, caller: Caller, request: GetPush) -> Push:
@@ -309,36 +328,23 @@ class Engine:
         return await pushes.list(job.id, request.task_id, request.page_size, request.page_token)
 
     async def delete_push(self, caller: Caller, request: DeletePush) -> None:
-        """Have nobody told any more; also where nobody was."""
+        """Remove a push configuration; one that does not exist is no error."""
         pushes = self._pushes()
         job = await self._find(caller, request.task_id)
         await pushes.delete(job.id, request.id)
 
     async def handle(self, caller: Caller, request: Request) -> Answered | AsyncIterator[tuple[int, Item]]:
-        """Whatever is asked; a stream is returned as such, and not begun."""
+        """Answer any request; a stream is returned before it begins."""
         if isinstance(request, Send):
             return self.stream(caller, request) if request.stream else await self.send(caller, request)
         if isinstance(request, Subscribe):
             return self.subscribe(caller, request)
         if isinstance(request, GetCard):
             return await self._host.card(caller.principal, request.tenant, extended=True)
-        return await self._asked(caller, request)
+        answered: Answered = await self._operations[type(request)](caller, request)
+        return answered
 
     # Inside
-
-    async def _asked(self, caller: Caller, request: Any) -> Answered:
-        asked: dict[Any, Any] = {
-            GetTask: self.get,
-            ListTasks: self.list,
-            Search: self.search,
-            CancelTask: self.cancel,
-            CreatePush: self.create_push,
-            GetPush: self.get_push,
-            ListPush: self.list_push,
-            DeletePush: self.delete_push,
-        }
-        answered: Answered = await asked[type(request)](caller, request)
-        return answered
 
     def _pushes(self) -> Pushes:
         if self._push is None:
@@ -362,7 +368,7 @@ class Engine:
         except JobNotFound:
             return None
 
-    async def _meant(self, caller: Caller, request: Send) -> Job | None:
+    async def _find_continued(self, caller: Caller, request: Send) -> Job | None:
         """The task that a message goes on with; None for one that begins a new task."""
         if request.message.task_id:
             return await self._find(caller, request.message.task_id)
@@ -375,17 +381,30 @@ class Engine:
 
     # The first message of a task
 
-    async def _prepared(self, caller: Caller, request: Send) -> tuple[Call, Aim]:
-        _check_ids(request)
-        aim = await self._host.aim(caller.principal, request.message, request.tenant)
-        _check_modes(request, aim.capability)
-        return self._call(caller, request, aim), aim
-
-    def _call(self, caller: Caller, request: Send, aim: Aim) -> Call:
+    async def _prepare(self, caller: Caller, request: Send) -> tuple[Call, Aim]:
+        """The call of a message that begins a task, and what it is for."""
         message = request.message
-        known = replace(message, parts=()) if says_all(aim.parts, message.parts) else message
+        for name, value in (
+            ("messageId", message.message_id),
+            ("contextId", message.context_id),
+            ("id", request.task_alias),
+        ):
+            if value is not None and len(value) > _ID:
+                text = f"must have at most {_ID} characters, got {len(value)}"
+                raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
+        aim = await self._host.aim(caller.principal, message, request.tenant)
+        _check_modes(request, aim.capability)
+        timeout: float | None = None
+        if caller.until is not None:
+            timeout = min(caller.until - self._env.now(), _LONGEST)
+            if timeout <= 0:
+                raise CallTimeout("The deadline of this message has passed. Send it with a later one.")
         kind = answer_kind(aim.capability)
-        own: dict[str, Any] = {"message": known, "generation": caller.generation}
+        own: dict[str, Any] = {
+            # Parts that are in the call already are not stored twice.
+            "message": replace(message, parts=()) if is_same_content(aim.parts, message.parts) else message,
+            "generation": caller.generation,
+        }
         if caller.extensions:
             own["extensions"] = sorted(caller.extensions)
         if request.metadata:
@@ -395,7 +414,9 @@ class Engine:
         meta = {META: own, META_KIND: TASK if kind != "message" else kind}
         if request.task_alias is not None:
             meta[META_ALIAS] = request.task_alias
-        return Call(
+        # Two messages with the same identity are the same message.
+        identity = request.task_alias or (message.message_id if self._idempotent else self._env.id())
+        call = Call(
             id=self._env.id(),
             principal=caller.principal,
             agent=aim.agent.id,
@@ -404,38 +425,37 @@ class Engine:
             parts=aim.parts,
             context=message.context_id or self._env.id(),
             routes=aim.capability.routes,
-            key=f"a2a:{aim.agent.id}:{self._told_apart(request)}",
+            key=f"a2a:{aim.agent.id}:{identity}",
             traceparent=caller.traceparent,
-            timeout=self._seconds(caller),
+            timeout=timeout,
             meta=meta,
         )
+        return call, aim
 
-    def _seconds(self, caller: Caller) -> float | None:
-        """The seconds that a call has, where its caller says until when it wants the answer."""
-        if caller.until is None:
-            return None
-        left = caller.until - self._env.now()
-        if left <= 0:
-            raise CallTimeout("The answer was wanted before this message came. Send it with a later deadline.")
-        return min(left, _LONGEST)
-
-    def _told_apart(self, request: Send) -> str:
-        """What two messages have alike only if they are the same."""
-        return request.task_alias or (request.message.message_id if self._idempotent else self._env.id())
-
-    async def _new(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
+    async def _start(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
+        """Begin a task, and wait until it has ended or asks, unless that is not to be waited for."""
         how = request.configuration
         if how.return_immediately and answer_kind(aim.capability) != "message":
             return await self._begin(caller, request, call, aim)
-        if how.push is not None or request.task_alias is not None or not self._may_be_quick(call, aim.capability):
-            return await self._run(caller, request, call, aim)
-        return await self._quickly(caller, call, aim)
+        # What may not be done twice is kept before it begins; anything else may be kept only when it has ended.
+        repeatable = self._shelf is not None or may_repeat(aim.capability)
+        if repeatable and how.push is None and request.task_alias is None and not self._flights.in_table(key_of(call)):
+            return await self._run_quickly(caller, call, aim)
+        await self._expect(caller, request, call)
 
-    def _may_be_quick(self, call: Call, capability: Capability) -> bool:
-        """Whether a task may be kept only when it has ended. What may not be done twice is kept before it begins."""
-        return (self._shelf is not None or may_repeat(capability)) and not self._flights.in_table(key_of(call))
+        def forget(task: asyncio.Task[Outcome]) -> None:
+            self._running.discard(task)
+            if not task.cancelled():
+                task.exception()  # mark it as seen: a caller that still waits has it
 
-    async def _on_shelf(self, call: Call) -> Job | None:
+        # A caller that stops waiting does not stop the turn.
+        running = self._gateway.start(self._who(caller), call, (aim.agent, aim.capability))
+        task: asyncio.Task[Outcome] = asyncio.ensure_future(running)
+        self._running.add(task)
+        task.add_done_callback(forget)
+        return await self._settle(caller, call, await asyncio.shield(task))
+
+    async def _find_on_shelf(self, call: Call) -> Job | None:
         """The task of a message that was answered without a trace in the table of jobs."""
         if (flying := self._flights.flying(key_of(call))) is not None:
             await flying
@@ -446,15 +466,8 @@ class Engine:
         kept = self._shelf.get(job.owner, job.id) if self._shelf is not None else None
         return kept.log() if kept is not None else None
 
-    async def _run(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
-        """Begin a task and wait until it has ended or asks."""
-        await self._expect(caller, request, call)
-        running = self._gateway.start(self._who(caller), call, (aim.agent, aim.capability))
-        outcome = await self._outlast(running)
-        return await self._settled(caller, call, outcome)
-
-    async def _quickly(self, caller: Caller, call: Call, aim: Aim) -> Job:
-        """Likewise, but a task that ends without waiting is kept when it has ended, in one go.
+    async def _run_quickly(self, caller: Caller, call: Call, aim: Aim) -> Job:
+        """Run a task to its end or question. One that ends without waiting is kept when it has ended, in one go.
 
         It is a job as soon as it waits for anything, so that others can see and stop it.
         """
@@ -466,9 +479,9 @@ class Engine:
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
                 flight.opened()
-                return await self._waited(caller, await self._jobs.ended.add(call, outcome, events))
+                return await self._wait(caller, await self._jobs.ended.add(call, outcome, events))
             flight.opened()
-        return await self._settled(caller, call, outcome)
+        return await self._settle(caller, call, outcome)
 
     async def _begin(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
         """Begin a task and let it go on."""
@@ -478,48 +491,33 @@ class Engine:
             raise error_of(fault)
         await self._expect(caller, request, call)
         outcome = await self._gateway.start(who, call, target, detach=True)
-        return await self._settled(caller, call, outcome, wait=False)
+        return await self._settle(caller, call, outcome, wait=False)
 
-    async def _outlast(self, running: Any) -> Outcome:
-        """Wait for a turn; who waits may leave, and the turn goes on."""
-        task: asyncio.Task[Outcome] = asyncio.ensure_future(running)
-        self._running.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
-
-    def _forget(self, task: asyncio.Task[Outcome]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever still waited has it
-
-    async def _settled(self, caller: Caller, call: Call, outcome: Outcome, *, wait: bool = True) -> Job:
+    async def _settle(self, caller: Caller, call: Call, outcome: Outcome, *, wait: bool = True) -> Job:
         """The job that a call became, when it has ended or asks; the error of one that was refused."""
         if isinstance(outcome, Failed) and is_refusal(outcome):
             if self._push is not None:
                 await self._push.forget(call.id)
             raise error_of(outcome)
-        job = await self._started(caller, call)
-        if job.id != call.id and self._push is not None:  # the message came twice at once
-            await self._push.forget(call.id)
-        return await self._waited(caller, job) if wait else job
-
-    async def _started(self, caller: Caller, call: Call) -> Job:
         try:
-            return await self._jobs.get(caller.principal.id, call.id)
+            job = await self._jobs.get(caller.principal.id, call.id)
         except JobNotFound:
             known = await self._jobs.find_by_key(call)
             if known is None:
                 raise
-            return known
+            job = known
+        if job.id != call.id and self._push is not None:  # the message came twice at once
+            await self._push.forget(call.id)
+        return await self._wait(caller, job) if wait else job
 
-    async def _waited(self, caller: Caller, job: Job) -> Job:
+    async def _wait(self, caller: Caller, job: Job) -> Job:
         until = self._env.monotonic() + self._patience
         while job.status == "working" and (left := until - self._env.monotonic()) > 0:
             job = await self._jobs.wait(caller.principal.id, job.id, min(left, _A_WHILE))
         return job
 
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
-        """Take the wish to be told before there is anything to tell. A message that came before has told its wish."""
+        """Store a push configuration before there is anything to push. A repeated message has stored it before."""
         self._flights.remember(key_of(call))
         if (push := request.configuration.push) is not None and await self._jobs.find_by_key(call) is None:
             job = Job(
@@ -530,15 +528,8 @@ class Engine:
 
     # Further messages of a task
 
-    async def _go_on(self, caller: Caller, request: Send, job: Job) -> Reply:
-        await self._say(caller, request, job)
-        job = await self._find(caller, job.id)
-        if not request.configuration.return_immediately:
-            job = await self._waited(caller, job)
-        return await self._whole(await self._reply(request, job), job)
-
     async def _say(self, caller: Caller, request: Send, job: Job) -> None:
-        """Give a message to a task that waits for one. One that it has heard already is heard once."""
+        """Give a message to a task that waits for one. A message that it has received already is ignored."""
         message = request.message
         known = job.call.context or job.id
         if caller.generation == "1.0" and message.context_id and message.context_id != known:  # 3.4.3; before, no rule
@@ -546,7 +537,7 @@ class Engine:
                 f"Task {job.id} belongs to context {job.call.context!r}, not to {message.context_id[:100]!r}."
             )
         repeatable = self._idempotent and (request.task_alias is None or job.turn == 1 or job.status != "needs")
-        if repeatable and await self._heard(job, message):
+        if repeatable and await self._has_message(job, message):
             return  # 0.1 has no message ids: there the same words may well answer another question
         if job.status != "needs":
             raise InvalidTaskState(
@@ -556,26 +547,22 @@ class Engine:
         if (push := request.configuration.push) is not None:
             await self.create_push(caller, CreatePush(task_id=job.id, config=push))
         try:
-            await self._answer(caller, job, message)
+            await self._gateway.answer(
+                self._who(caller),
+                job.id,
+                answers_to(job.questions, message),
+                job.turn,
+                reply=await self._reply_parts(job, message),
+                said=(Event("message", parts=parts_in(message.parts), data=replace(message, parts=())),),
+                detach=True,
+            )
         except TurnTaken:
             # The same message may have come twice at once; then the one that came first is the answer.
-            if not repeatable or not await self._heard(await self._find(caller, job.id), message):
+            if not repeatable or not await self._has_message(await self._find(caller, job.id), message):
                 raise
 
-    async def _answer(self, caller: Caller, job: Job, message: Message) -> None:
-        said = Event("message", parts=parts_in(message.parts), data=replace(message, parts=()))
-        await self._gateway.answer(
-            self._who(caller),
-            job.id,
-            answers_to(job.questions, message),
-            job.turn,
-            reply=await self._shown_to(job, message),
-            said=(said,),
-            detach=True,
-        )
-
-    async def _shown_to(self, job: Job, message: Message) -> tuple[Part, ...]:
-        """The message as its function sees it. One that waits in a frame cannot, and must be found where it waits."""
+    async def _reply_parts(self, job: Job, message: Message) -> tuple[Part, ...]:
+        """The message as its function sees it; nothing for a function that waits in a frame for the answers alone."""
         parts = parts_in(message.parts)
         agent, capability = job.call.agent, job.call.capability
         target = await self._gateway.core.runner.target(agent, capability)
@@ -583,19 +570,19 @@ class Engine:
             return ()
         return tuple(replace(part, meta={**part.meta, "messageId": message.message_id}) for part in parts)
 
-    async def _heard(self, job: Job, message: Message) -> bool:
-        """Whether a task has heard this message; Conflict where it heard another under the same id."""
+    async def _has_message(self, job: Job, message: Message) -> bool:
+        """Whether a task has received this message; Conflict where it received another one under the same id."""
         lines = await lines_until(self._jobs, job.id, job.seq) if job.turn > 1 else []
-        events = (line.event for line in lines if line.event.kind == "message")
-        heard = [first_message(job.call), *(one for event in events if (one := message_of(event)) is not None)]
-        same = [one for one in heard if one.message_id == message.message_id and message.message_id]
-        if same and all(one.parts != message.parts for one in same):
-            raise _another(Send(message=message))
+        later = [read_message(line.event) for line in lines if line.event.kind == "message"]
+        received = [first_message(job.call), *(each for each in later if each is not None)]
+        same = [each for each in received if each.message_id == message.message_id and message.message_id]
+        if same and all(each.parts != message.parts for each in same):
+            raise _reused_id(Send(message=message))
         return bool(same)
 
     # How it stands
 
-    async def _listed(self, caller: Caller, chosen: JobFilter, limit: int) -> tuple[Sequence[Job], int]:
+    async def _list_jobs(self, caller: Caller, chosen: JobFilter, limit: int) -> tuple[Sequence[Job], int]:
         jobs, total = await self._jobs.list_matching(caller.principal.id, chosen, limit)
         if self._shelf is None:
             return jobs, total
@@ -604,40 +591,48 @@ class Engine:
         return both[:limit], total + others
 
     async def _reply(self, request: Send, job: Job) -> Reply:
-        seen = await self._projected(job)
+        seen = await self._project(job)
         if isinstance(job.outcome, Done) and job.turn == 1 and is_message(job.call, job.outcome):
             return seen.answer(job.outcome, job.seq)
         return seen.task(request.configuration.history_length)
 
-    async def _whole(self, item: I, job: Job) -> I:
-        return item if self._fetch is None else await filled(item, job.owner, self._fetch)
+    async def _fill(self, item: I, job: Job) -> I:
+        return item if self._fetch is None else await fill_parts(item, job.owner, self._fetch)
 
-    async def _projected(self, job: Job) -> Projection:
+    async def _project(self, job: Job) -> Projection:
         if job.seq <= 1:
             return fold(job, (), self._link)
-        return (await self._all_projected([job]))[0]
+        return (await self._project_all([job]))[0]
 
-    async def _each_projected(self, jobs: Sequence[Job]) -> AsyncIterator[Projection]:
-        """The tasks of many jobs, a few at a time: their logs may be long, and others wait for the loop."""
-        for some in _in_turns(jobs):
-            for one in await self._all_projected(some):
-                yield one
+    async def _project_each(self, jobs: Sequence[Job]) -> AsyncIterator[Projection]:
+        """The tasks of many jobs, in groups of so many lines: their logs may be long, and others wait for the loop."""
+        group: list[Job] = []
+        lines = 0
+        for job in jobs:
+            if group and lines + job.seq > _AT_ONCE:
+                for projection in await self._project_all(group):
+                    yield projection
+                group, lines = [], 0
+            group.append(job)
+            lines += job.seq
+        for projection in await self._project_all(group):
+            yield projection
 
-    async def _all_projected(self, jobs: Sequence[Job]) -> Sequence[Projection]:
+    async def _project_all(self, jobs: Sequence[Job]) -> Sequence[Projection]:
         """The tasks of some jobs. Of one that said nothing but its end, the row tells all."""
         lines: dict[str, Sequence[Line]] = {}
         talkative = [job for job in jobs if job.seq > 1]
         if self._shelf is not None:
-            kept = [one for job in talkative if (one := self._shelf.get(job.owner, job.id)) is not None]
-            lines |= {one.job.id: one.lines for one in kept}
+            kept = [task for job in talkative if (task := self._shelf.get(job.owner, job.id)) is not None]
+            lines |= {task.job.id: task.lines for task in kept}
             talkative = [job for job in talkative if job.id not in lines]
         if talkative:
             lines |= await self._jobs.log.read_all([job.id for job in talkative])
         return [fold(job, lines.get(job.id, []), self._link) for job in jobs]
 
 
-def _another(request: Send) -> Conflict:
-    """What a client hears that uses an id again for something else."""
+def _reused_id(request: Send) -> Conflict:
+    """The error for an id that is used again with another content."""
     if request.task_alias is not None:
         return Conflict(f"Task {request.task_alias} was begun with another message. Give the new one an id of its own.")
     return Conflict(
@@ -649,53 +644,23 @@ def _not_cancelable(job: Job) -> TaskNotCancelable:
     return TaskNotCancelable(f"Task {job.id} is {job.status} and cannot be cancelled any more.")
 
 
-def _in_turns(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Jobs in groups of so many lines, or of one that has more by itself."""
-    group: list[Job] = []
-    lines = 0
-    for job in jobs:
-        if group and lines + job.seq > _AT_ONCE:
-            yield group
-            group, lines = [], 0
-        group.append(job)
-        lines += job.seq
-    if group:
-        yield group
-
-
-def _has(task: Task, words: Sequence[str]) -> bool:
-    text = _text(task)
-    return all(word in text for word in words)
-
-
-def _text(task: Task) -> str:
-    """All words of a task, in small letters."""
-    said = [part for message in task.history for part in message.parts]
+def _search_text(task: Task) -> str:
+    """All words of a task, in lower case."""
+    parts = [part for message in task.history for part in message.parts]
     if task.status.message is not None:
-        said.extend(task.status.message.parts)
-    made = [part for artifact in task.artifacts for part in artifact.parts]
-    names = [artifact.name for artifact in task.artifacts if artifact.name]
-    return "\n".join([*names, *(_words(part) for part in (*said, *made))]).lower()
-
-
-def _words(part: Shown) -> str:
-    if isinstance(part.data, UnsetType):
-        return part.text or part.filename or ""
-    return msgspec.json.encode(part.data).decode()
-
-
-def _check_ids(request: Send) -> None:
-    """Hold the ids of a message against the room that there is for them."""
-    message = request.message
-    given = (("messageId", message.message_id), ("contextId", message.context_id), ("id", request.task_alias))
-    for name, value in given:
-        if value is not None and len(value) > _ID:
-            text = f"must have at most {_ID} characters, got {len(value)}"
-            raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
+        parts += task.status.message.parts
+    parts += [part for artifact in task.artifacts for part in artifact.parts]
+    words = [artifact.name for artifact in task.artifacts if artifact.name]
+    for part in parts:
+        if isinstance(part.data, UnsetType):
+            words.append(part.text or part.filename or "")
+        else:
+            words.append(msgspec.json.encode(part.data).decode())
+    return "\n".join(words).lower()
 
 
 def _check_modes(request: Send, capability: Capability) -> None:
-    """Hold the media types of a message against those of a capability; where it declares none, any will do."""
+    """Check the media types of a message against those of a capability; one that declares none takes any."""
     if capability.input_modes != _USUAL_MODES:
         for part in request.message.parts:
             if part.media_type and not _among(part.media_type, capability.input_modes):
@@ -704,7 +669,7 @@ def _check_modes(request: Send, capability: Capability) -> None:
                 )
     accepted = request.configuration.accepted_output_modes
     given = capability.output_modes
-    if accepted and given != _USUAL_MODES and not any(_among(one, accepted) for one in given):
+    if accepted and given != _USUAL_MODES and not any(_among(mode, accepted) for mode in given):
         raise ContentTypeNotSupported(
             f"{capability.name} gives {', '.join(given)}, and you accept {', '.join(accepted)[:200]}."
         )
@@ -713,4 +678,4 @@ def _check_modes(request: Send, capability: Capability) -> None:
 def _among(kind: str, modes: Sequence[str]) -> bool:
     plain = kind.partition(";")[0].strip().lower()
     wide = f"{plain.partition('/')[0]}/*"
-    return any(one.lower() in (plain, wide, "*/*", "*") for one in modes)
+    return any(mode.lower() in (plain, wide, "*/*", "*") for mode in modes)

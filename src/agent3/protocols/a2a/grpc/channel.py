@@ -88,19 +88,19 @@ class GrpcChannel:
         self, request: Request, *, metadata: Mapping[str, str] | None = None, timeout: float | None = None
     ) -> Value:
         """The answer to a request that does not stream."""
-        rpc, data = self._codec.ask(request)
+        rpc, data = self._codec.write_request(request)
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(self._path(rpc))
         try:
             answer = await call(data, metadata=self._headers(metadata), timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise _read_error(error) from None
-        return self._codec.read(rpc, request, answer, self._limits)
+        return self._codec.read_result(rpc, request, answer, self._limits)
 
     async def stream(
         self, request: Request, *, metadata: Mapping[str, str] | None = None, timeout: float | None = None
     ) -> AsyncGenerator[Item, None]:
         """The items that answer a request that streams. Leaving early ends the call."""
-        rpc, data = self._codec.ask(request)
+        rpc, data = self._codec.write_request(request)
         opened: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(self._path(rpc))
         call = opened(data, metadata=self._headers(metadata), timeout=timeout)
         try:

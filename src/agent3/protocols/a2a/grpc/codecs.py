@@ -127,11 +127,11 @@ class GrpcCodec(ABC):
         """The message of one item of a stream."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         """The call of a request. MethodNotFound for a request that gRPC does not have."""
 
     @abstractmethod
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
         """The answer to a request. MalformedResponse."""
 
     @abstractmethod
@@ -177,12 +177,12 @@ class Grpc10(GrpcCodec):
     def write_item(self, item: Item, request: Request) -> bytes:
         return V10.encode("StreamResponse", msgspec.json.decode(self._json.write_item(item, request)))
 
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         rpc = self._rpc_of(request)
-        return rpc, V10.encode(rpc.request, self._json.ask(request)[1])
+        return rpc, V10.encode(rpc.request, self._json.write_request(request)[1])
 
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
-        return self._json.read(request, self._decode_answer(rpc.answer, data, limits))
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+        return self._json.read_result(request, self._decode_answer(rpc.answer, data, limits))
 
     def read_item(self, data: bytes, limits: jsonrpc.Limits) -> Item:
         return self._json.read_item(self._decode_answer("StreamResponse", data, limits))
@@ -214,23 +214,20 @@ class Grpc03(GrpcCodec):
             expected, name = "tasks/ID or tasks/ID/pushNotificationConfigs/ID", given[path][:100]
             raise invalid([fault(path, f"must be {expected}, got {name!r}", expected, repr(name[:40]))])
         task, config = named["task"], named["id"] or None
-        if kind is CreatePush:
-            return self._json.read_call(rpc.operation, {"taskId": task}, {}, given)
         if kind is GetPush:
             return GetPush(task_id=task, id=config)
-        if kind is DeletePush:
-            if config is None:
-                raise invalid([fault("name", "must name a configuration, as in tasks/ID/pushNotificationConfigs/ID")])
-            return DeletePush(task_id=task, id=config)
         if kind is ListPush:
             check_count(given.get("pageSize"), "pageSize")
             size, token = given.get("pageSize") or None, given.get("pageToken") or None
             return ListPush(task_id=task, page_size=size, page_token=token)
-        if kind is GetTask:
-            check_count(given.get("historyLength"), "historyLength")
-            return GetTask(id=task, history_length=given.get("historyLength") or None)
-        request: Request = kind(id=task)
-        return request
+        if kind is DeletePush:
+            if config is None:
+                raise invalid([fault("name", "must name a configuration, as in tasks/ID/pushNotificationConfigs/ID")])
+            return DeletePush(task_id=task, id=config)
+        values = {"taskId": task} if kind is CreatePush else {"id": task}
+        # Protobuf does not write 0, so it is no length.
+        query = {"historyLength": given["historyLength"]} if given.get("historyLength") else {}
+        return self._json.read_call(rpc.operation, values, query, given)
 
     def write_result(self, rpc: Rpc, request: Request, value: Value) -> bytes:
         written = _wrap_card(value) if isinstance(value, dict) else self._json.plain_value(request, value)
@@ -239,7 +236,7 @@ class Grpc03(GrpcCodec):
     def write_item(self, item: Item, request: Request) -> bytes:
         return V03.encode("StreamResponse", self._json.plain_item(item))
 
-    def ask(self, request: Request) -> tuple[Rpc, bytes]:
+    def write_request(self, request: Request) -> tuple[Rpc, bytes]:
         rpc = self._rpc_of(request)
         message: Mapping[str, Any]
         match request:
@@ -258,10 +255,10 @@ class Grpc03(GrpcCodec):
                 message = {}
         return rpc, V03.encode(rpc.request, message)
 
-    def read(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
+    def read_result(self, rpc: Rpc, request: Request, data: bytes, limits: jsonrpc.Limits) -> Value:
         """The answer to a request. A card comes back as 0.3 writes it in JSON."""
         plain = self._decode_answer(rpc.answer, data, limits)
-        return _unwrap_card(plain) if isinstance(request, GetCard) else self._json.read(request, plain)
+        return _unwrap_card(plain) if isinstance(request, GetCard) else self._json.read_result(request, plain)
 
     def read_item(self, data: bytes, limits: jsonrpc.Limits) -> Item:
         return self._json.read_item(self._decode_answer("StreamResponse", data, limits))

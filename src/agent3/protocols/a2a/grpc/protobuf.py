@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent3.errors import RequestError, TooLarge
-from agent3.protocols.a2a.wire import tables
+from agent3.protocols.a2a.wire.tables import ERROR_DETAILS as ERROR_DETAILS_TABLE
+from agent3.protocols.a2a.wire.tables import V03_PROTO, V10_PROTO, Field, parse
 
 __all__ = ["ERROR_DETAILS", "V03", "V10", "Schema"]
 
@@ -252,7 +253,7 @@ class _Message:
         self._writing: dict[str, tuple[bytes, str, _Kind | _Message]] = {}
         self._required: list[tuple[str, Any]] = []
 
-    def add(self, field: tables.Field, kind: _Kind | _Message) -> None:
+    def add(self, field: Field, kind: _Kind | _Message) -> None:
         self.numbers[field.name] = field.number
         self._reading[field.number] = field.name, field.form, kind
         # The values of maps are texts and messages, which lie in a message as the entries themselves do: as bytes.
@@ -301,7 +302,7 @@ class Schema:
     """The messages of a table; ``enums`` are the numbers of its words."""
 
     def __init__(self, table: str, enums: Mapping[str, Mapping[str, int]]):
-        parsed = tables.parse(table)
+        parsed = parse(table)
         self.messages = {name: _Message() for name in parsed}
         kinds: dict[str, _Kind | _Message] = {
             **_KINDS,
@@ -326,6 +327,6 @@ _STATES: Final = "UNSPECIFIED SUBMITTED WORKING COMPLETED FAILED CANCELED INPUT_
 _STATES_10: Final = {f"TASK_STATE_{word}": number for number, word in enumerate(_STATES)}
 _STATES_03: Final = {word.replace("CANCELED", "CANCELLED"): number for word, number in _STATES_10.items()}
 
-V10: Final = Schema(tables.V10_PROTO, {"TaskState": _STATES_10, "Role": _ROLES})
-V03: Final = Schema(tables.V03_PROTO, {"TaskState": _STATES_03, "Role": _ROLES})
-ERROR_DETAILS: Final = Schema(tables.ERROR_DETAILS, {})
+V10: Final = Schema(V10_PROTO, {"TaskState": _STATES_10, "Role": _ROLES})
+V03: Final = Schema(V03_PROTO, {"TaskState": _STATES_03, "Role": _ROLES})
+ERROR_DETAILS: Final = Schema(ERROR_DETAILS_TABLE, {})

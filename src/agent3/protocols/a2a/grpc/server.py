@@ -8,7 +8,7 @@ on loopback or behind a proxy that terminates TLS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -22,7 +22,7 @@ from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher
 from agent3.protocols.a2a.door.endpoint import A2AEndpoint
-from agent3.protocols.a2a.door.http import BINDING, INTERNAL, Talk, refusal_headers
+from agent3.protocols.a2a.door.http import BINDING, INTERNAL, Exchange, refusal_headers
 from agent3.protocols.a2a.grpc.codecs import GRPCS, GrpcCodec, Rpc, write_status
 from agent3.protocols.a2a.wire import version_of
 from agent3.protocols.a2a.wire.errors import VersionNotSupported
@@ -41,7 +41,6 @@ Context: TypeAlias = Any
 """The ServicerContext of a call, generic in what we read and write as bytes."""
 Judge: TypeAlias = Callable[[Scope], Awaitable[None]]
 """Adds to a scope what takes time to find out about its caller."""
-Items: TypeAlias = AsyncGenerator[tuple[int, Item], None]
 
 
 class GrpcDoor:
@@ -93,48 +92,56 @@ class GrpcDoor:
 
     async def _answer(self, codec: GrpcCodec, rpc: Rpc, data: bytes, context: Context) -> bytes:
         """Answer a call that does not stream. A client that hangs up only stops waiting."""
-        talk = self._talk(codec, context)
+        exchange = self._open_exchange(codec, context)
         try:
             dispatcher = (await self._endpoint()).dispatcher
-            principal, request = await self._accept(talk, dispatcher, codec, rpc, data)
+            principal, request = await self._accept(exchange, dispatcher, codec, rpc, data)
             work: Awaitable[Any]
-            if isinstance(request, GetCard) and talk.generation == "0.3":
-                work = dispatcher.best_card(talk, principal)
+            if isinstance(request, GetCard) and exchange.generation == "0.3":
+                work = dispatcher.best_card(exchange, principal)
             else:
-                work = dispatcher.answer(talk, principal, request)
+                work = dispatcher.answer(exchange, principal, request)
             value = await asyncio.shield(self._keep(work))
-            await _send_extensions(talk, dispatcher, context)
+            await _send_extensions(exchange, dispatcher, context)
             return codec.write_result(rpc, request, value)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is a surprise
-            await self._refuse(talk, error, context)
+            await self._refuse(exchange, error, context)
 
     async def _stream(self, codec: GrpcCodec, rpc: Rpc, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """Answer a call that streams."""
-        talk = self._talk(codec, context)
+        exchange = self._open_exchange(codec, context)
         try:
             dispatcher = (await self._endpoint()).dispatcher
-            principal, request = await self._accept(talk, dispatcher, codec, rpc, data)
-            items = dispatcher.stream(talk, principal, request)
+            principal, request = await self._accept(exchange, dispatcher, codec, rpc, data)
+            items = dispatcher.stream(exchange, principal, request)
             # The first item comes in a task of its own: a client that leaves at once has sent its message all the same.
             opening: asyncio.Task[tuple[int, Item] | None] = self._keep(anext(items, None))
             try:
                 first = await asyncio.shield(opening)
-                await _send_extensions(talk, dispatcher, context)
+                await _send_extensions(exchange, dispatcher, context)
                 if first is not None:
                     yield codec.write_item(first[1], request)
                 async for _, item in items:
                     yield codec.write_item(item, request)
             finally:
-                self._keep(_close(items, opening))
-        except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is a surprise
-            await self._refuse(talk, error, context)
 
-    def _talk(self, codec: GrpcCodec, context: Context) -> Talk:
+                async def close() -> None:
+                    await asyncio.wait((opening,))  # a generator cannot be closed while it runs
+                    await items.aclose()
+
+                self._keep(close())
+        except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is a surprise
+            await self._refuse(exchange, error, context)
+
+    def _open_exchange(self, codec: GrpcCodec, context: Context) -> Exchange:
         """The call as the HTTP exchange that it is, for everything that reads headers and addresses."""
         metadata = [
             (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
             for name, value in context.invocation_metadata() or ()
         ]
+        # gRPC writes the address of a peer as ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``.
+        kind, _, address = unquote(context.peer()).partition(":")
+        host, _, port = address.rpartition(":")
         scope: Scope = {
             "type": "http",
             "method": "POST",
@@ -142,38 +149,38 @@ class GrpcDoor:
             "path": self._address.path or "/",
             "query_string": b"",
             "headers": [(b"host", self._address.netloc.encode()), *metadata],
-            "client": _parse_peer(context.peer()),
+            "client": (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None,
             BINDING: "grpc",
         }
-        talk = Talk(scope, _no_asgi, _no_asgi, self._address.path, None)
-        talk.generation = codec.generation
-        return talk
+        exchange = Exchange(scope, _no_asgi, _no_asgi, self._address.path, None)
+        exchange.generation = codec.generation
+        return exchange
 
     async def _accept(
-        self, talk: Talk, dispatcher: Dispatcher, codec: GrpcCodec, rpc: Rpc, data: bytes
+        self, exchange: Exchange, dispatcher: Dispatcher, codec: GrpcCodec, rpc: Rpc, data: bytes
     ) -> tuple[Principal, Request]:
-        version = version_of(talk.heard.version)
+        version = version_of(exchange.headers.version)
         if version not in (None, codec.generation):
             raise VersionNotSupported(f"{codec.service} is A2A {codec.generation}, but A2A-Version is {version}.")
-        if any(name in _SIGNATURES for name, _ in talk.scope["headers"]):
+        if any(name in _SIGNATURES for name, _ in exchange.scope["headers"]):
             # What a signature covers is an HTTP request, with its path and digest; over gRPC it would prove nothing.
             raise Unauthenticated(
                 "Signed requests are accepted over HTTP only, because gRPC has another path and body than the ones "
                 f"that are signed. Send them as JSON-RPC or REST to {self._address.geturl()}, or use a key or a token."
             )
         if self._judge is not None:
-            await self._judge(talk.scope)
-        principal = dispatcher.who(talk.scope)
+            await self._judge(exchange.scope)
+        principal = dispatcher.who(exchange.scope)
         dispatcher.check_offered(rpc.name)
-        return principal, dispatcher.accept(talk, codec.read_request(rpc, data, dispatcher.limits))
+        return principal, dispatcher.accept(exchange, codec.read_request(rpc, data, dispatcher.limits))
 
-    async def _refuse(self, talk: Talk, error: Exception, context: Context) -> NoReturn:
+    async def _refuse(self, exchange: Exchange, error: Exception, context: Context) -> NoReturn:
         """Answer with an error, with the status and details of the generation that was spoken."""
         if not isinstance(error, Agent3Error):
             log.error("a call failed", exc_info=error)
             error = Agent3Error(INTERNAL)
         endpoint = await self._endpoint()
-        code, text, status = write_status(error, talk.generation, endpoint.profile)
+        code, text, status = write_status(error, exchange.generation, endpoint.profile)
         headers = ((name.decode(), value.decode()) for name, value in refusal_headers(error))
         trailers = (("grpc-status-details-bin", status), *headers)
         await context.abort(getattr(grpc.StatusCode, code), text, trailers)
@@ -183,30 +190,19 @@ class GrpcDoor:
         """Run something to its end, whatever becomes of the call."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._running.add(task)
-        task.add_done_callback(self._forget)
+
+        def forget(task: asyncio.Task[Any]) -> None:
+            self._running.discard(task)
+            if not task.cancelled():
+                task.exception()  # mark it as seen: the call that waited for it has it, or is gone
+
+        task.add_done_callback(forget)
         return task
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark it as seen: the call that waited for it has it, or is gone
 
-
-async def _send_extensions(talk: Talk, dispatcher: Dispatcher, context: Context) -> None:
-    headers = dispatcher.extension_headers(talk)
+async def _send_extensions(exchange: Exchange, dispatcher: Dispatcher, context: Context) -> None:
+    headers = dispatcher.extension_headers(exchange)
     await context.send_initial_metadata(tuple((name.decode(), value.decode()) for name, value in headers))
-
-
-async def _close(items: Items, opening: asyncio.Task[Any]) -> None:
-    await asyncio.wait((opening,))  # a generator cannot be closed while it runs
-    await items.aclose()
-
-
-def _parse_peer(peer: str) -> tuple[str, int] | None:
-    """The address of a peer, which gRPC writes as ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
-    kind, _, address = unquote(peer).partition(":")
-    host, _, port = address.rpartition(":")
-    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 async def _no_asgi(*_: Any) -> Any:

@@ -184,7 +184,7 @@ class JsonRpcBinding:
             max_bytes=LIMITS.body,
             follow=True,
         )
-        return self._codec.read(request, self._read_result(response.status, response.body, response.headers))
+        return self._codec.read_result(request, self._read_result(response.status, response.body, response.headers))
 
     async def stream(
         self, request: Request, options: RequestOptions, last: str | None = None
@@ -209,7 +209,7 @@ class JsonRpcBinding:
                 yield event_id, self._codec.read_item(self._read_result(200, data, {}))
 
     def _encode(self, request: Request) -> bytes:
-        method, params = self._codec.ask(_set_tenant(request, self.interface))
+        method, params = self._codec.write_request(_set_tenant(request, self.interface))
         return jsonrpc.request(next(_request_ids), method, params)
 
     def _read_result(self, status: int, body: bytes, headers: Mapping[str, str]) -> Raw:
@@ -259,7 +259,7 @@ class RestBinding:
             body = await _read_body(response)
             if not 200 <= response.status < 300:
                 raise self._read_error(response, body)
-        return self._codec.read(request, body or b"{}")
+        return self._codec.read_result(request, body or b"{}")
 
     async def stream(
         self, request: Request, options: RequestOptions, last: str | None = None
@@ -288,7 +288,7 @@ class RestBinding:
 
         1.0.0 asked for ``application/json``, 1.0.1 for ``application/a2a+json``, and there are servers for each.
         """
-        method, path, query, body = self._codec.ask(_set_tenant(request, self.interface))
+        method, path, query, body = self._codec.write_request(_set_tenant(request, self.interface))
         base = self.interface.url.rstrip("/")
         if path.startswith("/v1/") and base.endswith("/v1"):
             base = base.removesuffix("/v1")

@@ -7,7 +7,7 @@ beside the parsed card, because signatures are over the document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -33,7 +33,7 @@ from agent3.protocols.a2a.peer.bindings import LIMITS
 from agent3.protocols.a2a.peer.credentials import carry_plainly
 from agent3.security.outbound import Gate, Response
 
-__all__ = ["FoundCard", "changed_hands", "check_signature", "find_card"]
+__all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card"]
 
 _PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _JWKS_PATH: Final = "/.well-known/jwks.json"
@@ -60,8 +60,14 @@ async def find_card(
 
     TargetRefused if the agent does not show its card to us; TargetError if there is none, or none that can be read.
     """
+    urls = [address if known is None else known.url]
+    bare, question, query = address.partition("?")
+    parts = urlsplit(bare)
+    if known is None and not parts.path.endswith(".json") and "/.well-known/" not in parts.path:
+        bases = dict.fromkeys((bare.rstrip("/"), f"{parts.scheme}://{parts.netloc}"))
+        urls = [f"{base}{path}{question}{query}" for path in _PATHS for base in bases] + urls
     error: Agent3Error | None = None
-    for url in [known.url] if known is not None else _candidates(address):
+    for url in urls:
         try:
             found = await _fetch(gate, url, secret, header, known)
         except (MalformedResponse, TargetRefused) as refused:
@@ -70,16 +76,6 @@ async def find_card(
         if found is not None:
             return found
     raise error or TargetError(f"{_host(address)} serves no A2A agent card. Give the address of the card itself.")
-
-
-def _candidates(address: str) -> Iterator[str]:
-    """Where the card of an address may be, the most likely place first. The query of the address is kept."""
-    bare, question, query = address.partition("?")
-    parts = urlsplit(bare)
-    if not parts.path.endswith(".json") and "/.well-known/" not in parts.path:
-        bases = dict.fromkeys((bare.rstrip("/"), f"{parts.scheme}://{parts.netloc}"))
-        yield from (f"{base}{path}{question}{query}" for path in _PATHS for base in bases)
-    yield address
 
 
 async def _fetch(
@@ -107,7 +103,7 @@ async def _fetch(
         return None
     try:
         document = jsonrpc.decode(response.body, LIMITS)
-        card = cards.from_wire(document)
+        card = AgentCard.from_wire(document)
     except (ParseError, TooLarge, ValidationError) as error:
         raise MalformedResponse(f"{_host(url)} does not serve a valid agent card: {error.message}") from None
     if not cards.interfaces(card):
@@ -127,7 +123,7 @@ def _host(address: str) -> str:
 
 async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
     """Whether a card is signed, and by which keys of the agent's own host; stored and shown as it is."""
-    wanted = signatures.wanted(found.document)
+    wanted = signatures.wanted_keys(found.document)
     if not wanted:
         return {"status": "unsigned"}
     parts = urlsplit(found.url)
@@ -154,7 +150,7 @@ async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
     }
 
 
-def changed_hands(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def explain_key_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Why a new card must not replace the old one: none of the keys that signed the old one signs the new one."""
     keys = before.get("keys") or ()
     if before.get("status") != "verified" or set(keys) & set(now.get("keys") or ()):

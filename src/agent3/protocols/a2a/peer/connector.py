@@ -8,6 +8,7 @@ goes on at the agent: a repeated call finds it again instead of starting another
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from agent3.errors import (
     JobNotFound,
     MalformedResponse,
     RequestError,
+    StorageError,
     TargetError,
     TargetRefused,
     TooLarge,
@@ -38,19 +40,21 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
 from agent3.protocols.a2a.peer.bindings import RequestOptions
 from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
-from agent3.protocols.a2a.peer.description import (
+from agent3.protocols.a2a.peer.peers import INTERRUPTED, SETTLED, Peer, Peers
+from agent3.protocols.a2a.peer.push_following import PushFollower
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver
+from agent3.protocols.a2a.peer.sign_in import find_flow
+from agent3.protocols.a2a.peer.translation import (
     GIVEN,
     SIGNATURE,
+    TaskFold,
+    build_answer,
+    build_message,
     describe_agent,
+    message_id,
     source_of,
-    takes_free_input,
+    to_outcome,
 )
-from agent3.protocols.a2a.peer.peers import INTERRUPTED, SETTLED, Peer, Peers
-from agent3.protocols.a2a.peer.push_following import PushFollower, end_wait, find_wait
-from agent3.protocols.a2a.peer.push_receiver import Notices
-from agent3.protocols.a2a.peer.recovery import KEPT_TASK, LostTasks, TaskKeeper
-from agent3.protocols.a2a.peer.sign_in import find_flow
-from agent3.protocols.a2a.peer.translation import TaskFold, build_answer, build_message, message_id, to_outcome
 from agent3.protocols.a2a.wire.errors import PushNotSupported, TaskNotCancelable
 from agent3.protocols.a2a.wire.types import (
     TERMINAL,
@@ -86,11 +90,18 @@ _SHORTEST_POLL: Final = 0.05
 """Seconds before a job is entered again whose next turn waits for a push by itself."""
 
 
+_KEPT_TASK: Final = "a2a.task"
+"""The name under which a job keeps the id of the task it started."""
+_KEEP_AFTER: Final = 0.2
+"""Seconds after which a task is worth a write."""
+_MOST_LOST: Final = 10_000
+
+
 class A2AConnector:
     """Calls A2A agents. One for each gateway; it belongs to one event loop.
 
     One request may take ``ceiling`` seconds, and a stream may be silent for ``idle``; the deadline of a call is told to
-    the agent. Connections unused for ``unused`` seconds are closed, and opened again on demand. With ``notices``,
+    the agent. Connections unused for ``unused`` seconds are closed, and opened again on demand. With ``push_receiver``,
     agents that push and do not stream are not polled: they tell when there is something to read.
     """
 
@@ -108,9 +119,10 @@ class A2AConnector:
         self._idle = idle
         self._ceiling = ceiling
         self._env = env
-        self.notices: Notices | None = None
+        self.push_receiver: PushReceiver | None = None
         """Set by the door that receives the push notifications."""
-        self._lost = LostTasks()
+        self._lost: OrderedDict[str, str] = OrderedDict()
+        """Tasks that ran out of time, by the message that started them: they go on, and a repeated call finds them."""
         self._cancellations: set[asyncio.Task[None]] = set()
 
     async def describe(
@@ -136,15 +148,15 @@ class A2AConnector:
                 log.warning("%s has no extended card for us, so its public one is used: %s", peer.host, error)
         if pattern.address == address:  # else the route holds references to secrets, and keeps them
             pattern = replace(pattern, address=peer.found.url)
-        return describe_agent(found, pattern, signature, self._ceiling)
+        return describe_agent(found.card, found.document, pattern, signature, self._ceiling)
 
     def describe_card(self, document: Mapping[str, Any], route: Route) -> Agent:
         """The agent of a card that was given by hand; the card is never fetched."""
-        found = FoundCard(url=route.address, document=dict(document), card=AgentCard.from_wire(document))
         given = replace(route, meta={**route.meta, "registered": True, GIVEN: True})
-        return describe_agent(found, given, {"status": "given"}, self._ceiling)
+        card = AgentCard.from_wire(document)
+        return describe_agent(card, dict(document), given, {"status": "given"}, self._ceiling)
 
-    async def sign_in_of(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
+    async def find_sign_in(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
         """How a person signs in to an agent, by its card, and the gate to do it through; None if there is no way.
 
         The card is the given one, else the one at the address.
@@ -183,7 +195,7 @@ class A2AConnector:
         finally:
             live.filters = filters
             if not isinstance(outcome, Working):
-                end_wait(self.notices, call)
+                self._end_wait(call)
         return redact_outcome(outcome, acquired)
 
     async def aclose(self) -> None:
@@ -216,14 +228,13 @@ class A2AConnector:
                 await self._cancel(call, peer, state["task"])
                 return Failed("declined", f"What {call.agent} asked was declined, and its task was cancelled.")
             return await self._send(call, peer, build_answer(call))
-        required = [each.uri for each in peer.card.features.extensions if each.required]
-        if missing := [uri for uri in required if uri not in peer.extensions]:
+        if missing := [
+            each.uri for each in peer.card.features.extensions if each.required and each.uri not in peer.extensions
+        ]:
             error = TargetRefused(f"{peer.card.name} requires unsupported extensions: {', '.join(missing)}.")
             error.sent = False
             raise error
-        capability = call.live.capability
-        message = build_message(call, route.target or call.capability, free=takes_free_input(capability))
-        return await self._send(call, peer, message)
+        return await self._send(call, peer, build_message(call, route.target or call.capability))
 
     async def _find_running(self, call: Call, peer: Peer, task_id: str | None) -> str | None:
         """The task that an earlier, interrupted turn has started already, so that nothing is sent again.
@@ -231,11 +242,11 @@ class A2AConnector:
         After a restart it is unknown whether a message arrived whose task was not kept, unless the agent dedupes.
         """
         if call.live.door != RECOVERY:
-            return self._lost.find(message_id(call)) if call.entry == "start" else None
+            return self._lost.get(message_id(call)) if call.entry == "start" else None
         if call.entry == "answer":
             task = await self._read(call, peer, str(task_id))
             return None if task.status.state in INTERRUPTED else task_id
-        kept = call.live.kept.get(KEPT_TASK)
+        kept = call.live.kept.get(_KEPT_TASK)
         if kept is None and not peer.dedupes:
             raise Interrupted(f"{call.agent}/{call.capability} was interrupted by a restart. Call it again.")
         return str(kept) if kept is not None else None
@@ -284,7 +295,7 @@ class A2AConnector:
         """A later turn of a job whose task goes on: waits for a push if one was waited for before, else only reads."""
         push = self._push_follower(call, peer)
         if push is None:
-            end_wait(self.notices, call)  # there is one if its agent has turned out not to push
+            self._end_wait(call)  # there is one if its agent has turned out not to push
             task = await self._read(call, peer, task_id)
         elif push.wait.task is None:
             task = await push.begin(task_id)
@@ -311,7 +322,7 @@ class A2AConnector:
             source = peer.poll(task_id or "", self._options(call), longest_pause)
         fold, room = TaskFold(), _MOST_EVENTS
         try:
-            async with TaskKeeper(call) as keeper, aclosing(source) as items:
+            async with _TaskKeeper(call) as keeper, aclosing(source) as items:
                 async for item in items:
                     events = fold.add(item)[:room]
                     room -= len(events)
@@ -325,11 +336,11 @@ class A2AConnector:
             self._leave(call, peer, fold.task.id if fold.task is not None else task_id)
             raise
         except JobNotFound:
-            self._lost.discard(message_id(call))
+            self._lost.pop(message_id(call), None)
             raise
         except TargetError:
-            if fold.task is not None and call.entry == "start":
-                self._lost.add(message_id(call), fold.task.id)
+            if fold.task is not None:
+                self._remember_lost(call, fold.task.id)
             raise
         result = fold.result()
         if result is None:
@@ -352,11 +363,11 @@ class A2AConnector:
         return Failed("canceled", "The task was cancelled.")
 
     def _finish(self, call: Call, result: Task | Message) -> Outcome:
-        self._lost.discard(message_id(call))
+        self._lost.pop(message_id(call), None)
         outcome = to_outcome(result, call)
-        if self.notices is None or not isinstance(outcome, Working):
+        if self.push_receiver is None or not isinstance(outcome, Working):
             return outcome
-        wait = find_wait(self.notices, call)
+        wait = self.push_receiver.find(self.push_receiver.key_for(message_id(call)))
         return outcome if wait is None else replace(outcome, poll=max(_SHORTEST_POLL, wait.before_next))
 
     def _leave(self, call: Call, peer: Peer, task_id: str | None) -> None:
@@ -365,8 +376,7 @@ class A2AConnector:
             return
         expires = call.live.expires
         if expires is not None and self._env.monotonic() >= expires - 0.05:
-            if call.entry == "start":
-                self._lost.add(message_id(call), task_id)
+            self._remember_lost(call, task_id)
             return
 
         async def cancel() -> None:
@@ -381,13 +391,25 @@ class A2AConnector:
         self._cancellations.add(cancellation)
         cancellation.add_done_callback(self._cancellations.discard)
 
+    def _end_wait(self, call: Call) -> None:
+        """The task of a call is no longer waited for by push."""
+        receiver = self.push_receiver
+        if receiver is not None and len(receiver):  # else no key needs to be derived, as for almost every call
+            receiver.end(receiver.key_for(message_id(call)))
+
+    def _remember_lost(self, call: Call, task_id: str) -> None:
+        if call.entry == "start":
+            self._lost[message_id(call)] = task_id
+            while len(self._lost) > _MOST_LOST:
+                self._lost.popitem(last=False)
+
     def _push_follower(self, call: Call, peer: Peer) -> PushFollower | None:
         """What follows the task of a call by push; None if its agent streams, or does not push to us."""
-        if self.notices is None or peer.streams or not peer.card.features.push_notifications:
+        if self.push_receiver is None or peer.streams or not peer.card.features.push_notifications:
             return None
-        if not self.notices.trust_of(peer.found.url).may_ask(self._env.monotonic()):
+        if not self.push_receiver.trust_of(peer.found.url).may_ask(self._env.monotonic()):
             return None
-        return PushFollower(self.notices, call, peer, lambda: self._options(call), self._env)
+        return PushFollower(self.push_receiver, call, peer, lambda: self._options(call), self._env)
 
     # What goes with a request
 
@@ -397,7 +419,7 @@ class A2AConnector:
         metadata: dict[str, Any] = {}
         if (deadline := self._deadline(call)) is not None:
             metadata[DEADLINE] = {"deadline": deadline}
-        if call.traceparent is not None and peer.declares(TRACEABILITY):
+        if call.traceparent is not None and TRACEABILITY in peer.declared:
             metadata[TRACEABILITY] = {"traceparent": call.traceparent}
         return Send(
             message=message,
@@ -423,6 +445,45 @@ class A2AConnector:
             return None
         moment = datetime.fromtimestamp(self._env.now() + self._time_left(call), UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _TaskKeeper:
+    """Keeps the id of a task with its job, so that another process can go on with it.
+
+    An async context around the time that a task is followed. A task that ends within a moment is not written.
+    """
+
+    def __init__(self, call: Call):
+        self._live = call.live.now()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> _TaskKeeper:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def keep_soon(self, task: str) -> None:
+        """Write the id if the task is still running in a moment. Only the first call counts: ids do not change."""
+        live = self._live
+        if self._timer is not None or live.kept.get(_KEPT_TASK) == task:
+            return
+        loop = asyncio.get_running_loop()
+
+        async def write() -> None:
+            try:
+                await live.keep(_KEPT_TASK, task)
+            except StorageError as error:
+                log.warning("a task id could not be stored and would be lost with this process: %s", error)
+
+        def begin() -> None:
+            self._writing = loop.create_task(write())
+
+        self._timer = loop.call_later(_KEEP_AFTER, begin)
 
 
 def _to_caller_error(error: Agent3Error, call: Call) -> Agent3Error:

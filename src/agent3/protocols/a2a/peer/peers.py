@@ -90,6 +90,17 @@ class Peer:
         first_pause: float = 0.2,
     ):
         self.found = found
+        self.card = found.card
+        self.host = urlsplit(found.url).netloc
+        """Host and port of the card, for messages to people."""
+        self.streams = found.card.features.streaming
+        offered = [each.uri for each in found.card.features.extensions]
+        self.declared = frozenset(offered)
+        """Extensions that the agent offers."""
+        self.extensions = tuple([uri for uri in offered if uri in extensions])
+        """Those of them that we support."""
+        self.dedupes = IDEMPOTENT in self.declared
+        """Whether the agent recognizes a message that it has already taken."""
         self.gate = gate
         self.credential = credential
         self._working = OrderedDict[str, Interface]() if working is None else working
@@ -97,45 +108,15 @@ class Peer:
         self._env = env
         self._first_pause = first_pause
         self.bindings: dict[Interface, Binding] = {} if bindings is None else bindings
-        self._extensions = extensions
         self._matched: Mapping[str, Any] | None = None
         self.last_used = env.monotonic()
         self.requests = 0
         """Requests and streams under way."""
 
     @property
-    def card(self) -> AgentCard:
-        """The card of the agent."""
-        return self.found.card
-
-    @property
-    def host(self) -> str:
-        """Host and port of the card, for messages to people."""
-        return urlsplit(self.found.url).netloc
-
-    @property
     def interface(self) -> Interface | None:
         """The interface that took the last message; None before the first."""
         return self._working.get(self.found.url)
-
-    @property
-    def dedupes(self) -> bool:
-        """Whether the agent recognizes a message that it has already taken."""
-        return self.declares(IDEMPOTENT)
-
-    @property
-    def streams(self) -> bool:
-        """Whether the card says that the agent streams."""
-        return self.card.features.streaming
-
-    @property
-    def extensions(self) -> tuple[str, ...]:
-        """Extensions that the agent offers and we support."""
-        return tuple(each.uri for each in self.card.features.extensions if each.uri in self._extensions)
-
-    def declares(self, uri: str) -> bool:
-        """Whether the agent offers an extension."""
-        return any(each.uri == uri for each in self.card.features.extensions)
 
     def has_card(self, document: Mapping[str, Any] | None) -> bool:
         """Whether ``document`` is the card of this peer, or None; the same object is compared only once."""
@@ -153,7 +134,13 @@ class Peer:
         try:
             for binding in self._candidates():
                 try:
-                    value = await self._send_by(binding, request, options)
+                    authorized = await self._authorize(options, binding)
+                    try:
+                        value = await binding.send(request, authorized)
+                    except TargetRefused as refused:
+                        if not await self.credential.renew(authorized.headers, refused):
+                            raise
+                        value = await binding.send(request, await self._authorize(options, binding))
                 except RequestError as error:
                     if not self._may_try_next(binding, request, error):
                         raise
@@ -165,16 +152,6 @@ class Peer:
             self.requests -= 1
             self.last_used = self._env.monotonic()
         raise first_error or self._no_interface()
-
-    async def _send_by(self, binding: Binding, request: Request, options: RequestOptions) -> Value:
-        """One exchange; a second one with a new token if the credential could be renewed."""
-        authorized = await self._authorize(options, binding)
-        try:
-            return await binding.send(request, authorized)
-        except TargetRefused as refused:
-            if not await self.credential.renew(authorized.headers, refused):
-                raise
-            return await binding.send(request, await self._authorize(options, binding))
 
     async def stream(
         self, request: Request, options: RequestOptions | None = None, last: str | None = None
@@ -274,18 +251,25 @@ class Peer:
 
     def _candidates(self) -> Iterator[Binding]:
         """The bindings to try: what worked last, then what the card declares, then every generation at its URLs."""
-        declared = [
-            Interface(each.url, each.protocol_binding.upper(), generation, each.tenant)
-            for each, generation in cards.interfaces(self.card, tuple(BINDINGS))
-        ]
-        guessed = [
-            Interface(each.url, "JSONRPC", generation, each.tenant if generation == "1.0" else None)
-            for each in declared
-            for generation in _GENERATIONS
-            if each.binding == "JSONRPC"
-        ]
-        working = [self.interface] if self.interface is not None else []
-        for interface in dict.fromkeys([*working, *declared, *guessed]):
+
+        def interfaces() -> Iterator[Interface]:
+            if self.interface is not None:
+                yield self.interface  # it almost always does, so the card is only read after it
+            declared = [
+                Interface(each.url, each.protocol_binding.upper(), generation, each.tenant)
+                for each, generation in cards.interfaces(self.card, tuple(BINDINGS))
+            ]
+            yield from declared
+            for each in declared:
+                if each.binding == "JSONRPC":
+                    for generation in _GENERATIONS:
+                        yield Interface(each.url, "JSONRPC", generation, each.tenant if generation == "1.0" else None)
+
+        tried: set[Interface] = set()
+        for interface in interfaces():
+            if interface in tried:
+                continue
+            tried.add(interface)
             try:
                 if interface not in self.bindings:
                     self.bindings[interface] = BINDINGS[interface.binding](interface, self.gate)
@@ -461,7 +445,7 @@ class Peers:
             gate = Gate(allow_address(self._policy, address) if registered else self._policy)
         try:
             if document is not None:
-                found = FoundCard(url=address, document=dict(document), card=cards.from_wire(document))
+                found = FoundCard(url=address, document=dict(document), card=AgentCard.from_wire(document))
             else:
                 found = await find_card(gate, address, secret, header, before.found if before is not None else None)
             self._check_open()  # it may have been closed meanwhile

@@ -15,11 +15,11 @@ from agent3.model import Call, Working
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.peer.bindings import RequestOptions
 from agent3.protocols.a2a.peer.peers import SETTLED, Peer
-from agent3.protocols.a2a.peer.push_receiver import Notices, PushWait
+from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 from agent3.protocols.a2a.peer.translation import message_id, to_outcome
 from agent3.protocols.a2a.wire.types import CreatePush, GetTask, Task
 
-__all__ = ["PushFollower", "end_wait", "find_wait"]
+__all__ = ["PushFollower"]
 
 log = logger("a2a.client")
 
@@ -27,27 +27,17 @@ _REGISTER_TIMEOUT: Final = 5.0
 """Seconds that an agent has to accept a push configuration; its task is not read meanwhile."""
 
 
-def find_wait(receiver: Notices, call: Call) -> PushWait | None:
-    """The wait for the task of a call, if there is one."""
-    return receiver.find(receiver.key_for(message_id(call)))
-
-
-def end_wait(receiver: Notices | None, call: Call) -> None:
-    """The task of a call is no longer waited for by push."""
-    if receiver is not None and len(receiver):  # else no key needs to be derived, as for almost every call
-        receiver.end(receiver.key_for(message_id(call)))
-
-
 class PushFollower:
     """Follows the task of one call. ``options`` gives what goes with a request made now."""
 
-    def __init__(self, receiver: Notices, call: Call, peer: Peer, options: Callable[[], RequestOptions], env: Env):
+    def __init__(self, receiver: PushReceiver, call: Call, peer: Peer, options: Callable[[], RequestOptions], env: Env):
         self._receiver = receiver
         self._call = call
         self._peer = peer
         self._options = options
         self._env = env
-        self.wait = receiver.expect(receiver.key_for(message_id(call)), peer.found.url)
+        self._key = receiver.key_for(message_id(call))
+        self.wait = receiver.expect(self._key, peer.found.url)
 
     async def follow(self, task_id: str, until: float) -> AsyncGenerator[Task, None]:
         """The task each time it is read, until it settles or the time ``until`` has come."""
@@ -102,7 +92,7 @@ class PushFollower:
     def give_up(self, error: Agent3Error) -> None:
         """The agent does not push to us: it is polled instead, and not asked again for a while."""
         self.wait.trust.suspend(self._env.monotonic())
-        end_wait(self._receiver, self._call)
+        self._receiver.end(self._key)
         warn = log.warning if self.wait.trust.is_first_warning() else log.info
         warn("%s does not push to this gateway, so it is polled: %s", self._call.agent, error)
 

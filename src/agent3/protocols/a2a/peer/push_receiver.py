@@ -18,10 +18,10 @@ from typing import Final
 from agent3.calls import webhooks
 from agent3.errors import Agent3Error, NotFound, Unauthenticated, ValidationError
 from agent3.observe.logs import get as logger
-from agent3.protocols.a2a.door.push import TOKEN, understood
+from agent3.protocols.a2a.door.push import TOKEN, read_notification
 from agent3.protocols.a2a.wire.types import Authentication, Push, Task
 
-__all__ = ["RESULTS", "Notices", "PushTrust", "PushWait"]
+__all__ = ["RESULTS", "PushReceiver", "PushTrust", "PushWait"]
 
 log = logger("a2a.client")
 
@@ -175,7 +175,7 @@ class PushWait:
         return _add_new(self._seen, digest, _REMEMBERED)
 
 
-class Notices:
+class PushReceiver:
     """The callbacks of one process. It belongs to one event loop.
 
     ``address`` is where agents reach them, ``secret`` what all gateways on one database share. A task is read after
@@ -248,7 +248,7 @@ class Notices:
         if len(self._ended) > _MOST_WAITS:
             self._ended.popitem(last=False)
 
-    def knock(self, key: str) -> None:
+    def wake(self, key: str) -> None:
         """Another gateway received a callback; an empty name means that some may have been missed, so all look."""
         if not key:
             for wait in self._waits.values():
@@ -277,7 +277,7 @@ class Notices:
         """
         wait = self._waits.get(key)
         try:
-            item = understood(body)
+            item = read_notification(body)
             task = item.id if isinstance(item, Task) else item.task_id or ""
             if wait is not None and wait.task is not None and task != wait.task:
                 raise ValidationError(f"This callback is for another task than {task[:100]!r}.")
@@ -311,9 +311,9 @@ class Notices:
 
         asyncio.get_running_loop().call_later(_PASS_ON_EVERY, end_pause)
 
-    def refused(self, wrong: Agent3Error) -> Agent3Error:
+    def reject(self, error: Agent3Error) -> Agent3Error:
         """Count an admitted callback whose body could not be read; the same error."""
-        return self._reject("malformed", wrong)
+        return self._reject("malformed", error)
 
     def challenge(self, key: str, asked: str) -> str:
         """The answer to an agent that first asks whether an address is ours; NotFound if it is not.

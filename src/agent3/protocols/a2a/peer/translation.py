@@ -1,4 +1,4 @@
-"""Calls as A2A messages, and A2A tasks as outcomes and events.
+"""Cards as agents of the directory, calls as A2A messages, and A2A tasks as outcomes and events.
 
 Pure functions and one accumulator; nothing here reaches a network. The artifact named ``result`` of a task is its
 result, else its first one; the others stay beside it.
@@ -16,9 +16,28 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from agent3 import model
+from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import TargetError, ValidationError, by_code
-from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Question, Usage, Working, text_of
-from agent3.protocols.a2a.cards.extensions import USAGE
+from agent3.model import (
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Done,
+    Event,
+    Failed,
+    Hints,
+    Needs,
+    Outcome,
+    Price,
+    Question,
+    Route,
+    Usage,
+    Working,
+    agent_id,
+    text_of,
+)
+from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS, USAGE
 from agent3.protocols.a2a.door.projection import Growing, parts_in, parts_out
 from agent3.protocols.a2a.wire.types import (
     Artifact,
@@ -32,8 +51,25 @@ from agent3.protocols.a2a.wire.types import (
     Task,
 )
 
-__all__ = ["FREE_INPUT", "TaskFold", "build_answer", "build_message", "message_id", "to_outcome"]
+__all__ = [
+    "FREE_INPUT",
+    "GIVEN",
+    "SIGNATURE",
+    "TaskFold",
+    "build_answer",
+    "build_message",
+    "describe_agent",
+    "message_id",
+    "source_of",
+    "to_outcome",
+]
 
+SIGNATURE: Final = "signature"
+"""The key in an agent's ``meta`` that holds whether its card is signed, and by which keys."""
+GIVEN: Final = "given"
+"""The key in a route's ``meta`` that says that the card was given by hand, so that it is never fetched."""
+_META: Final = "a2a"
+_MOST_DESCRIPTION: Final = 2_000
 FREE_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -70,6 +106,70 @@ _FAILURES: Final = {
 """Of each failed state the error code, and what is said of an agent that gives no reason."""
 
 
+# From cards to agents
+
+
+def describe_agent(
+    card: AgentCard, document: dict[str, Any], pattern: Route, signature: dict[str, Any], timeout: float
+) -> Agent:
+    """The agent of a card. ``pattern`` is the route that each capability gets, with the skill as its target.
+
+    A card without skills still takes messages, and gets one capability for them.
+    """
+    extensions = {each.uri: each.params for each in reversed(card.features.extensions)}
+    if IDEMPOTENT in extensions:
+        pattern = replace(pattern, meta={**pattern.meta, "keys": True})
+    schemas = extensions.get(SCHEMAS, {}).get("skills")
+    capabilities = []
+    for skill in card.capabilities or [AgentCapability(name="message", description=card.description)]:
+        name = skill.id or skill.name
+        given = schemas.get(name) if isinstance(schemas, dict) else None
+        known: Mapping[str, Any] = given if isinstance(given, dict) else {}
+        input_schema = known.get("input") or skill.input_schema or (skill.to_schema() if skill.parameters else None)
+        output_schema = known.get("output") or skill.output_schema
+        capabilities.append(
+            Capability(
+                name=name,
+                title=skill.name,
+                description=skill.description or card.description,
+                version=skill.version,
+                input_schema=input_schema if isinstance(input_schema, dict) else FREE_INPUT,
+                output_schema=output_schema if isinstance(output_schema, dict) else None,
+                phrases=tuple(example for example in skill.examples if isinstance(example, str)),
+                tags=tuple(skill.tags),
+                input_modes=tuple(skill.input_modes or card.default_input_modes),
+                output_modes=tuple(skill.output_modes or card.default_output_modes),
+                price=Price(call=skill.cost),
+                hints=Hints(
+                    read_only=skill.read_only,
+                    idempotent=skill.idempotent,
+                    consequential=skill.consequential,
+                    replay=True,  # a restart finds the task again, or says that it was interrupted
+                ),
+                routes=(replace(pattern, target=name),),
+                timeout=timeout,
+                meta={_META: {"free": not isinstance(input_schema, dict)}},
+            )
+        )
+    return Agent(
+        id=agent_id(card.name, "a2a-agent"),
+        name=card.name,
+        description=card.description[:_MOST_DESCRIPTION],
+        version=card.version,
+        provider=card.provider.organization if card.provider is not None else None,
+        tags=("a2a",),
+        capabilities=tuple(capabilities),
+        source=source_of(pattern.address),
+        card=document,
+        meta={"route": msgspec.to_builtins(pattern), SIGNATURE: signature},
+    )
+
+
+def source_of(address: str) -> str:
+    """An address as it is shown: without its query, which may hold secrets."""
+    return address.partition("?")[0]
+
+
 # From calls to messages
 
 
@@ -81,9 +181,9 @@ def message_id(call: Call) -> str:
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def build_message(call: Call, skill: str | None, *, free: bool) -> Message:
-    """The message that begins a task. A skill with a schema gets its input as data; a ``free`` one gets words."""
-    if free:
+def build_message(call: Call, skill: str | None) -> Message:
+    """The message that begins a task. A skill with a schema gets its input as data; any other gets words."""
+    if call.live.capability.meta.get(_META, {}).get("free", True):
         parts = _free_parts(call)
     else:
         text_and_files = parts_out(part for part in call.parts if isinstance(part.data, UnsetType))

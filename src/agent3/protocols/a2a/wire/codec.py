@@ -1,7 +1,7 @@
 """What every codec can do: the wire of one generation and binding on one side, ``wire.types`` on the other.
 
 A codec serves both ends. A server uses ``read_request``, ``write_result``, ``write_item`` and ``write_error``; a client
-``ask``, ``read``, ``read_item`` and ``read_error``. Codecs hold no task and reach no network.
+``write_request``, ``read_result``, ``read_item`` and ``read_error``. Codecs hold no task and reach no network.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from agent3.errors import Agent3Error, MethodNotFound, ParseError, ValidationError
-from agent3.protocols.a2a.wire import errors
 from agent3.protocols.a2a.wire.decoding import as_malformed, fault, invalid
-from agent3.protocols.a2a.wire.errors import Profile
+from agent3.protocols.a2a.wire.errors import Profile, read_rest, read_rpc, write_rest, write_rpc
 from agent3.protocols.a2a.wire.operations import METHODS, Match, Operation, Route, Routes
 from agent3.protocols.a2a.wire.types import Generation, Item, Message, Push, PushPage, Reply, Request, Task, TaskPage
 
-__all__ = ["Codec", "RestCodec", "Value", "check_reply"]
+__all__ = ["Answers", "Codec", "RestCodec", "Value", "check_reply"]
 
 Value: TypeAlias = Task | Message | TaskPage | Push | PushPage | dict[str, Any] | None
 """What a request is answered with; the dict is a card."""
 
 
-class _Answers(ABC):
+class Answers(ABC):
     """Reading what an agent answered, which is the same on JSON-RPC and REST."""
 
     generation: Generation
 
-    def read(self, request: Request, result: Any) -> Value:
+    def read_result(self, request: Request, result: Any) -> Value:
         """The answer to a request; ``result`` is JSON in bytes, or decoded. MalformedResponse."""
         try:
             return self._read(request, result)
@@ -57,7 +56,7 @@ class _Answers(ABC):
         """The JSON of one item of a stream."""
 
 
-class Codec(_Answers):
+class Codec(Answers):
     """A generation on JSON-RPC."""
 
     def __init__(self) -> None:
@@ -80,19 +79,19 @@ class Codec(_Answers):
         """What reads the params of an operation."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request."""
 
     def write_error(self, error: Agent3Error) -> dict[str, Any]:
         """The JSON-RPC error object."""
-        return errors.write_rpc(error, self.generation)
+        return write_rpc(error, self.generation)
 
     def read_error(self, error: Any) -> Agent3Error:
         """The error that a decoded JSON-RPC error object stands for."""
-        return errors.read_rpc(error, self.generation)
+        return read_rpc(error, self.generation)
 
 
-class RestCodec(_Answers):
+class RestCodec(Answers):
     """A generation on REST; ``profile`` says whose table of HTTP statuses holds."""
 
     def __init__(self, profile: Profile = "1.0.1") -> None:
@@ -109,7 +108,7 @@ class RestCodec(_Answers):
         """The request at a route. ParseError, ValidationError."""
 
     @abstractmethod
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         """HTTP method, path, query and body of a request."""
 
     def _route_of(self, request: Request) -> Route:
@@ -121,11 +120,11 @@ class RestCodec(_Answers):
 
     def write_error(self, error: Agent3Error) -> tuple[int, dict[str, Any]]:
         """HTTP status and body."""
-        return errors.write_rest(error, self.generation, self._profile)
+        return write_rest(error, self.generation, self._profile)
 
     def read_error(self, status: int, body: Any) -> Agent3Error:
         """The error that a status and its decoded body stand for."""
-        return errors.read_rest(status, body)
+        return read_rest(status, body)
 
 
 def check_reply(item: Item) -> Reply:

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 
 from agent3 import schema
-from agent3.protocols.a2a.wire import tables, types
 from agent3.protocols.a2a.wire.decoding import (
     Reader,
     check_count,
@@ -29,7 +28,31 @@ from agent3.protocols.a2a.wire.decoding import (
     invalid,
     to_utc,
 )
-from agent3.protocols.a2a.wire.types import Authentication, CreatePush, Part, Push, Role, Send, Sending, State
+from agent3.protocols.a2a.wire.tables import Field, parse
+from agent3.protocols.a2a.wire.types import (
+    Artifact,
+    ArtifactUpdate,
+    Authentication,
+    CancelTask,
+    CreatePush,
+    DeletePush,
+    GetCard,
+    GetPush,
+    GetTask,
+    ListPush,
+    Message,
+    Part,
+    Push,
+    Role,
+    Send,
+    Sending,
+    State,
+    Status,
+    StatusUpdate,
+    Subscribe,
+    Task,
+    TaskPage,
+)
 
 __all__ = ["ROLE_WORDS", "STATE_WORDS", "Dialect", "read_push", "write_push"]
 
@@ -49,23 +72,23 @@ STATE_WORDS: Final = {
 """Roles and states on JSON-RPC before 1.0. Of two words for one state the first is written."""
 
 _MODELS: Final[dict[str, type[Struct]]] = {
-    "TaskStatus": types.Status,
-    "TaskStatusUpdateEvent": types.StatusUpdate,
-    "TaskArtifactUpdateEvent": types.ArtifactUpdate,
+    "TaskStatus": Status,
+    "TaskStatusUpdateEvent": StatusUpdate,
+    "TaskArtifactUpdateEvent": ArtifactUpdate,
     **{
         model.__name__: model
         for model in (
-            types.Message,
-            types.Artifact,
-            types.Task,
-            types.TaskPage,
-            types.GetTask,
-            types.CancelTask,
-            types.Subscribe,
-            types.GetCard,
-            types.GetPush,
-            types.ListPush,
-            types.DeletePush,
+            Message,
+            Artifact,
+            Task,
+            TaskPage,
+            GetTask,
+            CancelTask,
+            Subscribe,
+            GetCard,
+            GetPush,
+            ListPush,
+            DeletePush,
         )
     },
 }
@@ -123,7 +146,7 @@ class Dialect:
         self._kinds = kinds or {}
         self._types: dict[str, Any] = {}
         self._readers: dict[tuple[str, str], Reader[dict[str, Any]]] = {}
-        self._fields = tables.parse(table)
+        self._fields = parse(table)
         self._readings: dict[str, dict[str, _Reading]] = {}
         self._writings: dict[type[Struct], tuple[str | None, Callable[[Any], tuple[Any, ...]], list[_Writing]]] = {}
         for name, model in _MODELS.items():
@@ -152,7 +175,7 @@ class Dialect:
         attributes = attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
         self._writings[model] = self._kinds.get(name), attributes, writings
 
-    def _converters(self, field: tables.Field) -> tuple[Callable[[Any, str], Any] | None, Callable[[Any], Any] | None]:
+    def _converters(self, field: Field) -> tuple[Callable[[Any, str], Any] | None, Callable[[Any], Any] | None]:
         """How a value of a field is read, at its path, and written; None where it stays as it is."""
         kind = field.type
         if kind == "Part":
@@ -218,7 +241,7 @@ class Dialect:
         if name == "Message":
             values.setdefault("message_id", "")
             values.setdefault("parts", ())
-            return check_message(types.Message(**values), path)
+            return check_message(Message(**values), path)
         if name == "Artifact":
             values.setdefault("parts", ())
         return _MODELS[name](**values)
@@ -251,6 +274,20 @@ class Dialect:
             )
             check_push(configuration.push, f"configuration.{push}")
         return Send(message=message, configuration=configuration, metadata=sent.get("metadata"), stream=stream)
+
+    def write_send(self, request: Send, *, push: str) -> dict[str, Any]:
+        """The message of a request to send; ``push`` is what its configuration calls the push configuration."""
+        wanted = request.configuration
+        members = {
+            "acceptedOutputModes": wanted.accepted_output_modes or None,
+            "blocking": not wanted.return_immediately,
+            "historyLength": wanted.history_length,
+            push: None if wanted.push is None else write_push(wanted.push),
+        }
+        # Protobuf does not write false and 0.
+        configuration = {n: value for n, value in members.items() if (value if self._is_proto else value is not None)}
+        written = {"message": self.write(request.message), "configuration": configuration}
+        return written if request.metadata is None else {**written, "metadata": request.metadata}
 
     def read_create_push(self, params: Any, *members: str) -> CreatePush:
         """A push configuration to add; ``members`` are those that may name its task."""

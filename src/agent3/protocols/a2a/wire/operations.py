@@ -6,11 +6,10 @@ A custom verb follows the id after a colon, as in ``/tasks/{id}:cancel``; in 1.0
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
 from agent3.errors import MethodNotAllowed, MethodNotFound
-from agent3.protocols.a2a.wire import types
 from agent3.protocols.a2a.wire.types import Generation, Request
 
 __all__ = ["METHODS", "NAMES", "OWNERS", "Match", "Operation", "Route", "Routes", "method_of"]
@@ -54,12 +53,13 @@ GetPush       GET     /tasks/{taskId}/pushNotificationConfigs/{id}
 DeletePush    DELETE  /tasks/{taskId}/pushNotificationConfigs/{id}
 GetCard       GET     /extendedAgentCard
 """
+_REQUESTS: Final[dict[str, type[Any]]] = {request.__name__: request for request in get_args(Request)}
 _GENERATIONS: Final[tuple[Generation, ...]] = ("0.1", "0.3", "1.0")
 
 
 def _rows(table: str) -> list[tuple[Operation, list[str]]]:
     rows = [line.split() for line in table.strip().splitlines()]
-    return [(Operation(getattr(types, name.removesuffix("+stream")), "+" in name), rest) for name, *rest in rows]
+    return [(Operation(_REQUESTS[name.removesuffix("+stream")], "+" in name), rest) for name, *rest in rows]
 
 
 METHODS: Final[dict[Generation, dict[str, Operation]]] = {

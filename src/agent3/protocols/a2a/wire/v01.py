@@ -16,12 +16,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import Codec, Value
 from agent3.protocols.a2a.wire.decoding import Reader, check_count, check_id, check_push, fault, invalid
 from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.errors import UnsupportedOperation
 from agent3.protocols.a2a.wire.operations import Operation, method_of
+from agent3.protocols.a2a.wire.tables import V01 as TABLE
 from agent3.protocols.a2a.wire.types import (
     TERMINAL,
     Artifact,
@@ -57,7 +57,7 @@ _STATE: Final = "a2a.state"
 _NEAREST: Final = {State.REJECTED: State.FAILED, State.AUTH_REQUIRED: State.INPUT_REQUIRED}
 _REMEMBERED_TASKS: Final = 4_096
 
-_dialect: Final = Dialect(tables.V01, ROLE_WORDS, STATE_WORDS, tag="type")
+_dialect: Final = Dialect(TABLE, ROLE_WORDS, STATE_WORDS, tag="type")
 _encode: Final = msgspec.json.Encoder().encode
 _sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _object: Final = Reader(dict[str, Any], "answer")
@@ -173,7 +173,7 @@ class V01(Codec):
         asked: GetTask = _dialect.read_request(GetTask, params)
         return replace(asked, history_length=asked.history_length or 0)
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The method and params of a request. UnsupportedOperation for what 0.1 cannot ask."""
         method = method_of(request, "0.1")
         if method is None:

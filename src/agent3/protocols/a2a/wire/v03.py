@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import Codec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import Reader, fault, invalid
 from agent3.protocols.a2a.wire.dialect import ROLE_WORDS, STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, method_of
+from agent3.protocols.a2a.wire.tables import V03 as TABLE
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
     CreatePush,
@@ -49,7 +49,7 @@ _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _MARKS: Final = {"parts": "message", "artifact": "artifact-update", "taskId": "status-update", "status": "task"}
 """The members by which an answer without its tag is recognised, in this order."""
 
-_dialect: Final = Dialect(tables.V03, ROLE_WORDS, STATE_WORDS, kinds=_KINDS, tag="kind")
+_dialect: Final = Dialect(TABLE, ROLE_WORDS, STATE_WORDS, kinds=_KINDS, tag="kind")
 _encode: Final = msgspec.json.Encoder().encode
 _params: Final = Reader(dict[str, Any])
 _object: Final = Reader(dict[str, Any], "answer")
@@ -82,21 +82,11 @@ class V03(Codec):
         state = STATE_WORDS.get(word) if isinstance(word, str) else None
         return read_list(given | {"status": state.value} if state is not None else given)
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         params: Any
         match request:
             case Send():
-                wanted = request.configuration
-                configuration: dict[str, Any] = {"blocking": not wanted.return_immediately}
-                if wanted.accepted_output_modes:
-                    configuration["acceptedOutputModes"] = wanted.accepted_output_modes
-                if wanted.history_length is not None:
-                    configuration["historyLength"] = wanted.history_length
-                if wanted.push is not None:
-                    configuration["pushNotificationConfig"] = write_push(wanted.push)
-                params = {"message": _dialect.write(request.message), "configuration": configuration}
-                if request.metadata is not None:
-                    params["metadata"] = request.metadata
+                params = _dialect.write_send(request, push="pushNotificationConfig")
             case CreatePush():
                 params = {"taskId": request.task_id, "pushNotificationConfig": write_push(request.config)}
             case ListTasks() | Search() | GetCard():

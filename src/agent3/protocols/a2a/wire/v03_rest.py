@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from agent3.protocols.a2a.wire import tables
 from agent3.protocols.a2a.wire.codec import RestCodec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import (
     Reader,
@@ -25,6 +24,7 @@ from agent3.protocols.a2a.wire.decoding import (
 )
 from agent3.protocols.a2a.wire.dialect import STATE_WORDS, Dialect, read_push, write_push
 from agent3.protocols.a2a.wire.operations import Operation, Route
+from agent3.protocols.a2a.wire.tables import V03_REST
 from agent3.protocols.a2a.wire.types import (
     ArtifactUpdate,
     CancelTask,
@@ -45,7 +45,6 @@ from agent3.protocols.a2a.wire.types import (
     Send,
     State,
     StatusUpdate,
-    Subscribe,
     Task,
     TaskPage,
 )
@@ -56,6 +55,7 @@ __all__ = ["Rest03"]
 _STATES: Final = {"TASK_STATE_CANCELLED": State.CANCELED, **{state.value: state for state in State}}
 _RENAMED: Final = {"request": "message", "msg": "message", "update": "message"}
 """Fields whose name in the .proto file is not just the JSON name in snake case."""
+_IDS: Final = {"id": "id", "task_id": "taskId"}
 _MEMBERS: Final[dict[str, str]] = {
     "task": "Task",
     "message": "Message",
@@ -70,7 +70,7 @@ _ITEMS: Final[dict[type[Any], str]] = {
 }
 
 _dialect: Final = Dialect(
-    tables.V03_REST, {role.value: role for role in Role}, _STATES, raw="fileWithBytes", url="fileWithUri"
+    V03_REST, {role.value: role for role in Role}, _STATES, raw="fileWithBytes", url="fileWithUri"
 )
 _encode: Final = msgspec.json.Encoder().encode
 _body: Final = Reader(dict[str, Any], "body")
@@ -113,15 +113,10 @@ class Rest03(RestCodec):
             return read_list({**query, "status": state.value} if state is not None else query, lax=True)
         if kind is CancelTask:
             return CancelTask(id=values["id"], metadata=body.get("metadata"))
-        if kind is Subscribe:
-            return Subscribe(id=values["id"])
-        if kind is ListPush:
-            return ListPush(task_id=values["taskId"])
-        if kind is GetPush:
-            return GetPush(task_id=values["taskId"], id=values["id"])
-        if kind is DeletePush:
-            return DeletePush(task_id=values["taskId"], id=values["id"])
-        return GetCard()
+        # Any other request has nothing but the ids of its path.
+        ids = {attribute: name for attribute, name in _IDS.items() if attribute in kind.__struct_fields__}
+        request: Request = kind(**{attribute: values[name] for attribute, name in ids.items()})
+        return request
 
     def _read_create_push(self, task: str, body: dict[str, Any]) -> CreatePush:
         """The body is the whole request, its ``config``, or the configuration itself: all three are in use."""
@@ -136,7 +131,7 @@ class Rest03(RestCodec):
             push = msgspec.structs.replace(push, id=str(name))
         return CreatePush(task_id=task, config=push)
 
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         route = self._route_of(request)
         query: dict[str, str] = {}
         if isinstance(request, GetTask) and request.history_length is not None:
@@ -151,16 +146,7 @@ class Rest03(RestCodec):
     def plain_body(self, request: Request) -> dict[str, Any] | None:
         """The body of a request as a dict; None for one that has none."""
         if isinstance(request, Send):
-            wanted = request.configuration
-            optional = {
-                "acceptedOutputModes": wanted.accepted_output_modes,
-                "pushNotification": None if wanted.push is None else write_push(wanted.push),
-                "historyLength": wanted.history_length,
-                "blocking": not wanted.return_immediately,
-            }
-            configuration = {name: value for name, value in optional.items() if value}
-            written = {"message": _dialect.write(request.message), "configuration": configuration}
-            return written if request.metadata is None else {**written, "metadata": request.metadata}
+            return _dialect.write_send(request, push="pushNotification")
         if isinstance(request, CreatePush):
             push = msgspec.structs.replace(request.config, task_id=request.task_id)
             name = request.config.id or ""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from agent3.protocols.a2a.wire.codec import Codec, RestCodec, Value, check_reply
+from agent3.protocols.a2a.wire.codec import Answers, Codec, RestCodec, Value, check_reply
 from agent3.protocols.a2a.wire.decoding import (
     Reader,
     camel_keys,
@@ -224,22 +224,6 @@ _WRAPPERS: Final[dict[type[Any], bytes]] = {
     ArtifactUpdate: b'{"artifactUpdate":',
 }
 
-
-def _write_result(request: Request, value: Value) -> bytes:
-    if isinstance(request, Send):
-        return _WRAPPERS[type(value)] + _encode(value) + b"}"
-    return b"{}" if value is None else _encode(value)  # a deletion is answered with google.protobuf.Empty
-
-
-def _write_item(item: Item) -> bytes:
-    value = (
-        _StatusUpdate(task_id=item.task_id, context_id=item.context_id, status=item.status, metadata=item.metadata)
-        if isinstance(item, StatusUpdate)
-        else item
-    )
-    return _WRAPPERS[type(item)] + _encode(value) + b"}"
-
-
 # Reading answers
 
 _answer = Reader(_Answer, "answer")
@@ -251,40 +235,55 @@ _push_answer = Reader(Push, "answer")
 _object = Reader(dict[str, Any], "answer")
 
 
-def _read_item(result: Any) -> Item:
-    found = _answer(result)
-    members = [found.task, found.message, found.status_update, found.artifact_update]
-    items = [member for member in members if member is not None]
-    if len(items) == 1:
-        return check_item(items[0])
-    # Some agents forget the wrapper around a task or message.
-    bare = _object(result)
-    if "status" in bare and "id" in bare:
-        return check_item(_task(bare))
-    if "parts" in bare:
-        return check_item(_message(bare))
-    raise invalid([fault("", "The answer must have exactly one of task, message, statusUpdate and artifactUpdate")])
+class _Answers10(Answers):
+    """Answers in JSON, which are the same on JSON-RPC and REST."""
+
+    def write_result(self, request: Request, value: Value) -> bytes:
+        if isinstance(request, Send):
+            return _WRAPPERS[type(value)] + _encode(value) + b"}"
+        return b"{}" if value is None else _encode(value)  # a deletion is answered with google.protobuf.Empty
+
+    def write_item(self, item: Item, request: Request) -> bytes:
+        value = (
+            _StatusUpdate(task_id=item.task_id, context_id=item.context_id, status=item.status, metadata=item.metadata)
+            if isinstance(item, StatusUpdate)
+            else item
+        )
+        return _WRAPPERS[type(item)] + _encode(value) + b"}"
+
+    def _read_item(self, result: Any) -> Item:
+        found = _answer(result)
+        members = (found.task, found.message, found.status_update, found.artifact_update)
+        items = [member for member in members if member is not None]
+        if len(items) == 1:
+            return check_item(items[0])
+        # Some agents forget the wrapper around a task or message.
+        bare = _object(result)
+        if "status" in bare and "id" in bare:
+            return check_item(_task(bare))
+        if "parts" in bare:
+            return check_item(_message(bare))
+        raise invalid([fault("", "The answer must have exactly one of task, message, statusUpdate and artifactUpdate")])
+
+    def _read(self, request: Request, result: Any) -> Value:
+        match request:
+            case Send():
+                return check_reply(self._read_item(result))
+            case GetTask() | CancelTask():
+                return check_item(_task(result))  # type: ignore[return-value]
+            case ListTasks() | Search():
+                return check_page(_task_page(result))
+            case CreatePush() | GetPush():
+                return _push_answer(result)
+            case ListPush():
+                return _push_page(result)
+            case DeletePush():
+                return None
+            case _:
+                return _object(result)
 
 
-def _read_result(request: Request, result: Any) -> Value:
-    match request:
-        case Send():
-            return check_reply(_read_item(result))
-        case GetTask() | CancelTask():
-            return check_item(_task(result))  # type: ignore[return-value]
-        case ListTasks() | Search():
-            return check_page(_task_page(result))
-        case CreatePush() | GetPush():
-            return _push_answer(result)
-        case ListPush():
-            return _push_page(result)
-        case DeletePush():
-            return None
-        case _:
-            return _object(result)
-
-
-class V10(Codec):
+class V10(_Answers10, Codec):
     """The codec of 1.0 on JSON-RPC."""
 
     generation: Generation = "1.0"
@@ -292,23 +291,11 @@ class V10(Codec):
     def _reader_of(self, operation: Operation) -> Callable[[Any], Request]:
         return _READERS[operation]
 
-    def write_result(self, request: Request, value: Value) -> bytes:
-        return _write_result(request, value)
-
-    def write_item(self, item: Item, request: Request) -> bytes:
-        return _write_item(item)
-
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def write_request(self, request: Request) -> tuple[str, dict[str, Any]]:
         return _NAMES[type(request), getattr(request, "stream", False)], _params(request)
 
-    def _read(self, request: Request, result: Any) -> Value:
-        return _read_result(request, result)
 
-    def _read_item(self, result: Any) -> Item:
-        return _read_item(result)
-
-
-class Rest10(RestCodec):
+class Rest10(_Answers10, RestCodec):
     """The codec of 1.0 on REST: the JSON of JSON-RPC, with parameters in path and query."""
 
     generation: Generation = "1.0"
@@ -325,7 +312,7 @@ class Rest10(RestCodec):
         given = camel_keys(self._body(body)) if body and route.http == "POST" else query
         return read({**given, **values})
 
-    def ask(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
+    def write_request(self, request: Request) -> tuple[str, str, dict[str, str], bytes | None]:
         route = self._route_of(request)
         params = _params(request)
         tenant = params.pop("tenant", None)
@@ -335,15 +322,3 @@ class Rest10(RestCodec):
             return route.http, path, {}, msgspec.json.encode(params)
         query = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in params.items()}
         return route.http, path, query, None
-
-    def write_result(self, request: Request, value: Value) -> bytes:
-        return _write_result(request, value)
-
-    def write_item(self, item: Item, request: Request) -> bytes:
-        return _write_item(item)
-
-    def _read(self, request: Request, result: Any) -> Value:
-        return _read_result(request, result)
-
-    def _read_item(self, result: Any) -> Item:
-        return _read_item(result)
