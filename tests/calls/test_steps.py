@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.order import Chain
+from agent3.calls.parking import Park
 from agent3.calls.steps.artifacts import Artifacts
 from agent3.calls.steps.attempt import Attempt
 from agent3.calls.steps.authorize import Authorize
@@ -1004,4 +1005,4 @@ def test_the_secret_is_taken_out_of_exceptions(error: Exception) -> None:
 def test_a_route_without_a_connector_is_unavailable() -> None:
     for route in (None, Route("nothing", "x")):
         with pytest.raises(Unavailable, match="no connector speaks it"):
-            run(_awaited(Chain(parts(connectors={"a": Script()}), ())(a_call(route=route))))
+            run(_awaited(Chain(parts(connectors={"a": Script()}, park=Park(REAL, Metrics())), ())(a_call(route=route))))
