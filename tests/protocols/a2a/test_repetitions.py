@@ -133,13 +133,13 @@ def test_the_logs_of_many_tasks_are_read_a_few_at_a_time(tmp_path: Path, monkeyp
             for number in range(3):
                 await bench.engine.send(ALICE, say(f"tale {number}", **TALKATIVE))
             read: list[int] = []
-            lines_of = bench.core.jobs.log.read_all
+            read_all = bench.core.jobs.log.read_all
 
             async def counted(jobs: Any) -> Any:
                 read.append(len(jobs))
-                return await lines_of(jobs)
+                return await read_all(jobs)
 
-            monkeypatch.setattr(bench.core.jobs, "lines_of", counted)
+            monkeypatch.setattr(bench.core.jobs.log, "read_all", counted)
             page = await bench.engine.list(ALICE, ListTasks())
             assert [task.history[0].parts[0].text for task in page.tasks] == ["tale 2", "tale 1", "tale 0"]
             found = await bench.engine.search(ALICE, Search(query="TALE word 1"))
