@@ -55,7 +55,7 @@ def test_every_documented_name_is_there_and_is_the_one_of_its_module(name: str) 
 
 
 def test_the_list_of_names_and_their_homes_agree() -> None:
-    assert set(agent3._HOME_OF) | {"__version__"} == set(agent3.__all__)
+    assert {*dir(agent3), "__version__"} == set(agent3.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error_as_everywhere() -> None:
