@@ -19,7 +19,7 @@ from agent3.gateway.dead_letters import Letters, Replayed, Wanted
 from agent3.gateway.dead_letters import replay as replay_letter
 from agent3.server.build import build
 from agent3.server.demo import agents
-from agent3.terminal.database import run_on_database
+from agent3.terminal.database_work import run_on_database
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import clean, print_indented, print_json, print_result
 

@@ -108,7 +108,7 @@ class Landing:
                     return self._came.result()
         finally:
             self._guide.wait(0.0)
-        raise CallTimeout(f"Nobody signed in within {self._seconds:g} s. Try again; --wait gives more time.")
+        raise CallTimeout(f"No sign-in was completed within {self._seconds:g} s. Try again; --wait gives more time.")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from agent3.identity.secrets import Secret, Vault
 from agent3.jsonrpc import Frame
-from agent3.llm.endpoint import VendorFailure, decode, parse_vendor_error
 from agent3.llm.port import (
     Assistant,
     Content,
@@ -32,6 +31,7 @@ from agent3.llm.port import (
 )
 from agent3.llm.tools import Names, encode_parameters, shorten
 from agent3.llm.vendor import GrowingReply, VendorModel
+from agent3.llm.vendor_http import VendorFailure, decode, parse_vendor_error
 
 if TYPE_CHECKING:
     from agent3.security.outbound import Gate

@@ -17,7 +17,6 @@ from msgspec import Struct
 from agent3.errors import MalformedResponse
 from agent3.identity.secrets import Secret, Vault
 from agent3.jsonrpc import Frame
-from agent3.llm.endpoint import VendorFailure, decode, parse_vendor_error
 from agent3.llm.port import (
     Assistant,
     Finish,
@@ -36,6 +35,7 @@ from agent3.llm.port import (
 )
 from agent3.llm.tools import Names, encode_parameters, shorten
 from agent3.llm.vendor import GrowingReply, VendorModel
+from agent3.llm.vendor_http import VendorFailure, decode, parse_vendor_error
 
 if TYPE_CHECKING:
     from agent3.security.outbound import Gate

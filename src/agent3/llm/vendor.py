@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agent3 import bridge
 from agent3.identity.secrets import Secret, Vault
-from agent3.llm.endpoint import Endpoint
 from agent3.llm.port import Price
 from agent3.llm.tools import Names
+from agent3.llm.vendor_http import Endpoint
 
 if TYPE_CHECKING:
     from agent3.security.outbound import Gate

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from agent3.errors import Agent3Error, Conflict, StorageError, StorageFull, StorageUnsure
-from agent3.queue.operations import Answer, Claim, Operation, Put, Release
+from agent3.queue.types import Answer, Claim, Operation, Put, Release
 
 __all__ = ["Batcher"]
 

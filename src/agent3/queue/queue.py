@@ -15,8 +15,8 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.queue.batches import Batcher
 from agent3.queue.messages import LONGEST_LEASE, Attempt, Depth, Fate, Lease, Letter, Message, QueueFull, Rules
-from agent3.queue.operations import Ack, Answer, Claim, Extend, Nack, Operation, Put, Release, Result
 from agent3.queue.transactions import MessageTable, needs_care
+from agent3.queue.types import Ack, Answer, Claim, Extend, Nack, Operation, Put, Release, Result
 from agent3.queue.wakeups import get_wakeups, listen_for_wakeups
 from agent3.storage.database import Database, Notifier, Transaction
 

@@ -18,8 +18,8 @@ import msgspec
 
 from agent3.errors import Conflict, StorageFull
 from agent3.queue.messages import LONGEST_LEASE, Fate, Lease, Message, QueueFull, Rules, checksum
-from agent3.queue.operations import Ack, Answer, Claim, Ending, Extend, Nack, Operation, Put, Release, Result
 from agent3.queue.sql import load_statements
+from agent3.queue.types import Ack, Answer, Claim, Ending, Extend, Nack, Operation, Put, Release, Result
 from agent3.queue.wakeups import channel_of
 from agent3.storage.database import Row, Transaction
 from agent3.storage.syntax import Syntax

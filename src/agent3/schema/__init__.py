@@ -18,7 +18,7 @@ from agent3.schema.compiler import (
     once,
 )
 from agent3.schema.explain import Fault, nearest
-from agent3.schema.signatures import FunctionSchema, arguments, from_function
+from agent3.schema.function_schema import FunctionSchema, arguments, from_function
 
 __all__ = [
     "LIMITS",

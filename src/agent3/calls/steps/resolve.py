@@ -17,7 +17,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Step
 from agent3.errors import Agent3Error, ValidationError
 from agent3.model import Call, Capability, text_of
-from agent3.schema.cache import once
+from agent3.schema.compiler import once
 
 __all__ = ["Resolve"]
 

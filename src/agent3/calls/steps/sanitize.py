@@ -12,7 +12,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import Agent3Error, MalformedResponse
 from agent3.model import Call, Done, Event, Outcome, value_of
-from agent3.schema.cache import compiled
+from agent3.schema.compiler import compiled
 from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value
 
 __all__ = ["Sanitize", "clean_event"]

@@ -13,7 +13,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Stage, Step
 from agent3.errors import Agent3Error, ValidationError
 from agent3.model import Call, Needs, Question
-from agent3.schema.cache import compiled
+from agent3.schema.compiler import compiled
 
 __all__ = ["Validate"]
 

@@ -134,7 +134,7 @@ class PendingRequest:
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of the server; ServerError if the caller cannot."""
         if self._on_request is None:
-            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"Nobody here answers {method}")
+            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not answer {method}")
         with self.pause_clock():
             return await self._on_request(method, params)
 
@@ -230,7 +230,7 @@ async def answer_request(message: dict[str, Any], pending: PendingRequest | None
         if method == "ping":
             return jsonrpc.result(key, {})
         if pending is None:
-            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"Nobody here answers {method}")
+            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not answer {method}")
         return jsonrpc.result(key, await pending.answer(method, params_of(message)))
     except ServerError as error:
         return jsonrpc.error(key, error.code or jsonrpc.INTERNAL_ERROR, error.message)

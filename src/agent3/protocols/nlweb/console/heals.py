@@ -12,7 +12,7 @@ from cyclopts import App
 from agent3.protocols.nlweb.healing import ElementStore
 from agent3.protocols.nlweb.healing.records import State
 from agent3.protocols.nlweb.healing.review import Heals
-from agent3.terminal.database import run_on_database
+from agent3.terminal.database_work import run_on_database
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_json
 

@@ -13,7 +13,7 @@ from cyclopts import App
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb import Sessions, StoredSession, site_of
 from agent3.storage import Database
-from agent3.terminal.database import run_on_database
+from agent3.terminal.database_work import run_on_database
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_json
 
