@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent3 import LocalAgent
-from agent3.protocols.a2a.door.gateway_routes import Place, find_place
+from agent3.protocols.a2a.gateway_routes import Place, find_place
 from agent3.settings import Callbacks, Client, Limits, Rule, Settings
 from tests.support.a2a_toy import V1, codes, frames, message, rpc, toy, unary
 from tests.support.gateway import Hosted, hosted, run_agent3

@@ -21,8 +21,8 @@ from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Route
 from agent3.protocols.a2a.cards.cards import interfaces
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
-from agent3.protocols.a2a.door.gateway_routes import A2ADoors
 from agent3.protocols.a2a.door.push import Pushes
+from agent3.protocols.a2a.gateway_routes import A2ADoors
 from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
 

@@ -26,10 +26,10 @@ from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.cards.signatures import SigningKeys
 from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
-from agent3.protocols.a2a.door.host import DOOR, GatewayHost
 from agent3.protocols.a2a.door.http import BINDING, Exchange, RequestHeaders, read_headers
 from agent3.protocols.a2a.door.push import Pushes
 from agent3.protocols.a2a.door.tasks import Engine
+from agent3.protocols.a2a.gateway_host import DOOR, GatewayHost
 from agent3.protocols.a2a.peer.connector import A2AConnector
 from agent3.protocols.a2a.peer.push_receiver import PushReceiver
 
