@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agent3.calls.coroutines import Left, watched
+from agent3.calls.coroutines import Left, run_watched
 
 
 async def _quick() -> int:
@@ -34,8 +34,8 @@ def test_results_and_errors_come_through_after_waiting() -> None:
 
     async def story() -> int:
         with pytest.raises(ValueError, match="negative"):
-            await watched(later(-1), _never)
-        return await watched(later(3), _never)
+            await run_watched(later(-1), _never)
+        return await run_watched(later(3), _never)
 
     assert asyncio.run(story()) == 3
 
@@ -45,7 +45,7 @@ def test_a_cancelled_caller_cancels_the_inside() -> None:
         left: list[str] = []
 
         async def waiting() -> None:
-            await watched(_forever(left), _never)
+            await run_watched(_forever(left), _never)
 
         task = asyncio.create_task(waiting())
         await asyncio.sleep(0.01)
@@ -67,7 +67,7 @@ def test_the_inside_may_use_timeouts_and_groups_of_its_own() -> None:
         return "fine"
 
     async def story() -> str:
-        return await watched(inner(), _never)
+        return await run_watched(inner(), _never)
 
     assert asyncio.run(story()) == "fine"
 
@@ -76,7 +76,7 @@ def test_a_watcher_that_comes_back_cancels_the_inside() -> None:
     async def story() -> list[str]:
         left: list[str] = []
         with pytest.raises(Left):
-            await watched(_forever(left), lambda: asyncio.sleep(0.01))
+            await run_watched(_forever(left), lambda: asyncio.sleep(0.01))
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -93,7 +93,7 @@ def test_a_watcher_ends_with_what_it_watches() -> None:
             await asyncio.sleep(0.01)
             return 2
 
-        value = await watched(later(), lambda: _forever(watcher_left))
+        value = await run_watched(later(), lambda: _forever(watcher_left))
         await asyncio.sleep(0.01)
         assert watcher_left == ["cancelled"]
         return value
@@ -108,7 +108,7 @@ def test_no_watcher_is_started_for_what_never_waits() -> None:
         async def watch() -> None:
             started.append("watch")
 
-        value = await watched(_quick(), watch)
+        value = await run_watched(_quick(), watch)
         await asyncio.sleep(0)
         assert started == []
         return value

@@ -749,7 +749,7 @@ def test_the_number_of_circuits_is_bounded() -> None:
     circuits = Breakers(Calls(), SeededEnv(), Metrics(), most=3)
     for number in range(10):
         circuits.add_failure(str(number))
-    assert len(circuits._circuits) == 3
+    assert len(circuits.circuits) == 3
 
 
 # attempt

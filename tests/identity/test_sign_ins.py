@@ -90,7 +90,7 @@ def test_a_person_signs_in_by_the_command_and_the_gateway_goes_on_with_it(tmp_pa
         assert f"{house.root}/authorize?" in added.stderr
         shown = run_agent3(tmp_path, "show", "oauth-house")
         assert "signed in until 20" in shown.stdout
-        assert "renewed by itself" in shown.stdout
+        assert "renewed automatically" in shown.stdout
 
         def asked(capability: str) -> Any:
             return gateway.post("/v1/call", {"agentId": "oauth-house", "capability": capability, "input": {}}).json

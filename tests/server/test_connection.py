@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from agent3.calls.coroutines import Left, watched
+from agent3.calls.coroutines import Left, run_watched
 from agent3.gateway.lanes import Reply
 from agent3.server.connection import make_connection_class
 
@@ -181,7 +181,7 @@ class Lane:
             return None
 
         try:
-            return await watched(for_ever() if body.startswith(b"wait") else work(), hung_up)
+            return await run_watched(for_ever() if body.startswith(b"wait") else work(), hung_up)
         except Left:
             self.left.set()
             raise

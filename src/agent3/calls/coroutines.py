@@ -11,7 +11,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "as_coroutine", "drive", "finish", "watched"]
+__all__ = ["Left", "as_coroutine", "drive", "finish", "run_watched"]
 
 T = TypeVar("T")
 
@@ -32,13 +32,9 @@ def drive(running: Awaitable[T], on_wait: Callable[[], None]) -> Generator[Any, 
     return (yield from finish(coro, pending))
 
 
-def watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[T]:
-    """Await ``coro`` while ``watch`` runs beside it; when that returns first, ``coro`` is cancelled and Left raised."""
-    return _watched(coro, watch)
-
-
 @types.coroutine
-def _watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Generator[Any, Any, T]:
+def run_watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, Any]]) -> Generator[Any, Any, T]:
+    """Await ``coro`` while ``watch`` runs beside it; when that returns first, ``coro`` is cancelled and Left raised."""
     try:
         pending = coro.send(None)
     except StopIteration as done:

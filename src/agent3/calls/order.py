@@ -115,7 +115,9 @@ class Chain:
 
     def compile(self, aim: Aim, target: Handler | None = None) -> Handler:
         """The handler for an aim: idle steps left out, quick ones folded into one frame."""
-        handler = self._dispatch if target is None else target
+        routes = aim.capability.routes
+        connector = self._connectors.get(routes[0].protocol) if len(routes) == 1 else None
+        handler = target or (self._dispatch if connector is None else connector.call)
         if aim.capability.interactive:
             handler = self._park.around(handler)
         quick: list[Stage] = []

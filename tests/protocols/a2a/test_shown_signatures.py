@@ -23,7 +23,7 @@ from tests.support.registration import add
 WORDS = {
     "verified": "card signed and verified, key ",
     "unverified": "card signed, but not verified: its keys are at another host",
-    "invalid": "card with a signature that does NOT hold: it was changed",
+    "invalid": "card with an INVALID signature: it was changed",
     "unsigned": "card not signed",
     "given": "card given by hand",
 }

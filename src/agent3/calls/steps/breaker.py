@@ -77,19 +77,20 @@ class Breakers:
         self._env = env
         self._metrics = metrics
         self._most = most
-        self._circuits: dict[str, _Circuit] = {}
+        self.circuits: dict[str, _Circuit] = {}
+        """The routes against which anything is held; mostly there are none."""
         self._awake = _Wakefulness(env)
 
     def state(self, key: str) -> str:
         """``closed``, ``open`` or ``half-open``."""
-        circuit = self._circuits.get(key)
+        circuit = self.circuits.get(key)
         if circuit is None or circuit.failures < self._settings.breaker_failures:
             return "closed"
         return "open" if self._env.monotonic() < circuit.open_until else "half-open"
 
     def refuse(self, key: str, call: str = "") -> float | None:
         """Seconds to wait if the circuit takes no call now, else None; a half-open one takes one call as its probe."""
-        circuit = self._circuits.get(key)
+        circuit = self.circuits.get(key)
         if circuit is None or circuit.failures < self._settings.breaker_failures:
             return None
         left = circuit.open_until - self._env.monotonic()
@@ -107,9 +108,9 @@ class Breakers:
 
     def add_failure(self, key: str) -> None:
         """Count a failure; at the threshold, and after a failed probe, the circuit opens."""
-        if key not in self._circuits and len(self._circuits) >= self._most:
-            self._circuits.pop(next(iter(self._circuits)))
-        circuit = self._circuits.setdefault(key, _Circuit())
+        if key not in self.circuits and len(self.circuits) >= self._most:
+            self.circuits.pop(next(iter(self.circuits)))
+        circuit = self.circuits.setdefault(key, _Circuit())
         circuit.failures += 1
         circuit.probe = None
         if circuit.failures >= self._settings.breaker_failures:
@@ -132,13 +133,13 @@ class Breakers:
 
     def reset(self, key: str) -> None:
         """The route answers: nothing is held against it any more."""
-        circuit = self._circuits.pop(key, None)
+        circuit = self.circuits.pop(key, None)
         if circuit is not None and circuit.failures >= self._settings.breaker_failures:
             self._report(key, 0, "closed")
 
     def release_probe(self, key: str, call: str = "") -> None:
         """A call ended without a verdict; if it was the probe, another may be."""
-        circuit = self._circuits.get(key)
+        circuit = self.circuits.get(key)
         if circuit is not None and circuit.probe == call:
             circuit.probe = None
 
@@ -172,14 +173,15 @@ class _Breaker(Stage):
         self._keys = {id(route): route.key for route in self._routes}
 
     def enter(self, call: Call) -> Entered:
-        call.live.route = call.route
-        if (wait := self._breakers.refuse(self._key(call), call.id)) is not None:
+        live, breakers = call.live, self._breakers
+        live.route = call.route
+        if breakers.circuits and (wait := breakers.refuse(self._key(call), call.id)) is not None:
             error = CircuitOpen(
                 f"{call.agent} failed too often and is left alone for {wait:.0f} s. Try then, or use another agent.",
                 retry_after=wait,
             )
             return replace(failed_by(error), sent=False, repeatable=True)
-        call.live.asking = True
+        live.asking = True
         return call
 
     def wait(self, call: Call) -> None:
@@ -188,7 +190,7 @@ class _Breaker(Stage):
     def leave(self, call: Call, outcome: Outcome) -> Left:
         if type(outcome) is Failed and outcome.code in _BREAKS:
             self._breakers.add_silence(self._key(call), call, outcome.code)
-        else:
+        elif self._breakers.circuits:
             self._breakers.reset(self._key(call))
         return outcome
 

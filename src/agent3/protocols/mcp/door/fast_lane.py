@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent3.calls.coroutines import Left, watched
+from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
@@ -281,7 +281,7 @@ class FastLane:
         outcome: Outcome
         try:
             # A modern client that hangs up cancels the call; a legacy one only leaves.
-            outcome = await watched(turn, hung_up) if modern else await turn
+            outcome = await run_watched(turn, hung_up) if modern else await turn
         except Left:
             raise
         except Agent3Error as error:  # the tool itself exists: only listed tools are regular
