@@ -41,7 +41,7 @@ class MasterKeys:
             keys = [secrets.token_bytes(32) if path is None else _read_key(path.with_name(f"{path.name}.seal"))]
         else:
             raise SetupError(
-                "Gateways on PostgreSQL need one shared key to seal what they store. Set AGENT3_STORAGE_SEAL to env:NAME "
+                "Gateways on PostgreSQL need one shared key to seal what is kept. Set AGENT3_STORAGE_SEAL to env:NAME "
                 "on each of them, with the same value in NAME."
             )
         self._keys = keys
