@@ -95,7 +95,7 @@ class Chain:
         if call.routes is not capability.routes and call.routes != capability.routes:
             # A job that was begun by other routes goes on by those; what was compiled for the capability does not fit.
             capability = replace(capability, routes=call.routes)
-            return self.compile(Aim(agent, capability, principal, live.door, call.entry))(call)
+            return self._compile_or_record(Aim(agent, capability, principal, live.door, call.entry))[0](call)
         # All that an Aim has: a step may be left out for a caller of one kind, and not for another of the same id.
         key = (
             call.agent,
@@ -187,17 +187,23 @@ class Chain:
     def _remember(self, key: tuple[Any, ...], aim: Aim) -> tuple[Agent | None, Capability, Handler]:
         if len(self._compiled) >= _MOST:
             self._compiled.clear()
+        handler, lasts = self._compile_or_record(aim)
+        made = (aim.agent, aim.capability, handler)
+        if lasts:
+            self._compiled[key] = made
+        return made
+
+    def _compile_or_record(self, aim: Aim) -> tuple[Handler, bool]:
+        """The handler for an aim, and whether it may be remembered; one that records why there is none."""
         try:
-            made = self._compiled[key] = (aim.agent, aim.capability, self.compile(aim))
+            return self.compile(aim), True
         except Exception as error:  # noqa: BLE001 - the ledger logs it and makes an outcome of it
             failure = error
 
             async def fail(_: Call) -> Outcome:
                 raise failure
 
-            ledger = [step.bind(aim) for step in self.steps if isinstance(step, Record)]
-            return aim.agent, aim.capability, _fold(ledger, fail)
-        return made
+            return _fold([step.bind(aim) for step in self.steps if isinstance(step, Record)], fail), False
 
     def _dispatch(self, call: Call) -> Awaitable[Outcome]:
         """The innermost handler: the connector of the route's protocol."""
@@ -240,7 +246,7 @@ class Folded:
         )
 
     async def __call__(self, call: Call) -> Outcome:
-        entered = 0
+        entered = number = 0
         waited = False
         replaced: list[tuple[int, Call]] = []
         """The calls that stages were given, where they gave on another one."""
@@ -258,7 +264,6 @@ class Folded:
                         break
                     replaced.append((number, call))
                     call = got
-                entered = number
             else:
                 entered = self._depth
                 if self._waits:
@@ -268,6 +273,8 @@ class Folded:
                     result = await self._inner(call)
         except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
             error, waited = raised, True
+            if entered != self._depth:  # raised by the ``enter`` of a stage: those before it are entered
+                entered = number - 1
         below = self._depth + 1
         if type(result) is Done and not waited and entered == self._depth:
             try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agent3.calls.step import Aim, Parts, Step
+from agent3.calls.steps.sanitize import clean_event
 from agent3.errors import Agent3Error, CallTimeout, TargetError
 from agent3.identity.redaction import redact, redact_error, redact_event, redact_outcome
 from agent3.identity.secret_refs import open_route
 from agent3.model import Call, Event, Handler, Outcome, Route
+from agent3.security.sanitize import clean_outcome, clean_text
 
 __all__ = ["RouteSecrets"]
 
@@ -32,8 +34,13 @@ class RouteSecrets(Step):
             hidden, live = opened.hidden, call.live
             before = live.filters
 
+            # A target may echo its secret with something in it that cleaning takes out, and the secret would be whole
+            # again. So it is also looked for in what cleaning would leave.
             def hide(event: Event) -> Event:
-                return redact_event(event, hidden)
+                masked = redact_event(event, hidden)
+                cleaned = clean_event(masked)
+                again = redact_event(cleaned, hidden)
+                return masked if again == cleaned else again
 
             live.filters = (hide, *before)
             try:
@@ -42,10 +49,14 @@ class RouteSecrets(Step):
                 raise redact_error(error, hidden) from None
             except Exception as error:  # noqa: BLE001 - whatever a target raises may quote the secret
                 kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
-                raise kind(redact(f"{call.agent} failed: {type(error).__name__}: {error}", hidden)) from None
+                text = clean_text(f"{call.agent} failed: {type(error).__name__}: {error}")
+                raise kind(redact(text, hidden)) from None
             finally:
                 live.filters = before
-            return redact_outcome(outcome, hidden)
+            masked = redact_outcome(outcome, hidden)
+            cleaned = clean_outcome(masked)
+            again = redact_outcome(cleaned, hidden)
+            return masked if again is cleaned else again
 
         return with_secrets
 

@@ -45,8 +45,7 @@ class _Sanitize(Stage):
     def __init__(self, step: Sanitize, aim: Aim):
         self._limit = step.limit
         self._capability = aim.capability
-        definition = aim.capability.output_schema
-        self._schema = None if definition is None else compiled(definition)
+        self._definition = aim.capability.output_schema
 
     def enter(self, call: Call) -> Entered:
         live = call.live
@@ -55,11 +54,14 @@ class _Sanitize(Stage):
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         call.live.filters = call.live.filters[1:]
-        if self._schema is not None and type(outcome) is Done:
+        if self._definition is not None and type(outcome) is Done:
             # The schema speaks of the one datum, also where a text for people stands beside it; else of all there is.
             data = [part.data for part in outcome.parts if part.data is not UNSET]
             try:
-                self._schema.check(data[0] if len(data) == 1 else value_of(outcome.parts), what="result")
+                # Compiled here and not beforehand: what a server says of its results may be a schema that we do not
+                # take, and then its questions, its work and its cancellation go on all the same.
+                result = data[0] if len(data) == 1 else value_of(outcome.parts)
+                compiled(self._definition).check(result, what="result")
             except Agent3Error as error:
                 text = f"{self._capability.name} answered with something that breaks its own schema: {error.message}"
                 return failed_by(MalformedResponse(text, data=error.data))

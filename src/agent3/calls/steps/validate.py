@@ -13,7 +13,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Stage, Step
 from agent3.errors import Agent3Error, ValidationError
 from agent3.model import Call, Needs, Question
-from agent3.schema.compiler import compiled
+from agent3.schema.compiler import Schema, compiled
 
 __all__ = ["Validate"]
 
@@ -33,11 +33,16 @@ class Validate(Step):
 class _Validate(Stage):
     def __init__(self, aim: Aim):
         self._capability = aim.capability
-        self._schema = compiled(aim.capability.input_schema)
+        try:
+            self._schema: Schema | None = compiled(aim.capability.input_schema)
+        except Agent3Error:
+            self._schema = None  # the calls that need it say why there is none; a cancellation needs none
 
     def enter(self, call: Call) -> Entered:
         if call.entry == "start":
-            return call if self._capability.input_schema and self._schema.valid(call.input) else self._explain(call)
+            schema = self._schema
+            fits = schema is not None and self._capability.input_schema and schema.valid(call.input)
+            return call if fits else self._explain(call)
         if call.entry != "answer":
             return call
         faults = {question.id: fault for question in call.questions if (fault := _fault(call, question)) is not None}
@@ -60,7 +65,7 @@ class _Validate(Stage):
         if call.input is None and self._capability.meta.get("reads") == "messages":
             return call  # its connector makes input of the message, and holds it against the schema
         try:
-            self._schema.check(call.input)
+            compiled(self._capability.input_schema).check(call.input)
             if not self._capability.input_schema:
                 # An empty schema takes anything, but what is not JSON cannot be sent, kept or shown.
                 msgspec.json.encode(call.input)

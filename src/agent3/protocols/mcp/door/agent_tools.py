@@ -298,7 +298,10 @@ class AgentTools:
             self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
 
     async def _run_recorded(self, method: str, name: str, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
-        """Give content away under every step, as a call of the method: it is recorded, allowed, limited and bounded."""
+        """Give content away under every step, as a call of the method: it is recorded, allowed, limited and timed.
+
+        The content itself is handed on as the server sent it: a document is not a result for us to clean or cut.
+        """
         results: list[T] = []
         errors: list[Agent3Error] = []
 
