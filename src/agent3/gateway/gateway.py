@@ -88,6 +88,8 @@ class Gateway:
         self.directory = directory
         self.reputation = reputation
         self.on_use: OnUse | None = None
+        self.renewing: frozenset[str] = frozenset()
+        """The protocols whose agents are asked again what they can do: ``on_use`` hears of calls to these."""
         """Hears of every agent that was looked at or called, with how the call ended."""
         self.notes: Callable[[Agent], Awaitable[dict[str, Any]]] | None = None
         """Tells what the protocol of an agent knows of it beyond the directory."""
@@ -271,7 +273,7 @@ class Gateway:
         detach = request.detach or request.callback is not None
         return await self.start(caller, call, target, detach=detach)
 
-    async def start(
+    def start(
         self,
         caller: Caller,
         call: Call,
@@ -279,13 +281,19 @@ class Gateway:
         *,
         detach: bool = False,
         opened: Callable[[Job], None] | None = None,
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """Run the first turn of a call that a door has put together; see ``Runner.start``."""
-        outcome = await self.core.runner.start(
+        running = self.core.runner.start(
             call, target, listener=caller.listener, door=caller.door, detach=detach, opened=opened
         )
-        if self.on_use is not None:
-            self.on_use(target[0], outcome)
+        if self.on_use is None or self.renewing.isdisjoint([route.protocol for route in target[1].routes]):
+            return running
+        return self._start_and_tell(running, target[0], self.on_use)
+
+    @staticmethod
+    async def _start_and_tell(running: Coroutine[Any, Any, Outcome], agent: Agent, on_use: OnUse) -> Outcome:
+        outcome = await running
+        on_use(agent, outcome)
         return outcome
 
     def run(

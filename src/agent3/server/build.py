@@ -107,6 +107,9 @@ async def build(
                 await protocol.start()
             if take_over:
                 server.gateway.on_use = server.renewals.used
+                server.gateway.renewing = frozenset(
+                    name for name, protocol in server.protocols.items() if type(protocol).renews is not Protocol.renews
+                )
                 if taken := await core.runner.recover():
                     log.info("%d jobs of an earlier process were taken over", taken)
                 if core.callbacks is not None:

@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
@@ -645,7 +645,7 @@ class LocalConnector:
         """What the agent says of itself."""
         return self._agent(address).agent
 
-    async def call(self, call: Call) -> Outcome:
+    def call(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         """Run its function."""
         route = call.route
         assert route is not None
@@ -654,7 +654,7 @@ class LocalConnector:
         if function is None:
             raise AgentNotFound(f"Agent {agent.id!r} no longer offers {call.capability!r} in this process.")
         if call.entry == "cancel":
-            return Failed("canceled", "The job was cancelled.")
+            return _cancel()
         if call.entry == "answer" and function.capability.interactive:
             hints = function.capability.hints
             if not (hints.replay or hints.idempotent or hints.read_only):
@@ -662,7 +662,7 @@ class LocalConnector:
                     f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does "
                     "not allow it to be replayed. Call it again."
                 )
-        return await function.run(call, self._threads)
+        return function.run(call, self._threads)
 
     async def aclose(self) -> None:
         """Let the threads go; a function that still runs in one is not waited for."""
@@ -673,3 +673,7 @@ class LocalConnector:
         if agent is None:
             raise AgentNotFound(f"Agent {address!r} is not in this process. Serve it with agent3 serve MODULE:AGENT.")
         return agent
+
+
+async def _cancel() -> Outcome:
+    return Failed("canceled", "The job was cancelled.")

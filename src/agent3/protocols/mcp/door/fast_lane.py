@@ -9,7 +9,7 @@ it goes to the SDK untouched, which knows the right refusal. Lists are the SDK's
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, MutableMapping, Sequence
+from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -128,7 +128,7 @@ class Visitor:
         self._headers = headers
         self._principal = principal
 
-    async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
+    def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Coroutine[Any, Any, Reply | None]:
         """The answer to a request with this body; None for what is irregular and has to come by ASGI.
 
         An outcome that only the SDK can encode is left in ``scope``, which becomes part of that of the request.
@@ -136,8 +136,8 @@ class Visitor:
         lane = self._lane
         request = _parse(body) if len(body) <= lane.max_body else None
         if request is None:
-            return None
-        return await lane.answer(request, self._headers, self._principal, scope, hung_up)
+            return _irregular()
+        return lane.answer(request, self._headers, self._principal, scope, hung_up)
 
 
 class FastLane:
@@ -458,6 +458,10 @@ _decoder = msgspec.json.Decoder(_Request)
 _encode = msgspec.json.encode
 _NOTHING: frozenset[str] = frozenset()
 _MARKED = {STRUCTURED: True}
+
+
+async def _irregular() -> Reply | None:
+    return None
 
 
 def _parse(body: bytes) -> _Request | None:

@@ -8,7 +8,7 @@ the SDK, so a tool set can be written without loading it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -143,8 +143,7 @@ def ignore_event(event: Event) -> None:
     """The listener of a caller that wants no events."""
 
 
-@dataclass(slots=True)
-class Caller:
+class Caller(Struct, eq=False):
     """Who calls, and what the door knows of the request.
 
     ``listener`` takes events on the thread of the event loop and never waits. ``meta`` is the request's ``_meta``
@@ -156,10 +155,10 @@ class Caller:
     era: Era
     can_elicit: bool
     traceparent: str | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = {}
     can: frozenset[str] = frozenset()
     """What the client can do for us: ``form``, ``url``, ``sampling``, ``roots``, and follow ``tasks``."""
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Answer] = {}
     """All answers so far, for prompts and reads, which start again from the top after a question."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Closes the stream of a legacy client that can come back for the rest; None for all others."""
