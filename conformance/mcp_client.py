@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from agent3.errors import Agent3Error
 from agent3.identity.authorization import Authorization
 from agent3.identity.secrets import Secret
-from agent3.model import LOCAL, Agent, Answer, Call, Live, Needs, Outcome, Question, Route
+from agent3.model import LOCAL, Agent, Answer, Call, Needs, Outcome, Question, Route, Turn
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import (
     authorization_code,
@@ -71,7 +71,7 @@ class Talk:
         capability = self.agent.capability(name)
         if capability is None:
             raise SystemExit(f"The server lists no tool {name!r} that can be called.")
-        live = Live(self.agent, capability)
+        live = Turn(self.agent, capability)
         live.ask = _asked
         return Call(
             id="conformance",

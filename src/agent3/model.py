@@ -1,4 +1,4 @@
-"""The words of the house: Agent, Capability, Route, Principal, Call, Event, Outcome, Part.
+"""The words of agent3: Agent, Capability, Route, Principal, Call, Event, Outcome, Part.
 
 Data only, frozen, encoded by msgspec; no I/O and no protocol. One ``Call`` is one turn of a conversation, a ``Job``
 (calls/jobs.py) is what the turns share, and a turn ends in exactly one of the four outcomes below.
@@ -38,7 +38,6 @@ __all__ = [
     "Failed",
     "Handler",
     "Hints",
-    "Live",
     "Needs",
     "Outcome",
     "Part",
@@ -463,9 +462,6 @@ _IDLE = Turn.__new__(_NotRunning)
 vars(_IDLE).update(
     agent=None, capability=Capability(name="", input_modes=(), output_modes=()), listener=None, door="", kept={}
 )
-
-
-Live = Turn
 
 
 class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):

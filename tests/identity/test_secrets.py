@@ -17,6 +17,7 @@ from agent3.errors import SetupError
 from agent3.identity.redaction import redact, redact_event, redact_outcome
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
 from agent3.model import Artifact, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question, Working
+from agent3.observe import logs
 
 KEY = 'sk/live+9f8e7d6c5b4a"ü?'
 SECRET = Secret(KEY)
@@ -135,3 +136,10 @@ def test_an_event_is_shown_without_the_secret_in_text_name_data_and_parts() -> N
     assert "9f8e7d6c5b4a" not in repr(cleaned)
     assert (cleaned.name, cleaned.data, cleaned.parts[0].text) == ("***", {"headers": [{"***": "***"}]}, "***")
     assert redact_event(event, []) is event
+
+
+def test_a_secret_that_was_taken_from_the_vault_shows_in_no_log_line() -> None:
+    value = "correct-horse-battery-staple"
+    assert value in logs.scrub(f"connecting with {value}")
+    asyncio.run(EnvironmentVault({"NAME": value}).get("env:NAME"))
+    assert value not in logs.scrub(f"connecting with {value}")

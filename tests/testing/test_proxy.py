@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from agent3.model import LOCAL, Call, Done, Failed, Live, Outcome
+from agent3.model import LOCAL, Call, Done, Failed, Outcome, Turn
 from agent3.protocols.mcp import MCPConnector
 from agent3.testing import FaultProxy, Faults
 from agent3.testing.proxy import Fate
@@ -161,7 +161,7 @@ def test_a_call_whose_connection_is_cut_is_told_as_sent_and_is_not_repeated(tmp_
             async def count() -> Outcome:
                 capability = agent.capability("count")
                 assert capability is not None
-                live = Live(agent, capability)
+                live = Turn(agent, capability)
                 call = Call(
                     id="c1", principal=LOCAL, agent=agent.id, capability="count", input={}, route=capability.routes[0]
                 )

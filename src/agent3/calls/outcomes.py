@@ -59,7 +59,7 @@ REFUSALS = frozenset(
 
 
 def is_refusal(outcome: Outcome) -> bool:
-    """Whether the house said no before the target was asked."""
+    """Whether the gateway refused before the target was asked."""
     return isinstance(outcome, Failed) and outcome.code in REFUSALS and not outcome.asked
 
 

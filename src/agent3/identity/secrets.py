@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from agent3.errors import SetupError
+from agent3.observe import logs
 from agent3.secret import Secret
 
 __all__ = ["EnvironmentVault", "Secret", "Vault"]
@@ -39,4 +40,5 @@ class EnvironmentVault:
         if not value:
             state = "not set" if value is None else "empty"
             raise SetupError(f"The environment variable {name} is {state}; a route takes its credential from it.")
+        logs.redact(value)  # the last net: whatever is logged from now on does not show it
         return Secret(value)

@@ -112,7 +112,7 @@ def test_messages_between_agents_cost_nothing() -> None:
             assert asker.request("b", "do", timeout=60).content["status"] == "success"
 
         async def spent() -> list[float]:
-            house = await core.house()
+            house = await core.call_core()
             await house.ledger.flush()
             return [row["cost"] for row in await house.database.all("SELECT cost FROM calls")]
 

@@ -504,7 +504,7 @@ def test_one_trace_leads_through_three_agents(tmp_path: Path) -> None:
 
 
 async def _trace_rows(house: Standalone) -> dict[str, str]:
-    inside = await house.house()
+    inside = await house.call_core()
     await inside.ledger.flush()
     return {row["agent"]: row["trace"] for row in await inside.database.all("SELECT agent, trace FROM calls")}
 

@@ -258,7 +258,7 @@ def test_one_trace_leads_over_the_network_and_context_and_task_find_every_record
 
 
 async def _ledger(core: Standalone) -> list[dict[str, Any]]:
-    house = await core.house()
+    house = await core.call_core()
     await house.ledger.flush()
     return [dict(row) for row in await house.database.all("SELECT * FROM calls")]
 
@@ -306,7 +306,7 @@ def test_a_task_is_gone_when_its_time_is_over_with_all_that_belongs_to_it(tmp_pa
     core = Standalone(msgspec.structs.replace(short, callbacks=Callbacks(allow_loopback=True, schemes=("http",))))
 
     async def swept() -> dict[str, int]:
-        house = await core.house()
+        house = await core.call_core()
         await house.ledger.flush()
         await house.runner.takeover._sweep()  # type: ignore[misc]
         tables = ("jobs", "job_events", "a2a_pushes", "deliveries", "calls", "a2a_replies")

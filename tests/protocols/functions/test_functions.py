@@ -19,7 +19,7 @@ import pytest
 
 from agent3 import testing
 from agent3.errors import AgentNotFound, Canceled, Declined, SetupError, Unavailable
-from agent3.model import Answer, Call, Done, Event, Failed, Live, Needs, Outcome, Part, Question, Working, value_of
+from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Turn, Working, value_of
 from agent3.protocols.functions import LocalAgent, LocalConnector, functions
 from agent3.protocols.functions.functions import Context, SyncContext
 from agent3.protocols.functions.threads import Threads
@@ -767,7 +767,7 @@ def test_hung_functions_of_one_agent_leave_threads_for_the_others() -> None:
 
     async def turn(agent: LocalAgent, name: str, given: dict[str, Any]) -> Outcome:
         capability = agent.functions[name].capability
-        live = Live(agent.agent, capability)
+        live = Turn(agent.agent, capability)
         call = Call(id="c", principal=CLIENT, agent=agent.id, capability=name, input=given, live=live)
         return await connector.call(msgspec.structs.replace(call, route=capability.routes[0]))
 

@@ -25,12 +25,12 @@ from agent3.model import (
     Done,
     Event,
     Failed,
-    Live,
     Needs,
     Outcome,
     Part,
     Question,
     Route,
+    Turn,
     Working,
     value_of,
 )
@@ -82,7 +82,7 @@ class Talk:
         known = self.agent.capability(name)
         capability = known or Capability(name=name, routes=self.agent.capabilities[0].routes)
         route = replace(capability.routes[0], target=name)
-        live = Live(self.agent, capability, listener=self.heard.append)
+        live = Turn(self.agent, capability, listener=self.heard.append)
         return Call(
             id="c1", principal=LOCAL, agent=self.agent.id, capability=name, input=given, route=route, live=live, **more
         )

@@ -412,7 +412,7 @@ def ledger_of(server: MCPServer) -> list[tuple[str, str, str, str | None]]:
     core, agent = server._core, server._agent.id
 
     async def rows() -> list[Any]:
-        house = await core.house()
+        house = await core.call_core()
         await house.ledger.flush()
         sql = "SELECT principal, capability, status, code FROM calls WHERE agent = ? ORDER BY at, rowid"
         return await house.database.all(sql, agent)
@@ -580,7 +580,7 @@ def test_every_result_names_its_trace_which_is_the_callers_where_there_is_one(se
     assert failure(server.call_tool("search_flights", {}, traceparent=came_from)).data["trace"] == traced.meta[TRACE]
 
     async def recorded() -> list[str]:
-        house = await server._core.house()
+        house = await server._core.call_core()
         await house.ledger.flush()
         rows = await house.database.all("SELECT trace FROM calls WHERE capability = 'search_flights' ORDER BY rowid")
         return [row["trace"] for row in rows]

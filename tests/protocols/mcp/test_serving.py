@@ -106,7 +106,7 @@ def test_what_is_called_over_the_wire_is_recorded_with_its_door(server: MCPServe
         run(use(url, era))
 
     async def doors() -> list[tuple[str, str, str]]:
-        house = await server._core.house()
+        house = await server._core.call_core()
         await house.ledger.flush()
         sql = "SELECT capability, status, door FROM calls WHERE agent = ? ORDER BY at"
         rows = await house.database.all(sql, server._agent.id)

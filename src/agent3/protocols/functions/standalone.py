@@ -235,7 +235,7 @@ class Standalone:
             return self._opening.result()
         return await asyncio.shield(self._opening)
 
-    async def house(self) -> Core:
+    async def call_core(self) -> Core:
         """The call core of the gateway."""
         return (await self.gateway()).core
 

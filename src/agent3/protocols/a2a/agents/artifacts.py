@@ -57,9 +57,11 @@ class Artifacts:
         kind = media_type or default_type
 
         async def store() -> str:
-            house = await self._core.house()
-            call = Call(id=house.env.id(), principal=Principal(self._agent, "agent"), agent=self._agent, capability="")
-            return await house.artifacts.store(call, body, name, kind)
+            call_core = await self._core.call_core()
+            call = Call(
+                id=call_core.env.id(), principal=Principal(self._agent, "agent"), agent=self._agent, capability=""
+            )
+            return await call_core.artifacts.store(call, body, name, kind)
 
         return ArtifactReference(bridge.run(store()), name, kind, len(body), self._agent)
 
@@ -85,7 +87,7 @@ class Artifacts:
         """One of the agent's own, or one that was shared with it; NotFound for any other."""
 
         async def read() -> StoredArtifact:
-            return await (await self._core.house()).artifacts.get(self._agent, artifact_id)
+            return await (await self._core.call_core()).artifacts.get(self._agent, artifact_id)
 
         return bridge.run(read())
 
@@ -107,10 +109,10 @@ class Artifacts:
 
         async def read() -> StoredArtifact:
             owner = await (await self._open_sharing()).owner(artifact_id, int(expires), query.get("signature", ""))
-            return await (await self._core.house()).artifacts.get(owner, artifact_id)
+            return await (await self._core.call_core()).artifacts.get(owner, artifact_id)
 
         return bridge.run(read())
 
     async def _open_sharing(self) -> Sharing:
-        house = await self._core.house()
-        return Sharing(house.database, house.env)
+        call_core = await self._core.call_core()
+        return Sharing(call_core.database, call_core.env)

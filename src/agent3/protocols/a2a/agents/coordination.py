@@ -143,7 +143,7 @@ class Coordinator:
             )
             job = getattr(outcome, "job", None)
             if job is not None:
-                outcome = await (await core.house()).runner.wait(self._principal, job, timeout)
+                outcome = await (await core.call_core()).runner.wait(self._principal, job, timeout)
             if isinstance(outcome, Done):
                 return msgspec.convert(value_of(outcome.parts), PlanResult)
             if isinstance(outcome, Failed):

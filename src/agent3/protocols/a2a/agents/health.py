@@ -201,11 +201,11 @@ class HealthMonitor:
         calls: Sequence[Row] = []
         circuits: dict[str, str] = {}
         if self._core is not None:
-            house = await self._core.house()
-            await house.ledger.flush()
+            call_core = await self._core.call_core()
+            await call_core.ledger.flush()
             # In memory two agents may have one name, so a core adds # and a number to their ids.
             pattern = agent_id.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "#%"
-            calls = await house.database.all(
+            calls = await call_core.database.all(
                 "SELECT at, status, code, message, seconds, route FROM calls "
                 "WHERE (agent = ? OR agent LIKE ? ESCAPE '!') AND at > ? AND status IN ('done', 'failed') "
                 "ORDER BY at DESC LIMIT ?",
@@ -215,7 +215,7 @@ class HealthMonitor:
                 _MOST_CALLS,
             )
             routes = sorted({row["route"] for row in calls if row["route"]})
-            circuits = {route: house.parts.breakers.state(route) for route in routes}
+            circuits = {route: call_core.parts.breakers.state(route) for route in routes}
         passive = _summarize(calls)
         state, reasons = _judge(card, lease, probe, circuits, passive)
         return Health(

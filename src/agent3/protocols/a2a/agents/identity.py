@@ -149,7 +149,7 @@ class A2AIdentityVerifier:
             return
         until = sent + age + self._window
         if self._core is not None:
-            nonces = Nonces((await self._core.house()).database, env=self._env)
+            nonces = Nonces((await self._core.call_core()).database, env=self._env)
             first = await nonces.claim(f"a2a:{message.from_agent}", message.message_id, until)
         else:
             first = self._remember(f"{message.from_agent}\n{message.message_id}", until)

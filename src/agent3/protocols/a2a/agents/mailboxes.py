@@ -107,7 +107,7 @@ class Mailboxes:
 
     async def database(self) -> Database:
         """The core's database, opened on first use."""
-        database = (await self._get_core().house()).database
+        database = (await self._get_core().call_core()).database
         if database is not self._database:
             self._database = database
             self._queues = {} if self._durable else self._queues

@@ -163,7 +163,7 @@ class A2AMessageQueue:
 
     async def _open(self) -> Queue:
         """The queue in the core's present database: a core that was closed and used again has another one."""
-        database = (await self._core.house()).database
+        database = (await self._core.call_core()).database
         if self._queue is None or self._queue.database is not database:
             self._queue = Queue(database, self._name, self._rules, metrics=self._metrics)
         return self._queue

@@ -330,17 +330,17 @@ class _DatabaseStore:
 
     async def beat(self, agent_id: str, seconds: float) -> None:
         """Of several processes that serve an agent one holds its lease; when it dies, another's beat takes it over."""
-        await Leases((await self._core.house()).database, self._holder).take(f"agent {agent_id}", seconds)
+        await Leases((await self._core.call_core()).database, self._holder).take(f"agent {agent_id}", seconds)
 
     async def leases(self) -> dict[str, float]:
-        database = (await self._core.house()).database
+        database = (await self._core.call_core()).database
         now = NOW[database.dialect]
         rows = await database.all(f"SELECT name, until - {now} AS seconds FROM leases WHERE name LIKE 'agent %'")
         return {row["name"].removeprefix("agent "): row["seconds"] for row in rows}
 
     async def _directory(self) -> Directory:
         """The directory in the core's present database: a core that was closed and used again has another one."""
-        database = (await self._core.house()).database
+        database = (await self._core.call_core()).database
         if self._known is None or self._known[0] is not database:
             self._known = (database, Directory(database, self._env))
         return self._known[1]

@@ -151,7 +151,7 @@ class RemoteDelivery:
                 left = _LONGEST_WAIT
                 if expires is not None:
                     left = max(0.0, (expires - datetime.now()).total_seconds())  # noqa: DTZ005
-                outcome = await (await core.house()).runner.wait(principal, outcome.job, left)
+                outcome = await (await core.call_core()).runner.wait(principal, outcome.job, left)
         except Agent3Error as error:
             outcome = failed_by(error)
         if isinstance(outcome, Failed) and outcome.retryable and (outcome.repeatable or not outcome.sent):

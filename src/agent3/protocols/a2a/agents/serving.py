@@ -207,21 +207,21 @@ class AgentApp:
 
     async def _endpoint(self) -> A2AEndpoint:
         """The endpoint on the core as it is now; a core that was closed and used again needs another one."""
-        house = await self._core.house()
-        if self._opened is None or self._opened[0] is not house:
-            endpoint = await self._build_endpoint(house, await shared_keys_of(self._core))
-            if self._opened is None or self._opened[0] is not house:  # another request may have been faster
-                self._opened = house, endpoint
+        call_core = await self._core.call_core()
+        if self._opened is None or self._opened[0] is not call_core:
+            endpoint = await self._build_endpoint(call_core, await shared_keys_of(self._core))
+            if self._opened is None or self._opened[0] is not call_core:  # another request may have been faster
+                self._opened = call_core, endpoint
         return self._opened[1]
 
-    async def _build_endpoint(self, house: Core, shared_keys: SharedKeys) -> A2AEndpoint:
+    async def _build_endpoint(self, call_core: Core, shared_keys: SharedKeys) -> A2AEndpoint:
         host = AgentHost(self._agent, self._card, self._cards.extended)
         engine = Engine(
             await self._core.gateway(),
             host,
             push=shared_keys.pushes,
             agent=self._agent.id,
-            fetch=house.artifacts.get,
+            fetch=call_core.artifacts.get,
         )
         sign = self._cards.sign
         keys = await shared_keys.keys(
@@ -229,7 +229,7 @@ class AgentApp:
         )
         features = FEATURES.model_copy(
             update={
-                "push_notifications": keys is not None or bool(house.settings.callbacks.secret),
+                "push_notifications": keys is not None or bool(call_core.settings.callbacks.secret),
                 "extended_agent_card": self._cards.extended is not None,
             }
         )

@@ -25,7 +25,7 @@ __all__ = ["SharedKeys", "shared_keys_of"]
 class SharedKeys:
     """The keys and pushes of one core, as long as it is open."""
 
-    house: Core
+    call_core: Core
     own_keys: OwnKeys
     pushes: Pushes
 
@@ -39,14 +39,14 @@ _known: WeakKeyDictionary[Standalone, SharedKeys] = WeakKeyDictionary()
 
 async def shared_keys_of(core: Standalone) -> SharedKeys:
     """What the endpoints on a core share. Call it in the bridge's loop."""
-    house = await core.house()
+    call_core = await core.call_core()
     found = _known.get(core)
-    if found is not None and found.house is house:
+    if found is not None and found.call_core is call_core:
         return found
-    vault, settings = EnvironmentVault(), house.settings
+    vault, settings = EnvironmentVault(), call_core.settings
     master_keys = MasterKeys(settings.storage.seal, settings.storage.url or ":memory:", vault)
-    own_keys = OwnKeys(house.database, master_keys, house.env)
-    outbox = Outbox(settings, house.database, vault, house.env, house.metrics, own_keys)
+    own_keys = OwnKeys(call_core.database, master_keys, call_core.env)
+    outbox = Outbox(settings, call_core.database, vault, call_core.env, call_core.metrics, own_keys)
     outbox.start()
 
     async def close() -> None:
@@ -54,5 +54,7 @@ async def shared_keys_of(core: Standalone) -> SharedKeys:
         await outbox.aclose()
 
     core.on_close(close)
-    found = _known[core] = SharedKeys(house, own_keys, Pushes(outbox, house.jobs, house.database, house.env))
+    found = _known[core] = SharedKeys(
+        call_core, own_keys, Pushes(outbox, call_core.jobs, call_core.database, call_core.env)
+    )
     return found
