@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -41,12 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(chosen: argparse.Namespace) -> Options:
-    return Options(chosen.seconds, chosen.rounds, chosen.connections, tuple(chosen.seeds), tuple(chosen.tasks))
+    return Options(
+        chosen.seconds,
+        chosen.rounds,
+        chosen.connections,
+        tuple(chosen.seeds),
+        tuple(chosen.tasks),
+        tuple(chosen.files),
+        chosen.data,
+    )
 
 
 def _parser(benches: dict[str, Bench]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Side-by-side benchmarks of agent3.")
     parser.add_argument("name", nargs="?", choices=sorted(benches), help="which bench to run")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="what to examine, for a bench that takes a file")
     parser.add_argument("--list", action="store_true", help="name the benches and end")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     default = Options()
@@ -55,6 +65,7 @@ def _parser(benches: dict[str, Bench]) -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=_between(int, 1, 256), default=default.connections, help="at a time")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="of an examination")
     parser.add_argument("--tasks", nargs="+", default=[], help="of an examination, by name; all of them without it")
+    parser.add_argument("--data", type=Path, help="a folder with data that a bench asks for")
     return parser
 
 

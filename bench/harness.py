@@ -62,7 +62,20 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
-MODULES = ("a2a", "calls", "footprint", "gateway", "healing", "mcp", "miniwob", "nlweb", "queues", "schemas")
+MODULES = (
+    "a2a",
+    "calls",
+    "footprint",
+    "gateway",
+    "healing",
+    "mcp",
+    "miniwob",
+    "nlweb",
+    "queues",
+    "schemas",
+    "search",
+    "sentences",
+)
 
 T = TypeVar("T")
 
@@ -78,6 +91,10 @@ class Options:
     """Of an examination; its own if none are given."""
     tasks: tuple[str, ...] = ()
     """Of an examination; all if none are given."""
+    files: tuple[str, ...] = ()
+    """What to examine, for a bench that takes a file."""
+    data: Path | None = None
+    """A folder with data that is no part of the project."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m interop a2a [--markdown]``.
+"""The command line: ``python -m interop a2a [--markdown]``, ``python -m interop servers [NAME …]``.
 
 Ends with 0 when all went well, with 1 when a cell did not, with 2 when something could not be started.
 """
@@ -6,6 +6,7 @@ Ends with 0 when all went well, with 1 when a cell did not, with 2 when somethin
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -13,17 +14,21 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.kits import KitError
-from interop import a2a
+from interop import a2a, servers
 
+SERVERS = ("server", "from", "command", "added in", "found", "tool", "called")
 HEAD = ("client", "agent", "generation", "binding", "message", "stream")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix and print it."""
     parser = argparse.ArgumentParser(prog="python -m interop", description="Other people's SDKs against ours.")
-    parser.add_argument("protocol", choices=["a2a"])
+    parser.add_argument("what", choices=["a2a", "servers"])
+    parser.add_argument("names", nargs="*", help="of servers, only these")
     parser.add_argument("--markdown", action="store_true", help="print the table as it stands in the documentation")
     chosen = parser.parse_args(arguments)
+    if chosen.what == "servers":
+        return _run_servers(tuple(chosen.names), chosen.markdown)
     try:
         cells = a2a.run(tell=_tell)
     except (KitError, RuntimeError) as wrong:
@@ -31,6 +36,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     sys.stdout.write((_markdown(cells) if chosen.markdown else _drawn(cells)) + "\n")
     return 0 if all(cell.fine for cell in cells) else 1
+
+
+def _run_servers(names: tuple[str, ...], markdown: bool) -> int:
+    def tell(row: servers.Row) -> None:
+        sys.stderr.write(f"{row.case.name}: {'fine' if row.fine else f'WRONG: {row.note}'}\n")
+
+    try:
+        rows = servers.run(tell, names)
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    words = {True: "yes", False: "**no**"}
+    lines = [
+        [row.case.name, row.case.origin, f"`{row.case.command}`", f"{row.seconds:.0f} s" if row.added else "**no**",
+         words[row.found], f"`{row.case.tool}`", words[row.called]]
+        for row in rows
+    ]  # fmt: skip
+    sys.stdout.write((_markdown_table(SERVERS, lines) if markdown else _draw_table(SERVERS, lines)) + "\n")
+    sys.stdout.write(f"{sum(row.fine for row in rows)} of {len(rows)} fine\n")
+    return 0 if all(row.fine for row in rows) else 1
 
 
 def _tell(cell: a2a.Cell) -> None:
@@ -45,19 +70,26 @@ def _row(cell: a2a.Cell) -> list[str]:
 
 
 def _markdown(cells: Sequence[a2a.Cell]) -> str:
-    lines = [HEAD, ["---"] * len(HEAD), *map(_row, cells)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return _markdown_table(HEAD, [*map(_row, cells)])
 
 
 def _drawn(cells: Sequence[a2a.Cell]) -> str:
-    table = Table(*HEAD)
-    for cell in cells:
-        table.add_row(*_row(cell))
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    good = sum(cell.fine for cell in cells)
+    return f"{_draw_table(HEAD, [*map(_row, cells)])}{good} of {len(cells)} fine"
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
+
+
+def _draw_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     with console.capture() as captured:
         console.print(table)
-    good = sum(cell.fine for cell in cells)
-    return f"{captured.get()}{good} of {len(cells)} fine"
+    return captured.get()
 
 
 if __name__ == "__main__":

@@ -250,8 +250,27 @@ def noted(root: Path) -> list[str]:
 
 
 def test_start_serves_the_demo_with_the_arguments_it_got(staged: Path, tmp_path: Path) -> None:
-    assert run(staged / "scripts" / "start", "--port", "0", "--config", "a file", cwd=tmp_path) == (0, "")
+    given = ("--port", "0", "--config", "a file")
+    quiet = {"AGENT3_NO_BROWSER": "1"}
+    assert run(staged / "scripts" / "start", *given, cwd=tmp_path, environ=quiet) == (0, "")
     assert noted(staged) == ["setup run", "agent3 serve --demo --port 0 --config a file"]
+
+
+def test_start_gets_what_drives_a_browser_where_that_is_missing(staged: Path, tmp_path: Path) -> None:
+    meeting = tmp_path / "meeting"
+    os.mkfifo(meeting)
+    log = staged / "log"
+    # The gateway ends when the last step of the helper has begun: it has not waited for any of them.
+    note_taker(staged / ".venv" / "bin" / "python", log, f'case "$*" in *ensure*) echo here >"{meeting}";; esac')
+    note_taker(staged / ".venv" / "bin" / "agent3", log, f'read line <"{meeting}"')
+    code, said = run(staged / "scripts" / "start")
+    assert (code, "in the background" in said) == (0, True)
+    (install,) = [line for line in noted(staged) if " install " in line]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = {Requirement(line).name for line in project["optional-dependencies"]["browser"]}
+    assert set(install.split()[-len(extra) :]) == extra
+    assert "--constraint" in install
+    assert "agent3 serve --demo" in noted(staged)
 
 
 def test_start_gets_a_browser_beside_serving_and_only_where_one_is_of_use(staged: Path, tmp_path: Path) -> None:

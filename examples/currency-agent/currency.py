@@ -45,14 +45,18 @@ async def convert(ctx: Context, message: str) -> str:
     source = named[0] if named else await currency(ctx, "Which currency do you have?")
     target = named[1] if len(named) > 1 else await currency(ctx, "Which currency do you want?")
     ctx.status("Looking up the exchange rates")
+    await asyncio.sleep(0)
+    ctx.status("Processing the exchange rates")
     return f"{amount:g} {source} is {amount / RATES[source] * RATES[target]:.2f} {target}."
 
 
 async def currency(ctx: Context, question: str) -> str:
-    """Ask until it is a currency that is known."""
-    while (answer := str(await ctx.ask(question)).strip().upper()) not in RATES:
+    """Ask until a currency is named that is known."""
+    while True:
+        answer = str(await ctx.ask(question)).strip().upper()
+        if named := [word for word in re.findall(r"\b[A-Z]{3}\b", answer) if word in RATES]:
+            return named[0]
         question = f"I do not know {answer[:20]!r}. Give one of {', '.join(RATES)}."
-    return answer
 
 
 async def rates(message: str = "") -> AsyncIterator[str]:

@@ -12,6 +12,7 @@ from agent3._version import __version__
 from agent3.lazy import lazy
 
 if TYPE_CHECKING:
+    from agent3.client.client import AsyncClient, Client
     from agent3.definitions import (
         A2AMessage,
         ActionType,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from agent3.protocols.mcp.library.server import MCPServer
     from agent3.protocols.nlweb.browser.sandbox import NLWebSandbox
     from agent3.protocols.nlweb.executor import NLWebExecutor
+    from agent3.server.apps import App
 
 __all__ = [
     "A2AClient",
@@ -55,6 +57,9 @@ __all__ = [
     "AgentExecutor",
     "AgentIdentity",
     "AgentRegistry",
+    "App",
+    "AsyncClient",
+    "Client",
     "Context",
     "Coordinator",
     "HealthMonitor",
@@ -84,6 +89,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "agent3.client.client": ("AsyncClient", "Client"),
         "agent3.protocols.a2a.peer.client": ("A2AClient", "SyncA2AClient"),
         "agent3.protocols.a2a.agents.coordination": ("Coordinator",),
         "agent3.protocols.a2a.agents.encryption": ("A2AEncryption", "A2AKeyring"),
@@ -111,6 +117,7 @@ __getattr__, __dir__ = lazy(
         "agent3.protocols.mcp.library.security": ("MCPInputValidator", "MCPRateLimiter", "MCPSecurityManager"),
         "agent3.protocols.nlweb.executor": ("NLWebExecutor",),
         "agent3.protocols.nlweb.browser.sandbox": ("NLWebSandbox",),
+        "agent3.server.apps": ("App",),
         "agent3.observe.performance": ("MCPPerformanceMonitor", "NLWebPerformanceMonitor"),
     },
 )

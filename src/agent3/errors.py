@@ -12,6 +12,7 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     │   ├── TooSlow                 too_slow
     │   ├── ValidationError         invalid_input
     │   ├── TooLarge                too_large
+    │   ├── EncodingNotSupported    unsupported_encoding
     │   ├── NotFound                not_found
     │   │   ├── AgentNotFound       agent_not_found
     │   │   ├── CapabilityNotFound  capability_not_found
@@ -21,6 +22,7 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     ├── AccessError                 forbidden            the caller may not do this
     │   ├── Unauthenticated         unauthenticated
     │   ├── RateLimited             rate_limited         (retryable)
+    │   ├── BudgetExceeded          budget_exceeded
     │   └── SecurityError           blocked
     ├── TargetError                 target_failed        the agent, tool or website at the other end
     │   ├── Unavailable             unavailable          (retryable)
@@ -32,7 +34,8 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     │   ├── Interrupted             interrupted          the work was cut off by a restart
     │   ├── Canceled                canceled
     │   ├── Declined                declined             a question was answered with no
-    │   └── Rejected                rejected             the agent refuses the task
+    │   ├── Rejected                rejected             the agent refuses the task
+    │   └── LoopDetected            loop_detected        the call would come back to where it came from
     ├── StorageError                storage_failed       (retryable)
     │   ├── StorageFull             storage_full
     │   ├── StorageUnsure           storage_unsure
@@ -50,6 +53,7 @@ __all__ = [
     "AccessError",
     "Agent3Error",
     "AgentNotFound",
+    "BudgetExceeded",
     "CallTimeout",
     "Canceled",
     "CapabilityNotFound",
@@ -58,8 +62,10 @@ __all__ = [
     "Corrupt",
     "Declined",
     "ElementMissing",
+    "EncodingNotSupported",
     "Interrupted",
     "JobNotFound",
+    "LoopDetected",
     "MalformedResponse",
     "MethodNotAllowed",
     "MethodNotFound",
@@ -94,6 +100,8 @@ class Agent3Error(Exception):
     http_status: ClassVar[int] = 500
     rpc_code: ClassVar[int] = -32603
     retryable: ClassVar[bool] = False
+    next_step: ClassVar[str] = "The log of the gateway has the details. Calling again may not help."
+    """What a model that reads the error can do about it, in one or two sentences; empty for nothing."""
     sent: bool = True
     """False only if it is certain that the target never saw the call."""
 
@@ -117,6 +125,7 @@ class RequestError(Agent3Error):
     """The request itself is wrong; sending it again unchanged will not help."""
 
     code = "invalid_request"
+    next_step = "Correct the request and send it again."
     http_status = 400
     rpc_code = -32600
 
@@ -154,6 +163,7 @@ class ValidationError(RequestError):
     """The input does not fit the schema; ``errors`` lists every fault with path, expected, got and a suggestion."""
 
     code = "invalid_input"
+    next_step = "Correct the input and call again. agent3_select shows the schema and examples."
     http_status = 422
     rpc_code = -32602
 
@@ -174,13 +184,23 @@ class TooLarge(RequestError):
     """A body, a nesting depth or a number of items beyond the limit."""
 
     code = "too_large"
+    next_step = "Send less, or send it in parts."
     http_status = 413
+
+
+class EncodingNotSupported(RequestError):
+    """A body in a Content-Encoding that cannot be read here."""
+
+    code = "unsupported_encoding"
+    next_step = "Send the body as it is, without a Content-Encoding."
+    http_status = 415
 
 
 class NotFound(RequestError):
     """It does not exist, or is not yours: the two look the same on purpose."""
 
     code = "not_found"
+    next_step = "Check the name."
     http_status = 404
     rpc_code = -32602
 
@@ -189,24 +209,28 @@ class AgentNotFound(NotFound):
     """No such agent for this caller; ``data["nearest"]`` holds names the caller may use."""
 
     code = "agent_not_found"
+    next_step = "Find an agent with agent3_search, and use its id."
 
 
 class CapabilityNotFound(NotFound):
     """The agent or server has no such capability or tool for this caller."""
 
     code = "capability_not_found"
+    next_step = "See what the agent can do with agent3_select."
 
 
 class JobNotFound(NotFound):
     """No such job for this caller."""
 
     code = "job_not_found"
+    next_step = "Start again with a new call."
 
 
 class Conflict(RequestError):
     """It contradicts what is already there, such as one key with two bodies."""
 
     code = "conflict"
+    next_step = "Read what is there, then decide."
     http_status = 409
     rpc_code = -32009
 
@@ -215,12 +239,14 @@ class TurnTaken(Conflict):
     """Another answer came first, or the job has ended; read the job again."""
 
     code = "turn_taken"
+    next_step = "Read how the job stands: agent3_call with metadata.job and no message."
 
 
 class AccessError(Agent3Error):
     """The caller may not do this."""
 
     code = "forbidden"
+    next_step = "Calling again will not help. Whoever runs this gateway decides who may call what."
     http_status = 403
     rpc_code = -32003
 
@@ -229,6 +255,7 @@ class Unauthenticated(AccessError):
     """The caller did not prove who it is."""
 
     code = "unauthenticated"
+    next_step = "Send the key of a client of this gateway."
     http_status = 401
     rpc_code = -32001
 
@@ -237,15 +264,25 @@ class RateLimited(AccessError):
     """Too many calls; ``retry_after`` says when the next one will be accepted."""
 
     code = "rate_limited"
+    next_step = "Wait as long as metadata.retryAfter says, then call again; or use another agent."
     http_status = 429
     rpc_code = -32005
     retryable = True
+
+
+class BudgetExceeded(AccessError):
+    """What may be spent is spent; ``retry_after`` says when the budget begins anew, if it does."""
+
+    code = "budget_exceeded"
+    http_status = 402
+    rpc_code = -32006
 
 
 class SecurityError(AccessError):
     """A security rule forbids it: an address, a scheme, a navigation."""
 
     code = "blocked"
+    next_step = "A security rule forbids it, so calling again will not help."
     rpc_code = -32004
 
 
@@ -253,6 +290,7 @@ class TargetError(Agent3Error):
     """The agent, tool or website at the other end failed."""
 
     code = "target_failed"
+    next_step = "The agent was reached and failed. Ask it for something else, or use another agent."
     http_status = 502
     rpc_code = -32010
 
@@ -261,6 +299,7 @@ class Unavailable(TargetError):
     """It could not be reached, or reported that it is overloaded."""
 
     code = "unavailable"
+    next_step = "Try again later, or use another agent: agent3_search finds some."
     http_status = 503
     rpc_code = -32011
     retryable = True
@@ -277,6 +316,10 @@ class CallTimeout(TargetError, TimeoutError):
     """It did not answer in the time that the call had."""
 
     code = "timeout"
+    next_step = (
+        "It may still be at work. Where repeating does no harm, call again with a larger metadata.timeout "
+        "(milliseconds)."
+    )
     http_status = 504
     rpc_code = -32013
     retryable = True
@@ -286,6 +329,7 @@ class ElementMissing(CallTimeout):
     """The page of a website had no such element while a step waited for it; the same call would find the same page."""
 
     code = "element_missing"
+    next_step = "The website looks different now, so the same call would fail again. Use another agent."
     http_status = 502
     rpc_code = -32020
     retryable = False
@@ -295,6 +339,7 @@ class MalformedResponse(TargetError):
     """It answered with something that breaks its own schema or protocol."""
 
     code = "malformed_response"
+    next_step = "The fault is the agent's, and the same call would fail again. Use another agent."
     rpc_code = -32014
 
 
@@ -302,6 +347,9 @@ class TargetRefused(TargetError):
     """It refused our credentials, or does not allow them this action."""
 
     code = "target_refused"
+    next_step = (
+        "Calling again will not help: whoever runs this gateway has to give it a valid credential for the agent."
+    )
     rpc_code = -32015
 
 
@@ -309,6 +357,7 @@ class Interrupted(TargetError):
     """The work was interrupted by a restart and must not be repeated without asking."""
 
     code = "interrupted"
+    next_step = "Find out whether it was done before you call again."
     http_status = 503
     rpc_code = -32016
 
@@ -317,6 +366,7 @@ class Canceled(TargetError):
     """It was cancelled."""
 
     code = "canceled"
+    next_step = "Call again if it is still wanted."
     http_status = 409
     rpc_code = -32017
 
@@ -325,6 +375,7 @@ class Declined(TargetError):
     """A question that the work depends on was declined."""
 
     code = "declined"
+    next_step = "Call again if it is wanted after all."
     http_status = 409
     rpc_code = -32018
 
@@ -333,14 +384,25 @@ class Rejected(TargetError):
     """The agent refuses the task and says why; raised by its author before any work is done."""
 
     code = "rejected"
+    next_step = "Ask for something else, or use another agent."
     http_status = 409
     rpc_code = -32019
+
+
+class LoopDetected(TargetError):
+    """The call would come back to a gateway that it came from."""
+
+    code = "loop_detected"
+    http_status = 508
+    rpc_code = -32045
+    next_step = "The agent leads back to this gateway, so the same call would fail again. Use another agent."
 
 
 class StorageError(Agent3Error):
     """The database failed; what was not acknowledged is not stored."""
 
     code = "storage_failed"
+    next_step = "Try again later."
     http_status = 503
     retryable = True
     outcome: Any = None
@@ -351,6 +413,7 @@ class StorageUnsure(StorageError):
     """The connection was lost during the commit: it may have happened or not."""
 
     code = "storage_unsure"
+    next_step = "Find out whether it was done before you call again."
     retryable = False
 
 
@@ -358,6 +421,7 @@ class StorageFull(StorageError):
     """No space left: writes are refused, reads go on."""
 
     code = "storage_full"
+    next_step = "Whoever runs this gateway has to free disk space."
     http_status = 507
     retryable = False
 
@@ -366,6 +430,7 @@ class Corrupt(StorageError):
     """What was read is not what was written; it is named in the message and not returned."""
 
     code = "corrupt"
+    next_step = "Whoever runs this gateway has to restore a backup."
     http_status = 500
     retryable = False
 
@@ -374,6 +439,7 @@ class SetupError(Agent3Error):
     """This installation lacks something or is misconfigured; the message says what to change."""
 
     code = "setup"
+    next_step = "Whoever runs this gateway has to change its setup."
 
 
 class MissingExtra(SetupError):

@@ -45,6 +45,7 @@ __all__ = [
     "Principal",
     "Question",
     "Route",
+    "StandIn",
     "Turn",
     "Usage",
     "Working",
@@ -52,6 +53,8 @@ __all__ = [
     "decode_call",
     "decode_outcome",
     "encode",
+    "one_line",
+    "own_routes",
     "place_of",
     "text_of",
     "value_of",
@@ -116,6 +119,19 @@ class Deprecation(Struct, frozen=True, omit_defaults=True):
     replacement: str | None = None
 
 
+class StandIn(Struct, frozen=True, omit_defaults=True):
+    """That a route leads to another agent's capability: whose it is, and how names of the one become the other's."""
+
+    agent: str
+    capability: str
+    input: dict[str, str] = {}
+    """From names of its own to names of the capability that it stands in for."""
+    output: str | None = None
+    """The field of the other's result that its result becomes."""
+    repeatable: bool = False
+    """Whether its author allows it to be run again when nobody knows how far an earlier run came."""
+
+
 class Route(Struct, frozen=True, omit_defaults=True):
     """How a capability is reached. ``credential`` is a reference such as ``env:PIZZA_TOKEN``, never the secret."""
 
@@ -124,6 +140,7 @@ class Route(Struct, frozen=True, omit_defaults=True):
     target: str | None = None
     credential: str | None = None
     meta: dict[str, Any] = {}
+    stand_in: StandIn | None = None
 
     @property
     def key(self) -> str:
@@ -142,6 +159,12 @@ def _label(protocol: str, address: str) -> str:
     if address.removeprefix(place) in _ENDPOINTS:
         return f"{protocol}:{address}"
     return f"{protocol}:{place}#{hashlib.sha256(address.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def one_line(text: str, longest: int) -> str:
+    """A text in one line, cut at a word where it is too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1].rpartition(' ')[0] or line[: longest - 1]}…"
 
 
 def place_of(address: str) -> str:
@@ -186,6 +209,11 @@ class Capability(Struct, frozen=True, omit_defaults=True, kw_only=True):
     interactive: bool = False
     """It may stop in the middle and ask, so its frame is parked while a person thinks."""
     meta: dict[str, Any] = {}
+
+
+def own_routes(capability: Capability) -> tuple[Route, ...]:
+    """The routes of a capability itself, without those of what stands in for it."""
+    return tuple(route for route in capability.routes if route.stand_in is None)
 
 
 class Agent(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -365,11 +393,21 @@ class Turn:
     """The caller has paid for this call."""
     admitted: bool = False
     """It holds one of the places of its agent."""
+    reserved: float = 0.0
+    """US dollars that its budgets have counted before it started."""
     cached: bool = False
+
+    # resolve
+    understood: dict[str, Any] | None = None
+    """The input that a message was read as, and what of it was guessed."""
 
     # validate
     answers: dict[str, Answer] | None = None
     """The answers that fit their questions, when others have to be asked again."""
+
+    # fallback
+    served_by: Capability | None = None
+    """The stand-in that was asked last; None where the agent itself was."""
 
     # deadline, fallback, attempt
     expires: float | None = None

@@ -21,13 +21,18 @@ from msgspec import Struct
 from agent3.errors import SetupError
 
 __all__ = [
+    "Budget",
     "Callbacks",
     "Calls",
     "Client",
+    "Costs",
     "Limits",
+    "Llm",
     "Logs",
     "OAuth",
     "Outbound",
+    "PriceRule",
+    "Rate",
     "Rule",
     "Server",
     "Settings",
@@ -61,6 +66,8 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Largest request body, in bytes."""
     body_seconds: float = 20.0
     """Seconds within which a request body must have arrived."""
+    compress_bytes: int = 8_192
+    """Answers of at least so many bytes are compressed for clients that accept it; 0 for none."""
     shutdown_seconds: float = 10.0
     """Seconds that running calls have to finish when the gateway stops."""
 
@@ -85,6 +92,8 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds for a whole turn, over all attempts and routes."""
     attempt_timeout: float = 20.0
     """Seconds for one attempt, unless the capability names its own."""
+    start_seconds: float = 300.0
+    """Seconds that a program may take until it answers for the first time: npx and uvx install it meanwhile."""
     retries: int = 1
     """Further attempts on one route, unless the caller names a number."""
     backoff: float = 0.2
@@ -123,6 +132,14 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Dead letters kept, of calls and callbacks: beyond it the oldest are dropped, counted and logged; 0 keeps all."""
     ledger: Literal["durable", "batched"] = "durable"
     """``durable``: the answer waits until its row is on disk. ``batched``: at most 50 ms behind."""
+    bodies: Literal["off", "hashed", "full"] = "off"
+    """What is kept of what was sent and answered: nothing, its SHA-256, or its text without secrets."""
+    body_days: float = 7.0
+    """Days for which bodies are kept; 0 keeps them for ever."""
+    body_bytes: int = 65_536
+    """Longest text of a body that is kept; the rest is cut, and the text says so."""
+    statistics_days: float = 400.0
+    """Days for which statistics of calls and of budgets are kept; 0 keeps them for ever."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,6 +173,32 @@ class Web(Struct, frozen=True, forbid_unknown_fields=True):
     robots: Literal["obey", "pace", "ignore"] = "pace"
     """What a robots.txt decides. ``obey``: no page that it disallows is opened. ``pace``: learning follows it, calls
     follow only its Crawl-delay. ``ignore``: it is not read."""
+
+
+class Llm(Struct, frozen=True, forbid_unknown_fields=True):
+    """A language model that helps where a sentence leaves something open. Off without a model."""
+
+    model: str = ""
+    """The name of the model, as its server knows it."""
+    base_url: str = ""
+    """The address that its API begins at; if empty, that of OpenAI or Anthropic. A server of your own will do."""
+    api: Literal["openai", "anthropic"] = "openai"
+    """Whose wire it speaks: Chat Completions or Messages."""
+    key: str = ""
+    """``env:NAME`` of its key; if empty, none is sent."""
+    timeout: float = 20.0
+    """Seconds that it has to answer."""
+    per_day: int = 1_000
+    """Questions to it per day; beyond it, people are asked instead."""
+    max_tokens: int = 1_000
+    """Longest answer of it, in tokens."""
+
+
+class Search(Struct, frozen=True, forbid_unknown_fields=True):
+    """How capabilities are found."""
+
+    semantic: bool = True
+    """Whether they are also found by their meaning, across languages, where the extra ``semantic`` is installed."""
 
 
 class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,9 +280,88 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     capability: str = "*"
     """The capabilities it applies to, likewise."""
     protocol: str = "*"
-    """The protocols it applies to: mcp, a2a, nlweb, local."""
+    """The protocols it applies to: mcp, a2a, openapi, nlweb, local."""
     scope: str = ""
     """A scope that the caller must have for the rule to match."""
+
+
+class StandInRoute(Struct, frozen=True, forbid_unknown_fields=True):
+    """A capability that answers for another one while that is down, whatever their protocols are."""
+
+    capability: str
+    """The capability that has a stand-in: ``AGENT.CAPABILITY``."""
+    also: str
+    """The one that stands in for it, likewise. Of several, the first that answers does."""
+    map: dict[str, str] = {}
+    """Inputs whose names differ: the name in ``also``, and the name in ``capability``."""
+    output: str = ""
+    """The field of the result of ``capability`` that the result of ``also`` becomes; empty where they are alike."""
+
+
+class Costs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What calls are expected to cost at most, in US dollars. Beyond it a warning is logged, counted, and noted in the
+    answer; nothing is refused. A negative number turns one off."""
+
+    tools_per_hundred: float = 0.10
+    """The last 100 calls of MCP tools together."""
+    agents_per_call: float = 0.0
+    """One call of an A2A agent."""
+    web_per_call: float = 0.02
+    """One action of a website."""
+    web_per_fifty: float = 1.0
+    """The last 50 actions of websites together."""
+
+
+class PriceRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What calls cost, in US dollars. The first one that matches counts, in place of what the agent itself says. A
+    price that was set with ``agent3 price`` comes before all of them."""
+
+    agent: str = "*"
+    """The agents it applies to, by id, with ``*`` and ``?``."""
+    capability: str = "*"
+    """The capabilities it applies to, likewise."""
+    call: float = 0.0
+    """For one call."""
+    second: float = 0.0
+    """For each second until the answer."""
+    tokens: float = 0.0
+    """For a thousand tokens."""
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much may be spent. Every budget that matches a call counts it."""
+
+    usd: float
+    """US dollars that may be spent."""
+    principal: str = "*"
+    """The callers it applies to, by id, with ``*`` and ``?``. The local user is ``local``."""
+    agent: str = "*"
+    """The agents it applies to, likewise."""
+    each: Literal["client", "agent", "pair", "all"] = "client"
+    """Who has a budget of their own: each client, each agent, each client at each agent, or all share one."""
+    per: Literal["day", "all"] = "day"
+    """``day``: it begins anew at midnight UTC. ``all``: it never does."""
+    action: Literal["warn", "refuse"] = "warn"
+    """``warn``: a note in the answer, the log and a metric. ``refuse``: also further calls fail with
+    ``budget_exceeded``."""
+
+
+class Rate(Struct, frozen=True, forbid_unknown_fields=True):
+    """How often an agent or a capability may be called, by all gateways on one database together. Every rate that
+    matches a call counts it, also calls of the local user."""
+
+    per_minute: float
+    """Calls per minute. Each agent that matches is counted by itself."""
+    burst: int = 1
+    """Calls that may come at once before the rate counts."""
+    agent: str = "*"
+    """The agents it applies to, by id, with ``*`` and ``?``."""
+    capability: str = "*"
+    """The capabilities it applies to, likewise. If it is not ``*``, each one is counted by itself."""
+    principal: str = "*"
+    """The callers it applies to, likewise."""
+    each: Literal["client", "all"] = "all"
+    """``client``: each client is counted by itself. ``all``: all of them together."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -251,11 +373,18 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     outbound: Outbound = Outbound()
     web: Web = Web()
+    llm: Llm = Llm()
+    search: Search = Search()
     callbacks: Callbacks = Callbacks()
     logs: Logs = Logs()
     oauth: OAuth = OAuth()
+    costs: Costs = Costs()
     clients: tuple[Client, ...] = ()
     rules: tuple[Rule, ...] = ()
+    routes: tuple[StandInRoute, ...] = ()
+    prices: tuple[PriceRule, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    rates: tuple[Rate, ...] = ()
 
 
 _TABLES: dict[str, type[Struct]] = {
@@ -265,11 +394,21 @@ _TABLES: dict[str, type[Struct]] = {
     "limits": Limits,
     "outbound": Outbound,
     "web": Web,
+    "llm": Llm,
+    "search": Search,
     "callbacks": Callbacks,
     "logs": Logs,
     "oauth": OAuth,
+    "costs": Costs,
 }
-_LISTS: dict[str, type[Struct]] = {"clients": Client, "rules": Rule}
+_LISTS: dict[str, type[Struct]] = {
+    "clients": Client,
+    "rules": Rule,
+    "prices": PriceRule,
+    "budgets": Budget,
+    "rates": Rate,
+    "routes": StandInRoute,
+}
 _VARIABLES = (
     *("CONFIG", "DATA", "SERVER", "KEY", "BROWSER", "HOSTS", "HOST_KEYS", "NO_BROWSER", "NO_APT", "PYTHON", "VENV"),
     *("FAILPOINTS", "FAILPOINTS_SEED"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent3.calls.steps.ledger import Ledger, trace_id
+from agent3.calls.steps.ledger import COLUMNS, Ledger, trace_id
 from agent3.env import REAL, SeededEnv
 from agent3.errors import StorageError
 from agent3.model import Call, Done, Event, Failed, Hints, Needs, Outcome, Part, Price, Question, Usage
@@ -53,7 +53,7 @@ class Moody:
 
 
 def a_row(number: int) -> tuple[Any, ...]:
-    return (f"{number:032}", *[None] * 23)
+    return (f"{number:032}", *[None] * (len(COLUMNS) - 1))
 
 
 async def stored(database: Database) -> list[str]:

@@ -221,7 +221,8 @@ async def seen(
             [(c.route and c.route.key, c.attempt, c.entry, repr(c.input), bool(c.secret), c.state) for c in one.calls]
             for one in asked
         ]
-        ledger = [{k: v for k, v in row.items() if k not in _TIMES} for row in await it.rows()]
+        # Sorted: a refusal is written at once, and may overtake rows that are written in batches.
+        ledger = sorted(({k: v for k, v in row.items() if k not in _TIMES} for row in await it.rows()), key=repr)
         letters = [(row["code"], row["message"], row["attempts"]) for row in await it.rows("dead_letters")]
         page = [
             line

@@ -201,7 +201,7 @@ async def written_once_per_turn(order: Order) -> None:
         (row,) = await it.rows()
         assert (row["attempts"], row["hops"], row["cost"]) == (4, 1, 0.5)
         page = it.metrics.render()[0].decode()
-        assert 'agent3_calls_total{code="",door="test",protocol="b",status="done"} 1.0' in page
+        assert 'agent3_calls_total{agent="target",code="",door="test",protocol="b",status="done"} 1.0' in page
         assert 'agent3_cost_usd_total{agent="target"} 0.5' in page
 
 

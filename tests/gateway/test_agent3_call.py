@@ -15,7 +15,7 @@ from agent3 import LocalAgent
 from agent3.env import Env
 from agent3.errors import Unavailable
 from agent3.gateway import Caller, Verbs
-from agent3.model import LOCAL, Agent, Capability, Done, Failed, Price, Route, value_of
+from agent3.model import LOCAL, Agent, Capability, Price, Route
 from agent3.server.build import Server, build
 from agent3.settings import Settings, Storage
 
@@ -89,10 +89,7 @@ def tell(story: Story) -> None:
                 capability: str, dish: Any = "soup", agent: str = "kitchen", **metadata: Any
             ) -> dict[str, Any]:
                 given = {"agentId": agent, "capability": capability, "input": {"dish": dish}, "metadata": metadata}
-                outcome = await verbs.run("agent3_call", given, Caller(LOCAL, "test"))
-                assert isinstance(outcome, Done | Failed)
-                body: dict[str, Any] = value_of(outcome.parts)
-                return body
+                return await verbs.answer("agent3_call", given, Caller(LOCAL, "test"))
 
             await story(kitchen, ask, server, env)
 
@@ -215,3 +212,26 @@ def test_a_credential_is_nowhere_that_a_caller_or_a_reader_of_the_records_can_lo
         assert SECRET not in json.dumps(seen[:5])
 
     tell(story)
+
+
+def test_a_function_that_raises_leaves_its_stack_in_the_log_once_with_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(kitchen: Kitchen, ask: Ask, server: Server, env: Unhurried) -> None:
+        answer = await ask("leak", "raise", retries=3)
+        assert answer["errorCode"] == "target_failed"
+        kitchen.failures = 1
+        await ask("cook", retries=0)
+
+    os.environ["KITCHEN_TOKEN"] = SECRET
+    try:
+        with caplog.at_level("WARNING"):
+            tell(story)
+    finally:
+        del os.environ["KITCHEN_TOKEN"]
+    (record,) = [record for record in caplog.records if record.name == "agent3.calls"]
+    assert record.levelname == "ERROR"
+    assert record.getMessage().startswith("kitchen/leak raised in call ")
+    assert caplog.text.count("Traceback") == 1
+    assert "raise RuntimeError(" in caplog.text
+    assert SECRET not in caplog.text

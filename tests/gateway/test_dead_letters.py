@@ -316,7 +316,7 @@ def test_a_message_under_a_key_is_known_again_when_it_is_replayed(tmp_path: Path
         shop = Shop()
         async with gateway(tmp_path, shop) as (server, letters):
             alice = Caller(ALICE, "test")
-            request = CallRequest(agent="shop", capability="sell", message="pizza", key="k")
+            request = CallRequest(agent="shop", capability="sell", message="sell what: pizza", key="k")
             await server.gateway.call(alice, request)
             shop.down = False
             assert (await replay(server.gateway, await only(letters), twice=True)).status == "done"

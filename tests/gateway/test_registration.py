@@ -190,17 +190,10 @@ WRONG = [
     ("{not json}", "not JSON"),
     ('{"mcpServers": {"x": {"url": "https://x/", "key": "sk-123"}}', "The JSON that was given is not JSON"),
     ('{"sk-123": {"mcp": 1}}', "The JSON that was given holds no MCP servers"),
-    ('{"mcpServers":{"x":{"url":"https://x/","headers":{"A":"sk-123"}}}}', "header 'A'"),
     ('{"other": 1}', "no MCP servers"),
     ('{"mcpServers": {"x": {}}}', 'neither a "url" nor a "command"'),
-    ('{"mcpServers": {"x": {"command": "x", "env": {"API_KEY": "sk-123"}}}}', "secret API_KEY itself"),
-    ('{"mcpServers": {"x": {"command": "x", "env": {"PGPASS": "hush-hush"}}}}', "secret PGPASS itself"),
-    ('{"mcpServers": {"x": {"command": "x", "env": {"FOO_PAT": "hush-hush"}}}}', "secret FOO_PAT itself"),
-    ('{"mcpServers": {"x": {"command": "x", "env": {"DB_URL": "pg://u:hush-hush@h/db"}}}}', "secret DB_URL itself"),
-    (
-        '{"mcpServers": {"x": {"url": "http://x/", "headers": {"Authorization": "Bearer sk-123"}}}}',
-        "header 'Authorization'",
-    ),
+    ('{"mcpServers": {"x": {"command": "x", "args": ["--api-key", "sk-123"]}}}', "'api-key' of the command holds"),
+    ('{"mcpServers": {"x": {"command": "x", "args": "--all"}}}', '"args" that are not a list'),
     ("run 'unclosed", "cannot be read: No closing quotation"),
 ]
 

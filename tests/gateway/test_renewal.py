@@ -53,7 +53,7 @@ async def call(server: Server, capability: str, given: Any = None, agent: str = 
 
 
 async def found(server: Server, agent: str = "mine") -> dict[str, Any]:
-    hits = (await server.gateway.search(ME, ""))["agents"]
+    hits = (await server.gateway.find_agents(ME, limit=50))["agents"]
     return next(one for one in hits if one["id"] == agent)
 
 

@@ -308,7 +308,7 @@ def test_a_program_gets_its_secret_and_nobody_else_does(tmp_path: Path, monkeypa
 def test_a_variable_that_a_program_repeats_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    monkeypatch.setenv("ACME", "correct-horse")
+    monkeypatch.setenv("ACME", "correct-pony")
     entry = {"command": sys.executable, "args": [str(program)], "env": {"API_KEY": "${ACME}"}}
 
     async def story() -> None:
@@ -328,7 +328,6 @@ def test_what_cannot_be_added_for_its_secret_is_not_even_tried(tmp_path: Path) -
                 f"https://tools.example.com/mcp?key={SECRET}",
                 f"server --token {SECRET}",
                 json.dumps({"mcpServers": {"x": {"command": "server", "args": ["--token", SECRET]}}}),
-                json.dumps({"mcpServers": {"x": {"command": "server", "env": {"PLAIN": RANDOM}}}}),
             ):
                 with pytest.raises(SetupError) as refused:
                     await add(server, what)

@@ -221,7 +221,7 @@ def test_a_story_is_told_as_progress_before_it_is_whole(way: Way, served: Proces
 
 FAILURES: list[tuple[dict[str, Any], str, int, str]] = [
     ({"agentId": "calculator", "message": "1 / 0"}, "invalid_input", 422, "division by zero"),
-    ({"agentId": "calculator", "message": "__import__('os')"}, "invalid_input", 422, "not arithmetic"),
+    ({"agentId": "calculator", "input": {"expression": "__import__('os')"}}, "invalid_input", 422, "not arithmetic"),
     ({"agentId": "piza", "message": "x"}, "agent_not_found", 404, "Did you mean 'pizza'?"),
     ({"agentId": "pizza", "capability": "ordr"}, "capability_not_found", 404, "Did you mean 'order'?"),
     ({"message": "x"}, "invalid_input", 422, "Missing required parameter: agentId"),

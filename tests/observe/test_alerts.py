@@ -8,27 +8,22 @@ from pathlib import Path
 import pytest
 
 from agent3.observe.metrics import Metrics
+from tests.support.promtool import promtool
 
 ALERTS = Path(__file__).parents[2] / "alerts"
 RULES = ALERTS / "agent3.rules.yml"
 TESTS = ALERTS / "agent3.rules.test.yml"
 
-promtool = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(promtool is None, reason="promtool (Debian's package prometheus) is not on PATH")
 
-
-@needs_promtool
 def test_prometheus_accepts_the_rules() -> None:
     assert "4 rules found" in _promtool("check", "rules", str(RULES))
 
 
-@needs_promtool
 @pytest.mark.requirement("RT-014-O04", "RT-014-O05", "RT-014-O06", "RT-014-O07")
 def test_each_alert_fires_and_keeps_still_on_the_sample_series() -> None:
     assert "SUCCESS" in _promtool("test", "rules", str(TESTS))
 
 
-@needs_promtool
 @pytest.mark.parametrize(
     ("ours", "sketch"),
     [
@@ -82,8 +77,7 @@ def test_names_severities_and_messages_are_the_documented_ones() -> None:
 
 
 def _promtool(*arguments: str) -> str:
-    assert promtool is not None
-    run = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=60, check=False)
     output = run.stdout + run.stderr
     assert run.returncode == 0, output
     return output

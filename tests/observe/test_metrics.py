@@ -18,10 +18,11 @@ RT_014 = {
     "mcp_auth_failures_total": ("counter", ()),
 }
 OURS = {
-    "agent3_calls_total": ("counter", ("door", "protocol", "status", "code")),
-    "agent3_call_seconds": ("histogram", ("protocol",)),
+    "agent3_calls_total": ("counter", ("agent", "door", "protocol", "status", "code")),
+    "agent3_call_seconds": ("histogram", ("agent", "protocol")),
     "agent3_attempts_total": ("counter", ("protocol", "status")),
     "agent3_retries_total": ("counter", ("protocol", "code")),
+    "agent3_sentences_total": ("counter", ("reading",)),
     "agent3_fallbacks_total": ("counter", ("from_protocol", "to_protocol")),
     "agent3_breaker_state": ("gauge", ("route",)),
     "agent3_breaker_transitions_total": ("counter", ("to",)),
@@ -42,6 +43,8 @@ OURS = {
     "agent3_webhooks_waiting": ("gauge", ()),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
+    "agent3_budgets_exceeded_total": ("counter", ("action", "whose")),
+    "agent3_cost_standards_missed_total": ("counter", ("standard",)),
     "agent3_web_sessions": ("gauge", ("state",)),
     "agent3_web_browsers_ended_total": ("counter", ("reason",)),
     "agent3_web_throttled_total": ("counter", ("reason",)),
@@ -67,11 +70,11 @@ def test_the_page_shows_exactly_the_documented_names_types_and_labels() -> None:
 def test_label_values_land_under_the_labels_in_the_declared_order() -> None:
     metrics = Metrics()
     metrics.a2a_messages_sent.inc(("a", "b", "request"))
-    metrics.calls.inc(("mcp", "local", "failed", "timeout"), 3)
+    metrics.calls.inc(("pizza", "mcp", "local", "failed", "timeout"), 3)
     metrics.mcp_tool_invocations.inc(("search", "success"))
     value = metrics.registry.get_sample_value
     assert value("a2a_messages_sent_total", {"from_agent": "a", "to_agent": "b", "message_type": "request"}) == 1
-    calls = {"door": "mcp", "protocol": "local", "status": "failed", "code": "timeout"}
+    calls = {"agent": "pizza", "door": "mcp", "protocol": "local", "status": "failed", "code": "timeout"}
     assert value("agent3_calls_total", calls) == 3
     assert value("mcp_tool_invocations_total", {"tool_name": "search", "status": "success"}) == 1
 
@@ -219,4 +222,4 @@ def _touch_all(metrics: Metrics) -> None:
         if isinstance(value, Count | Level):
             value.inc(("x",) * len(value.labels))
     metrics.mcp_latency.observe(("x",), 1)
-    metrics.call_seconds.observe(("x",), 1)
+    metrics.call_seconds.observe(("x", "x"), 1)

@@ -11,7 +11,7 @@ from agent3 import testing
 from agent3.model import Done, Failed, value_of
 from agent3.server.demo import agents
 
-ECHO, PIZZA, CALCULATOR, STORY = agents()
+ECHO, PIZZA, CALCULATOR, STORY, IMAGES = agents()
 
 
 def run(agent: Any, capability: str, **more: Any) -> Any:

@@ -168,7 +168,7 @@ def test_a_guest_hears_the_same_refusals(shared: Hosted, monkeypatch: pytest.Mon
     ("key", "status", "code"),
     [
         ("the-key-of-the-cooc", 401, "unauthenticated"),
-        (KEYS["guest"], 404, "agent_not_found"),
+        (KEYS["guest"], 403, "forbidden"),
         (KEYS["waiter"], 200, "capability_not_found"),
     ],
     ids=["unknown", "forbidden agent", "forbidden tool"],

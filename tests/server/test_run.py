@@ -142,6 +142,7 @@ def test_a_line_that_is_no_message_is_answered_over_stdio_and_logged(tmp_path: P
 
 def test_two_gateways_on_one_database_share_what_is_stored(shared: Process, tmp_path: Path) -> None:
     with gateway(tmp_path, "--demo", "--db", f"sqlite:///{shared.data / 'agent3.db'}") as second:
+        shared.call("story", "a robot", capability="tell")
         shared.post("/v1/feedback", {"agentId": "story", "rating": 4})
         assert second.get("/v1/agents/story").json["rating"] == {"count": 1, "mean": 4.0}
         job = shared.call("pizza", "a tuna pizza").json["job"]
@@ -184,14 +185,21 @@ def test_a_passing_command_leaves_the_lost_jobs_of_a_gateway_alone(tmp_path: Pat
 def test_an_agent_of_ones_own_is_served_beside_the_demo(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     with gateway(tmp_path, "slow:agent", "--demo") as door:
-        assert [one["id"] for one in door.get("/v1/agents").json["agents"]][-2:] == ["slow", "story"]
+        assert {"slow", "story"} <= {one["id"] for one in door.get("/v1/agents").json["agents"]}
 
 
 WRONG = [
-    ("slow", "must be MODULE:NAME"),
     (":agent", "must be MODULE:NAME"),
-    ("slow.py:agent", "must be MODULE:NAME"),
+    ("slow:", "must be MODULE:NAME"),
     ("nowhere:agent", "no module 'nowhere'"),
+    ("nowhere", "no module 'nowhere'"),
+    ("nowhere.py:agent", "no file 'nowhere.py'"),
+    ("folder/nowhere.py", "no file 'folder/nowhere.py'"),
+    ("empty", "there is no App in it"),
+    ("empty.py", "there is no App in it"),
+    ("bare.py:app", "'bare' has no capability"),
+    ("untyped.py:app", "parameter 'city' of price has no type"),
+    ("twins.py", "there are several: one, two"),
     ("slow:nothing", "'nothing' in 'slow' does not exist"),
     ("slow:asyncio", "is a module"),
     ("empty:agents", "is a list"),
@@ -209,13 +217,19 @@ def test_wrong_references_are_one_sentence_each(tmp_path: Path) -> None:
     (tmp_path / "unclosed.py").write_text("agent = (")
     (tmp_path / "needy.py").write_text("import not_installed_here")
     (tmp_path / "twins.py").write_text(
-        "from agent3 import LocalAgent\nagents = [LocalAgent('Twin'), LocalAgent('twin')]"
+        "from agent3 import LocalAgent\ndef act() -> None: ...\none, two = LocalAgent('Twin'), LocalAgent('twin')\n"
+        "one.add(act)\ntwo.add(act)\nagents = [one, two]\n"
+    )
+    (tmp_path / "bare.py").write_text("from agent3 import App\napp = App('bare')")
+    (tmp_path / "untyped.py").write_text(
+        "from agent3 import App\napp = App('untyped')\n@app.capability\ndef price(city): return 1\n"
     )
     code = (
-        "import sys, json\nfrom agent3.errors import SetupError\nfrom agent3.server.run import _load_agents\n"
+        "import sys, json\nfrom agent3.errors import SetupError\n"
+        "from agent3.server.loading import check_ids, load_agents\n"
         "told = []\n"
         "for one in json.loads(sys.argv[1]):\n"
-        "    try:\n        _load_agents(one, False)\n        told.append(None)\n"
+        "    try:\n        check_ids(load_agents(one))\n        told.append(None)\n"
         "    except SetupError as wrong:\n        told.append(wrong.message)\n"
         "print(json.dumps(told))\n"
     )
@@ -234,6 +248,33 @@ def test_wrong_references_are_one_sentence_each(tmp_path: Path) -> None:
         assert "\n" not in told
     broken = next(told for (one, _), told in zip(WRONG, json.loads(done.stdout), strict=True) if one == "broken:agent")
     assert broken.endswith("broken.py:2")
+
+
+def test_an_agent_is_found_by_module_or_file_and_alone_without_a_name(tmp_path: Path) -> None:
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    (apps / "words.py").write_text("GREETING = 'Hello'\n")
+    (apps / "hello.py").write_text(
+        "from words import GREETING\nfrom agent3 import App\napp = App('hello', description=GREETING)\n"
+        "@app.capability\ndef greet(name: str) -> str: return GREETING\n"
+    )
+    code = (
+        "import os, sys\nfrom agent3.server.loading import load_agents\n"
+        "for one in sys.argv[1:]:\n    print([agent.description for agent in load_agents(one)])\n"
+    )
+    references = ["apps/hello.py", "apps/hello.py:app", str(apps / "hello.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *references],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "['Hello']\n" * len(references)
+    beside = [sys.executable, "-c", code, "hello", "hello:app"]
+    done = subprocess.run(beside, cwd=apps, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "['Hello']\n" * 2, done.stderr
 
 
 def test_a_wrong_reference_ends_the_command_with_code_two(tmp_path: Path) -> None:

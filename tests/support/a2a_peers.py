@@ -159,7 +159,7 @@ def _card(url: str, spoken: list[tuple[str, str, str]], streaming: bool) -> wire
             for binding, version, path in spoken
         ],
         capabilities=wire.AgentCapabilities(streaming=streaming),
-        default_input_modes=["text/plain"],
+        default_input_modes=["text/plain", "application/octet-stream"],
         default_output_modes=["text/plain"],
         skills=[skill],
     )

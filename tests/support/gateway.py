@@ -127,7 +127,8 @@ class Process(Door):
 def environment(data: Path, **more: str) -> dict[str, str]:
     """The environment of a child: its own data folder, and nothing of ours that could lead it to another gateway."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT3_")}
-    return {**kept, "AGENT3_DATA": str(data), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **more}
+    plain = {"AGENT3_SEARCH_SEMANTIC": "false"}  # the encoder's weights take a second to load
+    return {**kept, **plain, "AGENT3_DATA": str(data), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **more}
 
 
 def run_agent3(
@@ -240,7 +241,9 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
         async with build(settings, agents) as server:
             listener = socket.create_server(("127.0.0.1", 0))
             doors = app(server)
-            http = make_connection_class(settings.server.body_seconds, doors.lane)  # as agent3 serve does
+            http = make_connection_class(  # as agent3 serve does
+                settings.server.body_seconds, doors.lane, compress=settings.server.compress_bytes
+            )
             config = uvicorn.Config(
                 doors, log_config=None, lifespan="on", timeout_graceful_shutdown=1, http=http, ws="none"
             )

@@ -25,6 +25,12 @@ def parts(*, calls: Calls | None = None, **given: Any) -> Parts:
         "env": REAL,
         "metrics": Metrics(),
         "tracer": None,
+        "lookup": None,
+        "ceiling": None,
+        "propose": None,
+        "rates": SimpleNamespace(match=lambda *_: ()),
+        "budgets": SimpleNamespace(match=lambda *_: ()),
+        "prices": None,
     }
     return cast("Parts", SimpleNamespace(**{**plain, **given}))
 

@@ -120,7 +120,7 @@ class JSONLinesDoor:
         outcome: model.Outcome
         match request:
             case wire.Hello(agent=""):
-                found = await self._gateway.search(caller, "", 50)
+                found = await self._gateway.find_agents(caller, "", 50)
                 return wire.Card("agent3", agents=[agent["id"] for agent in found["agents"]])
             case wire.Hello(agent=agent):
                 return _to_card(await self._gateway.select(caller, agent))

@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from agent3.calls.artifacts import ArtifactStore
+from agent3.calls.bodies import Bodies
+from agent3.calls.budgets import Budgets, Standards
 from agent3.calls.dead_letters import DeadLetters
 from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.outcomes import failed_by
 from agent3.calls.parking import Park
+from agent3.calls.prices import EVERY, Prices
 from agent3.calls.retention import Retention
 from agent3.calls.runner import Runner, Target
+from agent3.calls.statistics import COUNT_EVERY, Statistics
 from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.breaker import Breakers
 from agent3.calls.steps.cache import ResultCache
 from agent3.calls.steps.ledger import Ledger
+from agent3.calls.steps.resolve import Propose
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import EnvironmentVault, Vault
@@ -33,7 +38,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.traces import Tracer
 from agent3.queue import sweep
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, SharedLimiter
+from agent3.security.limits import Ceiling, Rates, SharedLimiter, expire_buckets
 from agent3.security.shared_ceiling import SharedCeiling
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
@@ -57,6 +62,7 @@ class Core:
     leases: Leases
     callbacks: Callbacks | None
     runner: Runner
+    statistics: Statistics
     # The parts that are asked for most. Plain attributes, since every call reads some of them.
     settings: Settings = field(init=False)
     env: Env = field(init=False)
@@ -92,6 +98,7 @@ class Core:
         own_agents: Container[str] = (),
         order: Sequence[type[Step]] | None = None,
         chain: type[Chain] = Chain,
+        propose: Propose | None = None,
     ) -> Core:
         """Everything from settings, a database, the connectors, and a way to look a capability up by its names.
 
@@ -101,6 +108,9 @@ class Core:
         jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, callbacks=callbacks, news=news)
         leases = Leases(database, jobs.node)
         limiter = SharedLimiter(database, settings.limits.per_minute, settings.limits.burst, env=env)
+        rates = Rates(settings.rates, database, env=env)
+        prices = Prices(database, settings.prices)
+        statistics = Statistics(database, env, how.statistics_days)
         ceiling = Ceiling(settings.limits.concurrent)
         if database.dialect == "postgres" and settings.limits.concurrent >= 1:
             most, alone = settings.limits.concurrent, own_agents.__contains__
@@ -114,6 +124,11 @@ class Core:
             ledger=Ledger(database, how.ledger, env, metrics),
             access=Access(settings.rules),
             limiter=limiter,
+            rates=rates,
+            prices=prices,
+            budgets=Budgets(settings.budgets, database, env, metrics),
+            standards=Standards(settings.costs, env, metrics),
+            bodies=Bodies(database, env, metrics, how.bodies, how.body_bytes),
             ceiling=ceiling,
             cache=ResultCache(how.cache_entries, env),
             artifacts=ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days),
@@ -121,11 +136,15 @@ class Core:
             breakers=Breakers(how, env, metrics),
             vault=vault or EnvironmentVault(),
             park=Park(env, metrics, how.parked, how.parked_seconds),
+            lookup=lookup,
+            propose=propose,
         )
         jobs.news.on("job", parts.park.forget)
         steps = chain(parts, order)
+        prices.on_change = steps.drop
         others: dict[str, Callable[[], Awaitable[int]]] = {
-            "full buckets": limiter.expire,
+            "full buckets": lambda: expire_buckets(database, [limiter, *rates.limiters]),
+            "statistics": statistics.expire,
             "old leases": leases.expire,
             "messages and keys": partial(sweep, database),
         }
@@ -140,8 +159,9 @@ class Core:
             sweep=retention.sweep,
             leases=leases,
             unpark=parts.park.forget,
+            duties={"prices": (prices.refresh, EVERY), "statistics": (statistics.count, COUNT_EVERY)},
         )
-        return cls(parts, database, steps, jobs, leases, callbacks, runner)
+        return cls(parts, database, steps, jobs, leases, callbacks, runner, statistics)
 
     async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:
         """Record a call that was refused before it had a target: the ledger alone has something to say of it."""
@@ -166,5 +186,7 @@ class Core:
             await self.callbacks.aclose()
         await self.parts.park.aclose()
         await self.parts.ledger.aclose()
+        await self.parts.budgets.aclose()
+        await self.parts.bodies.aclose()
         for connector in self.parts.connectors.values():
             await connector.aclose()

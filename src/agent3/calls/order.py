@@ -118,7 +118,7 @@ class Chain:
         routes = aim.capability.routes
         connector = self._connectors.get(routes[0].protocol) if len(routes) == 1 else None
         handler = target or (self._dispatch if connector is None else connector.call)
-        if aim.capability.interactive:
+        if aim.capability.interactive or any(route.stand_in is not None for route in routes):
             handler = self._park.around(handler)
         quick: list[Stage] = []
         for step in reversed(self.steps):

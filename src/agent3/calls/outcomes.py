@@ -6,27 +6,33 @@ at every door and in callbacks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
-from agent3.model import Done, Failed, Needs, Outcome, text_of, value_of
+from agent3.model import Done, Failed, Needs, Outcome, Usage, text_of, value_of
 
 if TYPE_CHECKING:
     from agent3.calls.jobs import Job
 
 __all__ = [
+    "FALLBACK",
     "HEALS",
+    "HTTP_STATUS",
     "NOTICES",
     "REFUSALS",
+    "ROUTE",
     "SOURCES",
+    "UNDERSTOOD",
     "UNTRUSTED",
     "describe_job",
     "error_of",
     "failed_by",
     "failed_by_any",
     "is_refusal",
+    "read_usage",
     "response",
 ]
 
@@ -36,8 +42,16 @@ NOTICES = "io.agent3/notices"
 """In the meta of a result: what was done or met on the way that the caller ought to know."""
 HEALS = "io.agent3/heals"
 """In the meta of a result: which selectors of a website did not fit any more, and what was taken in their place."""
+UNDERSTOOD = "io.agent3/understood"
+"""In the meta of a result: the input that the caller's words were read as, and what of it was guessed."""
 UNTRUSTED = "io.agent3/untrusted"
 """In the meta of a result: the tools of a page itself that it came by, whose words nobody vouches for."""
+HTTP_STATUS = "http_status"
+"""In the data of a failure: the HTTP status that the agent itself answered with."""
+ROUTE = "io.agent3/route"
+"""In the meta of a result of a capability with several routes: the agent, capability and protocol that served."""
+FALLBACK = "io.agent3/fallback"
+"""In the meta of a result: the routes that were asked before, and why they did not serve."""
 REFUSALS = frozenset(
     {
         "invalid_input",
@@ -52,6 +66,7 @@ REFUSALS = frozenset(
         "forbidden",
         "unauthenticated",
         "rate_limited",
+        "budget_exceeded",
         "blocked",
     }
 )
@@ -84,6 +99,34 @@ def failed_by_any(error: Exception, agent: str) -> Failed:
     return failed_by(kind(f"{agent} failed: {words[:2000]}"))
 
 
+def read_usage(given: Any) -> Usage | None:
+    """What a target says that a call consumed, in its own metadata; None where it does not say.
+
+    There is no one form for it: ``cost`` is a number of US dollars, ``usage`` an object with ``cost`` and counts of
+    tokens under the names that models' vendors use. Whether the numbers can be is judged by the step ``ledger``.
+    """
+    if not isinstance(given, Mapping):
+        return None
+    inner = given.get("usage")
+    usage = inner if isinstance(inner, Mapping) else {}
+    costs = _numbers(given, "cost") or _numbers(usage, "cost")
+    tokens = _numbers(usage, "tokens", "totalTokens", "total_tokens")[:1]
+    tokens = (
+        tokens or _numbers(usage, "inputTokens", "outputTokens") or _numbers(usage, "input_tokens", "output_tokens")
+    )
+    if not costs and not tokens:
+        return None
+    try:
+        return Usage(int(sum(tokens)), float(sum(costs)))
+    except (OverflowError, ValueError):
+        return None
+
+
+def _numbers(given: Mapping[str, Any], *names: str) -> list[float]:
+    found = [given.get(name) for name in names]
+    return [value for value in found if isinstance(value, (int, float)) and not isinstance(value, bool)]
+
+
 def error_of(failed: Failed) -> Agent3Error:
     """The exception that an outcome stands for, for callers who want to be told by ``raise``."""
     kind = by_code(failed.code)
@@ -102,18 +145,25 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "responseTime": round(seconds * 1000, 3),
         "tokensUsed": usage.tokens if usage is not None else None,
         "cost": round(usage.cost, 6) if usage is not None else None,
-        "statusCode": by_code(outcome.code).http_status if isinstance(outcome, Failed) else 200,
+        "statusCode": _status_code(outcome) if isinstance(outcome, Failed) else 200,
         "retryCount": usage.retries if usage is not None else 0,
+        # Of what costs nothing there is nothing to estimate.
+        "costEstimated": True if usage is not None and usage.estimated and usage.cost else None,
     }
     body: dict[str, Any] = {"success": isinstance(outcome, Done)}
     if isinstance(outcome, Done):
         body["result"] = _result(outcome)
+        metadata["understood"] = outcome.meta.get(UNDERSTOOD)
         metadata["sources"] = outcome.meta.get(SOURCES)
         metadata["heals"] = outcome.meta.get(HEALS)
         metadata["notices"] = outcome.meta.get(NOTICES)
         metadata["untrusted"] = outcome.meta.get(UNTRUSTED)
+        metadata["route"] = outcome.meta.get(ROUTE)
+        metadata["fallback"] = outcome.meta.get(FALLBACK)
     elif isinstance(outcome, Failed):
         body |= {"error": outcome.message, "errorCode": outcome.code, "retryable": outcome.retryable}
+        if step := by_code(outcome.code).next_step:
+            body["nextStep"] = step
         if outcome.retry_after is not None:
             metadata["retryAfter"] = round(outcome.retry_after, 3)
         if outcome.data:
@@ -130,6 +180,12 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
         if outcome.text:
             body["text"] = outcome.text
     return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def _status_code(failed: Failed) -> int:
+    """The HTTP status that the agent itself answered with, else the one that our code stands for."""
+    own = failed.data.get(HTTP_STATUS)
+    return own if isinstance(own, int) else by_code(failed.code).http_status
 
 
 def describe_job(job: Job) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _A_ROUND = 100_000
 
 
 class Retention:
-    """Removes what is past its time: ledger rows, dead letters, artifacts with their bytes, jobs, and ``others``."""
+    """Removes what is past its time: ledger rows, bodies, dead letters, artifacts and their bytes, jobs, ``others``."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Retention:
         answers = self._env.now() - self._settings.job_days * _DAY
         return {
             "ledger rows": await self._older("calls", self._settings.ledger_days),
+            "bodies": await self._older("call_bodies", self._settings.body_days),
             "dead letters": await self._older("dead_letters", self._settings.dead_letter_days),
             "artifacts": await self._artifacts.expire(),
             "jobs": await self._jobs.expire(),

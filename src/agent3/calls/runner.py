@@ -74,6 +74,7 @@ class Runner:
         sweep: Sweep | None = None,
         leases: Leases | None = None,
         unpark: Callable[[str], None] = lambda _: None,
+        duties: Mapping[str, tuple[Callable[[], Awaitable[object]], float]] | None = None,
     ):
         how = settings or Calls()
         self._chain = chain
@@ -91,7 +92,7 @@ class Runner:
         """Jobs that another process took while they ran here: of these nothing more is written."""
         self._stopping = asyncio.Event()
         self._closing = False
-        self.takeover = Takeover(self, jobs, env, metrics, sweep=sweep, leases=leases)
+        self.takeover = Takeover(self, jobs, env, metrics, sweep=sweep, leases=leases, duties=duties)
 
     # What the doors ask for
 

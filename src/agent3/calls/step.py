@@ -10,7 +10,7 @@ A step is one class in ``calls/steps/`` and one entry in ``ORDER``. It is writte
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
@@ -33,16 +33,20 @@ from agent3.model import (
 from agent3.observe.metrics import Metrics
 from agent3.observe.traces import Tracer
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, Limiter
+from agent3.security.limits import Ceiling, Limiter, Rates
 from agent3.settings import Settings
 
 if TYPE_CHECKING:
     from agent3.calls.artifacts import ArtifactStore
+    from agent3.calls.bodies import Bodies
+    from agent3.calls.budgets import Budgets, Standards
     from agent3.calls.dead_letters import DeadLetters
     from agent3.calls.parking import Park
+    from agent3.calls.prices import Prices
     from agent3.calls.steps.breaker import Breakers
     from agent3.calls.steps.cache import ResultCache
     from agent3.calls.steps.ledger import Ledger
+    from agent3.calls.steps.resolve import Propose
 
 __all__ = ["OUTCOMES", "RECOVERY", "Aim", "Entered", "Left", "Parts", "Stage", "Step"]
 
@@ -76,6 +80,11 @@ class Parts:
     ledger: Ledger
     access: Access
     limiter: Limiter
+    rates: Rates
+    prices: Prices
+    budgets: Budgets
+    standards: Standards
+    bodies: Bodies
     ceiling: Ceiling
     cache: ResultCache
     artifacts: ArtifactStore
@@ -83,6 +92,9 @@ class Parts:
     breakers: Breakers
     vault: Vault
     park: Park
+    lookup: Callable[[str, str], Awaitable[tuple[Agent, Capability]]]
+    """An agent and a capability by their names; NotFound where there is none."""
+    propose: Propose | None = None
 
 
 class Stage:

@@ -62,6 +62,7 @@ class Takeover:
         *,
         sweep: Sweep | None = None,
         leases: Leases | None = None,
+        duties: Mapping[str, tuple[Callable[[], Awaitable[object]], float]] | None = None,
     ):
         self._runner = runner
         self._jobs = jobs
@@ -69,6 +70,7 @@ class Takeover:
         self._metrics = metrics
         self._sweep = sweep
         self._leases = leases
+        self._others = duties or {}
         self._duties: list[asyncio.Task[None]] = []
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._trust_silence_after = float("-inf")
@@ -85,6 +87,8 @@ class Takeover:
         self._repeat(self._round, every, "jobs")
         self._repeat(self._count, _COUNT, "count")
         self._repeat(self._serve_requests, _REQUESTS, "stops", first=_REQUESTS)
+        for name, (duty, seconds) in self._others.items():
+            self._repeat(duty, seconds, name)
         if self._sweep is not None:  # a task of its own: leases must not wait for a large sweep
             work = partial(self._sweep_once, self._sweep, sweep_every)
             self._repeat(work, sweep_every, "sweep", first=sweep_every)
@@ -130,7 +134,7 @@ class Takeover:
                 runner.lost.add(job_id)
                 task.cancel()
 
-    def _repeat(self, work: Callable[[], Awaitable[None]], every: float, name: str, first: float = 0.0) -> None:
+    def _repeat(self, work: Callable[[], Awaitable[object]], every: float, name: str, first: float = 0.0) -> None:
         async def repeat() -> None:
             await asyncio.sleep(first)
             while True:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent3.cli.options import GatewayOptions, connect
 from agent3.cli.output import make_console, make_table
+from agent3.model import one_line
 from agent3.terminal.output import clean, print_indented, print_result
 
 if TYPE_CHECKING:
@@ -16,17 +17,29 @@ if TYPE_CHECKING:
 
 __all__ = ["list_agents", "print_agent", "search", "show"]
 
+_WORDS = 160
+"""Characters of one cell in a list; agent3 show tells the rest."""
 _LIMIT = 50
 """Agents in one list: the most that a search gives."""
+_TOKENS = 50_000
+"""People may read as much as they asked for."""
 
 
 def search(
     text: tuple[str, ...],
     *,
     limit: int = 10,
+    detail: Literal["brief", "signature", "schema"] = "signature",
+    agent: str | None = None,
+    protocol: str | None = None,
+    tag: str | None = None,
+    provider: str | None = None,
+    media_type: str | None = None,
+    max_price: float | None = None,
+    read_only: bool | None = None,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Find agents by what they do.
+    """Find what can do something, among the capabilities of all agents.
 
     Parameters
     ----------
@@ -34,15 +47,42 @@ def search(
         What you need, in a few words.
     limit:
         At most this many, up to 50 [default: 10].
+    detail:
+        How much of its input is shown [default: signature].
+    agent:
+        Only of this agent, by its id.
+    protocol:
+        Only what is reached by it, such as mcp, a2a or nlweb.
+    tag:
+        Only what has this tag.
+    provider:
+        Only of agents of this provider.
+    media_type:
+        Only what takes or gives it.
+    max_price:
+        At most so many US dollars per call.
+    read_only:
+        Only what says that it only reads, or with --no-read-only that it does not.
     """
-    found = connect(options).search(" ".join(text), limit)
-    print_result(found, options.json, _print_agents)
+    filters = {
+        "agent": agent,
+        "protocol": protocol,
+        "tag": tag,
+        "provider": provider,
+        "mediaType": media_type,
+        "maxPrice": max_price,
+        "readOnly": read_only,
+    }
+    arguments: dict[str, Any] = {"query": " ".join(text), "limit": limit, "detail": detail, "maxTokens": _TOKENS}
+    if given := {name: value for name, value in filters.items() if value is not None}:
+        arguments["filters"] = given
+    found = connect(options).search(arguments)
+    print_result(found, options.json, _print_hits)
 
 
 def list_agents(*, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
     """List all agents."""
-    found = connect(options).search("", _LIMIT)
-    print_result(found, options.json, _print_agents)
+    print_result(connect(options).list(), options.json, _print_agents)
 
 
 def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
@@ -60,19 +100,34 @@ def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOpt
     print_result(body, options.json, print_indented if card else print_agent)
 
 
+def _print_hits(found: Mapping[str, Any]) -> None:
+    if not found["agents"]:
+        print(f"Nothing fits {found['query']!r}. Try other words; agent3 list shows all agents.")
+        return
+    table = make_table("agent", "capability", "what it does", "why", "rating")
+    for hit in found["agents"]:
+        name = hit["id"] if hit["status"] == "active" else f"{hit['id']} ({hit['status']})"
+        called = hit.get("signature") or hit.get("capability") or ", ".join(hit.get("capabilities", ()))
+        does = hit["description"] + (f" ({hit['price']})" if "price" in hit else "")
+        if "inputSchema" in hit:
+            does += "\n" + json.dumps(hit["inputSchema"], indent=2, ensure_ascii=False)
+        rating = f"{hit['rating']['mean']} ({hit['rating']['count']})" if "rating" in hit else "-"
+        table.add_row(name, called, does, hit.get("why", ""), rating)
+    make_console().print(table)
+
+
 def _print_agents(found: Mapping[str, Any]) -> None:
     if not found["agents"]:
-        if found["query"]:
-            print(f"No agent fits {found['query']!r}. agent3 list shows all agents.")
-        else:
-            print("No agent found. To try some, start the gateway with agent3 serve --demo.")
+        print("No agent found. To try some, start the gateway with agent3 serve --demo.")
         return
     table = make_table("agent", "what it does", "capabilities", "rating")
     for agent in found["agents"]:
         status = agent.get("status", "active")
         name = agent["id"] if status == "active" else f"{agent['id']} ({status})"
         capabilities = ", ".join(capability["name"] for capability in agent["capabilities"])
-        table.add_row(name, agent["description"], capabilities, str(agent["rating"] or "-"))
+        # What others wrote about themselves can be of any length.
+        told = one_line(agent["description"], _WORDS), one_line(capabilities, _WORDS)
+        table.add_row(name, *told, str(agent["rating"] or "-"))
     make_console().print(table)
     if len(found["agents"]) == _LIMIT:
         print(f"These are the first {_LIMIT}. Use agent3 search to find others.")
@@ -92,6 +147,8 @@ def print_agent(body: Mapping[str, Any]) -> None:
         console.print(clean(_signature_text(signature)), style="dim")
     if sign_in := body.get("signIn"):
         console.print(_sign_in_text(sign_in), style="dim")
+    if missing := body.get("missing"):
+        console.print(f"The gateway does not have {', '.join(missing)}: set it where the gateway runs, and restart it.")
     for capability in body["capabilities"]:
         _print_capability(console, capability)
     if not body["capabilities"]:
@@ -133,6 +190,9 @@ def _print_capability(console: Console, capability: Mapping[str, Any]) -> None:
     console.print(f"\n{clean(capability['name'])}", style="bold")
     if capability["description"]:
         console.print(Padding(clean(capability["description"]), (0, 0, 0, 2), expand=False))
+    for one in capability.get("routes") or ():
+        state = "serves now" if one["serves"] else one["state"]
+        console.print(clean(f"  route {one['agent']}.{one['capability']} ({one['protocol']}): {state}"), style="dim")
     schema = capability["inputSchema"] or {}
     if not (properties := schema.get("properties")):
         return

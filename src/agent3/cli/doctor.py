@@ -20,12 +20,14 @@ from typing import Any, Literal
 
 from agent3.calls.jobs import LEASE
 from agent3.calls.webhooks import keys_of
-from agent3.cli.gateway_client import find_running
+from agent3.cli.gateway_client import Remote
+from agent3.client.announcement import find_running
 from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.gateway.dead_letters import Letters
 from agent3.identity.doorkeeper import Doorkeeper
+from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser import chromium
@@ -42,6 +44,8 @@ __all__ = ["Check", "check_browser", "doctor", "examine"]
 Check = dict[str, Any]
 State = Literal["ok", "warn", "fail"]
 
+_ASKED = 100
+"""Agents that a running gateway is asked about."""
 _LEAST_FREE = 256 << 20
 _COMFORTABLY_FREE = 1 << 30
 _MAX_SKEW = 1.0
@@ -143,7 +147,7 @@ async def check_database(settings: Settings, env: Env) -> list[Check]:
             "clock": lambda: check_clock(database, env, began),
             "leases": lambda: check_leases(database),
             "dead letters": lambda: check_dead_letters(database, env),
-            "credentials": lambda: check_credentials(database),
+            "credentials": lambda: check_credentials(database, find_running(settings, own=True)),
         }
         for name, check in inside.items():
             try:
@@ -211,23 +215,35 @@ async def check_dead_letters(database: Database, env: Env) -> Check:
     return make_check("dead letters", "warn", detail, "List them: agent3 dlq list.")
 
 
-async def check_credentials(database: Database) -> Check:
-    """Whether the secrets and sign-ins that agents refer to exist. Their values are not looked at."""
+async def check_credentials(database: Database, gateway: str | None = None) -> Check:
+    """Whether the secrets and sign-ins that agents refer to exist, where the gateway runs if it does. Their values are
+    not looked at."""
     agents = await Directory(database, REAL, Metrics()).everything()
-    references = {
-        route.credential for agent in agents for capability in agent.capabilities for route in capability.routes
-    } - {None}
-    signed_in = {row["id"] for row in await database.all("SELECT id FROM sign_ins")}
+    routes = [(agent.id, route) for agent in agents for one in agent.capabilities for route in one.routes]
+    references = {route.credential for _, route in routes} - {None}
+    references |= {reference for _, route in routes for reference in references_in(route)}
+    stored = {row["id"] for row in await database.all("SELECT id FROM sign_ins UNION SELECT id FROM kept_secrets")}
     vault = EnvironmentVault()
-    missing = []
-    for reference in sorted(filter(None, references - signed_in)):
+    missing, where = [], "here"
+    for reference in sorted(filter(None, references - stored)):
         try:
             await vault.get(reference)
         except Agent3Error:
             missing.append(reference)
+    wanting = sorted({agent for agent, route in routes if references_in(route)})[:_ASKED]
+    if gateway is not None and wanting:
+        try:
+            remote = Remote(gateway, timeout=5.0)
+            answers = [await asyncio.to_thread(remote.show, agent) for agent in wanting]
+        except Agent3Error as error:
+            where = f"here ({gateway} did not say what it has: {error.message})"
+        else:
+            others = [reference for reference in missing if not reference.startswith("env:")]
+            told = {reference for answer in answers for reference in answer.get("missing") or ()}
+            missing, where = [*others, *sorted(told)], f"for the gateway at {gateway}"
     if not missing:
         return make_check("credentials", "ok", f"{len(references)} references")
-    detail = f"not set here: {', '.join(missing[:10])}"
+    detail = f"not set {where}: {', '.join(missing[:10])}"
     remedy = "Set them in the environment of the gateway; renew those that begin with oauth: by agent3 add --sign-in."
     return make_check("credentials", "warn", detail, remedy)
 
@@ -296,8 +312,10 @@ def find_database_file(settings: Settings) -> Path | None:
 
 
 def check_port(settings: Settings) -> Check:
-    if (url := find_running(settings)) is not None:
+    if (url := find_running(settings, own=True)) is not None:
         return make_check("gateway", "ok", f"runs at {url}")
+    other = find_running(settings)
+    beside = "" if other is None else f"; another gateway runs at {other}, on another database"
     host, port = settings.server.host, settings.server.port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -305,9 +323,9 @@ def check_port(settings: Settings) -> Check:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
             return make_check(
-                "gateway", "fail", f"{host}:{port} cannot be used: {error}", "Choose another with --port."
+                "gateway", "fail", f"{host}:{port} cannot be used: {error}{beside}", "Choose another with --port."
             )
-    return make_check("gateway", "ok", f"not running; {host}:{port} is free")
+    return make_check("gateway", "ok", f"not running; {host}:{port} is free{beside}")
 
 
 def check_browser() -> Check:
@@ -317,7 +335,8 @@ def check_browser() -> Check:
         return make_check("browser", "warn", "none found; websites need one", remedy)
     name = f"{found.kind} at {found.path}"
     if chromium.is_root():
-        return make_check("browser", "warn", f"{name}. {chromium.UNPROTECTED}", "Run agent3 as another user.")
+        what, _, remedy = chromium.UNPROTECTED.rpartition(". ")
+        return make_check("browser", "warn", f"{name}. {what}.", remedy)
     return make_check("browser", "ok", name)
 
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, urlencode
 
-from agent3.errors import (
-    AccessError,
-    Agent3Error,
-    NotFound,
-    SetupError,
-    Unauthenticated,
-    Unavailable,
-    ValidationError,
-    by_code,
-)
-from agent3.server.announcement import FOLDER, database_of
-from agent3.settings import Settings, data_folder
+from agent3.client.plain_http import check_address, default_key, request
+from agent3.errors import NotFound
+from agent3.settings import Settings
 
-__all__ = ["Gateway", "Local", "Remote", "find_running"]
+if TYPE_CHECKING:
+    from agent3.gateway.reports import Reports
+    from agent3.model import Principal
+
+__all__ = ["Gateway", "Local", "Remote"]
 
 
 class Gateway(Protocol):
@@ -31,118 +22,84 @@ class Gateway(Protocol):
 
     where: str
 
-    def search(self, query: str, limit: int) -> dict[str, Any]: ...
+    def search(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def list(self) -> dict[str, Any]: ...
     def show(self, agent: str) -> dict[str, Any]: ...
     def card(self, agent: str) -> dict[str, Any]: ...
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
-def find_running(settings: Settings, folder: Path | None = None) -> str | None:
-    """The address of a gateway that runs on this machine.
-
-    Of several, one on the database of these settings comes first, then the one that was started last. The note of a
-    gateway whose process is gone is removed.
-    """
-    wanted = database_of(settings)
-    candidates = []
-    for file in ((folder or data_folder()) / FOLDER).glob("*.json"):
-        try:
-            note, written = json.loads(file.read_text()), file.stat().st_mtime
-        except (OSError, ValueError):  # being written, or removed by its gateway
-            continue
-        if isinstance(note, dict):
-            candidates.append((note.get("database") != wanted, -written, file, note))
-    for *_, file, note in sorted(candidates, key=lambda candidate: candidate[:2]):
-        try:
-            os.kill(int(note["pid"]), 0)
-            Remote(str(note["url"]), timeout=1.0).get("/healthz")
-        except ProcessLookupError:
-            file.unlink(missing_ok=True)
-        except (OSError, ValueError, KeyError, TypeError, Agent3Error):
-            continue
-        else:
-            return str(note["url"])
-    return None
+    def routes(self, capability: str | None) -> dict[str, Any]: ...
+    def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
+    def remove_route(self, capability: str, also: str | None) -> dict[str, Any]: ...
+    def calls(self, query: Mapping[str, str]) -> dict[str, Any]: ...
+    def record(self, call_id: str) -> dict[str, Any]: ...
+    def stats(self, query: Mapping[str, str]) -> dict[str, Any]: ...
+    def price(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 class Remote:
-    """A running gateway. ``AGENT3_KEY`` is sent as its key; proxies of the environment are not used."""
+    """A running gateway. ``AGENT3_KEY`` is sent as its key."""
 
-    def __init__(self, url: str, timeout: float = 3_600.0):
-        try:
-            self._parts = urlsplit(url)
-            valid = self._parts.scheme in ("http", "https") and self._parts.hostname and self._parts.port != 0
-        except ValueError:  # of urlsplit for an open bracket, of .port for one that is not a number
-            valid = False
-        if not valid:
-            raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
-        self.where = url.rstrip("/")
+    def __init__(self, url: str, *, timeout: float = 3_600.0):
+        self.where = check_address(url)
+        self._key = default_key()
         self._timeout = timeout
 
-    def search(self, query: str, limit: int) -> dict[str, Any]:
-        """Find agents."""
-        return self._post("/v1/search", {"query": query, "limit": limit})
+    def search(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Find capabilities."""
+        return self._post("/v1/search", arguments)
+
+    def list(self) -> dict[str, Any]:
+        """The agents, by id."""
+        return self._get("/v1/agents")
 
     def show(self, agent: str) -> dict[str, Any]:
         """One agent in detail."""
-        return self.get(f"/v1/agents/{quote(agent, safe='')}")
+        return self._get(f"/v1/agents/{quote(agent, safe='')}")
 
     def card(self, agent: str) -> dict[str, Any]:
         """Its raw card."""
-        return self.get(f"/v1/agents/{quote(agent, safe='')}/card")
+        return self._get(f"/v1/agents/{quote(agent, safe='')}/card")
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
         return self._post("/v1/call", arguments)
 
-    def get(self, path: str) -> dict[str, Any]:
-        """Read something."""
-        return self._request("GET", path, None)
+    def routes(self, capability: str | None) -> dict[str, Any]:
+        """Which capabilities stand in for others."""
+        return self._get("/v1/routes" + ("" if capability is None else f"?capability={quote(capability, safe='')}"))
+
+    def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Let one stand in for another."""
+        return request(self.where, "PUT", "/v1/routes", dict(body), key=self._key)
+
+    def remove_route(self, capability: str, also: str | None) -> dict[str, Any]:
+        """Let one, or all, stand in for another no more."""
+        query = f"capability={quote(capability, safe='')}"
+        query += "" if also is None else f"&also={quote(also, safe='')}"
+        return request(self.where, "DELETE", f"/v1/routes?{query}", key=self._key)
+
+    def calls(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of calls."""
+        return self._get(f"/v1/calls?{urlencode(query)}")
+
+    def record(self, call_id: str) -> dict[str, Any]:
+        """Everything that was recorded of a call."""
+        return self._get(f"/v1/calls/{quote(call_id, safe='')}/record")
+
+    def stats(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Statistics of calls."""
+        return self._get(f"/v1/calls/stats?{urlencode(query)}")
+
+    def price(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Set a price."""
+        return self._post("/v1/prices", arguments)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return request(self.where, "GET", path, key=self._key, timeout=self._timeout)
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._request("POST", path, json.dumps(body).encode())
-
-    def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("AGENT3_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        try:
-            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
-            response = connection.getresponse()
-            status, raw = response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(
-                f"No gateway answers at {self.where} ({error}). Start one with agent3 serve, or name another address."
-            ) from None
-        finally:
-            connection.close()
-        try:
-            answer = json.loads(raw)
-        except ValueError:
-            raise Unavailable(f"{self.where} answered {status} without JSON: is it an agent3 gateway?") from None
-        if not isinstance(answer, dict):
-            raise Unavailable(f"{self.where} answered {status} with JSON that is not an object.")
-        if isinstance(refusal := answer.get("error"), dict):
-            raise _decode_error(refusal, self.where)
-        return answer
-
-
-def _decode_error(error: Mapping[str, Any], where: str) -> Agent3Error:
-    """The error that a gateway answered with. Several may run here, so a refusal names the gateway."""
-    kind = by_code(str(error.get("code")))
-    message = str(error.get("message"))
-    if kind is ValidationError:
-        return ValidationError(message, data=error.get("data"))
-    if kind is Unauthenticated:
-        message = f"{message.partition('. ')[0]}. Set AGENT3_KEY to the key of a client of the gateway at {where}."
-    elif issubclass(kind, NotFound | AccessError):
-        message += f" The gateway is {where}."
-    # Its constructor may take other arguments; the message is there already.
-    decoded = kind.__new__(kind)
-    Agent3Error.__init__(decoded, message, data=error.get("data"), retry_after=error.get("retry_after"))
-    return decoded
+        return request(self.where, "POST", path, body, key=self._key, timeout=self._timeout)
 
 
 class Local:
@@ -154,9 +111,13 @@ class Local:
         self._alone = alone
         self.where = settings.storage.url or "the local database"
 
-    def search(self, query: str, limit: int) -> dict[str, Any]:
-        """Find agents."""
-        return self._run("agent3_search", {"query": query, "limit": limit})
+    def search(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Find capabilities."""
+        return self._run("agent3_search", dict(arguments))
+
+    def list(self) -> dict[str, Any]:
+        """The agents, by id."""
+        return self._run("", {})
 
     def show(self, agent: str) -> dict[str, Any]:
         """One agent in detail."""
@@ -170,27 +131,77 @@ class Local:
         """Call an agent."""
         return self._run("agent3_call", dict(arguments))
 
-    def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        # Loaded here: a command that speaks to a running gateway does not need all of this, and starts faster.
+    def calls(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of calls."""
+        return self._report(lambda reports, reader: reports.list(reader, query))
+
+    def record(self, call_id: str) -> dict[str, Any]:
+        """Everything that was recorded of a call."""
+        return self._report(lambda reports, reader: reports.show(reader, call_id))
+
+    def stats(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Statistics of calls."""
+        return self._report(lambda reports, reader: reports.stats(reader, query))
+
+    def price(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Set a price."""
+        from agent3.model import Price
+
+        given = arguments.get("price")
+        price = None if given is None else Price(**given)
+        agent, capability = arguments["agentId"], arguments.get("capability")
+        return self._report(lambda reports, reader: reports.price(reader, agent, capability, price))
+
+    def _report(self, ask: Callable[[Reports, Principal], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        from agent3.env import REAL
+        from agent3.gateway.reports import Reports
+        from agent3.model import LOCAL
+        from agent3.terminal.database_work import run_on_database
+
+        return run_on_database(self._settings, lambda database: ask(Reports(database, REAL), LOCAL))
+
+    def routes(self, capability: str | None) -> dict[str, Any]:
+        """Which capabilities stand in for others."""
+        return self._route(lambda book, caller: book.list(caller, capability))
+
+    def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Let one stand in for another."""
+        return self._route(lambda book, caller: book.put(caller, body))
+
+    def remove_route(self, capability: str, also: str | None) -> dict[str, Any]:
+        """Let one, or all, stand in for another no more."""
+        return self._route(lambda book, caller: book.remove(caller, capability, also))
+
+    def _route(self, work: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         import asyncio
 
-        from agent3.gateway import Caller, Verbs, response
-        from agent3.model import LOCAL, Done, Failed, value_of
+        from agent3.gateway import Caller
+        from agent3.gateway.routes import RouteBook
+        from agent3.model import LOCAL
         from agent3.server.build import build
         from agent3.server.demo import agents
 
         async def run() -> dict[str, Any]:
             async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
-                verbs = Verbs(server.gateway)
-                started = server.env.monotonic()
-                outcome = await verbs.run(verb, arguments, Caller(LOCAL, "cli"))
-                seconds = server.env.monotonic() - started
-            if isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.parts):
-                body = value_of(outcome.parts)
-            else:
-                body = response(outcome, seconds)
-            assert isinstance(body, dict)
-            return body
+                return await work(RouteBook(server.gateway), Caller(LOCAL, "cli"))
+
+        return asyncio.run(run())
+
+    def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run one of the five verbs; without one, list the agents."""
+        # Loaded here: a command that speaks to a running gateway does not need all of this, and starts faster.
+        import asyncio
+
+        from agent3.gateway import Caller, Verbs
+        from agent3.model import LOCAL
+        from agent3.server.build import build
+        from agent3.server.demo import agents
+
+        async def run() -> dict[str, Any]:
+            async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
+                if not verb:
+                    return await server.gateway.find_agents(Caller(LOCAL, "cli"), limit=50)
+                return await Verbs(server.gateway).answer(verb, arguments, Caller(LOCAL, "cli"))
 
         try:
             return asyncio.run(run())

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from cyclopts import Parameter
 
-from agent3.cli.gateway_client import Gateway, Local, Remote, find_running
+from agent3.cli.gateway_client import Gateway, Local, Remote
 from agent3.cli.output import print_error
+from agent3.client.announcement import find_running
 from agent3.errors import SetupError
 from agent3.settings import Settings, find_misspelt_variables, load
 from agent3.terminal.options import DatabaseOptions

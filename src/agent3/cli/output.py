@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ _COMMAND_OF_TOOL = {
 }
 
 
+_TOOL = re.compile(rf"(?:(?<=[Uu]se )|(?<=with )|(?<=from ))(?:{'|'.join(_COMMAND_OF_TOOL)})\b(?![.-]\w)")
+"""The name of a tool where a message says to use it. Elsewhere it is the name of a capability, and stays."""
+
+
 def print_error(message: str) -> None:
     """An error or a warning for people, on standard error."""
     print_note(f"agent3: {with_command_names(message)}")
@@ -29,9 +34,7 @@ def print_error(message: str) -> None:
 
 def with_command_names(text: str) -> str:
     """A message of the gateway, which names its tools, with the commands that do the same."""
-    for tool, command in _COMMAND_OF_TOOL.items():
-        text = text.replace(tool, command)
-    return text
+    return _TOOL.sub(lambda found: _COMMAND_OF_TOOL[found[0]], text)
 
 
 def is_interactive(as_json: bool) -> bool:

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from agent3.cli.exit_codes import exit_code
+from agent3.cli.gateway_client import Remote
 from agent3.cli.options import load_database_settings
 from agent3.cli.output import print_error
-from agent3.errors import SetupError
+from agent3.client.announcement import find_running
+from agent3.errors import Agent3Error, SetupError
 from agent3.gateway.registration import Added
 from agent3.identity.loopback_redirect import AtTerminal
+from agent3.identity.secret_refs import references_in
 from agent3.identity.sign_ins import SignInWish
+from agent3.model import Agent
+from agent3.protocols.mcp.client_files import find_files
 from agent3.server.build import build
+from agent3.settings import Settings
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import print_json
+from agent3.terminal.output import clean, print_json, print_note
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 __all__ = ["add", "remove"]
+
+Client = Literal["claude-desktop", "claude-code", "cursor", "vscode"]
+_QUIETLY = 10.0
+"""Seconds between two lines on what takes long, where they stay."""
 
 
 @Parameter(name="*")
@@ -39,29 +57,35 @@ class SignInOptions:
 
 
 def add(
-    what: str,
+    what: str | None = None,
     *,
     name: str | None = None,
     credential: str | None = None,
+    from_: Annotated[Client | None, Parameter(name="--from")] = None,
     sign_in: bool | Literal["machine"] = False,
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Add an agent: an MCP server, an A2A agent, or a website. Its kind is detected.
+    """Add an agent: an MCP server, an A2A agent, a service with an OpenAPI document, or a website.
 
     Parameters
     ----------
     what:
-        An address (of an MCP server, of an A2A agent or its card, of a site that speaks NLWeb), "npx some-server
-        --flag" in quotes, or a file: a website's interface, or a client's {"mcpServers": {…}}. Write env:NAME for a
-        secret in it.
+        An address (of an MCP server, of an A2A agent or its card, of an OpenAPI document, of a site that speaks NLWeb,
+        of an AI catalog), "npx some-server --flag" in quotes, or a file: an OpenAPI document, a website's interface,
+        the servers of an MCP client, a server.json of the MCP registry, an AI catalog. Write env:NAME for a secret in
+        it.
     name:
         What to call it; its own name by default.
     credential:
-        Where its secret is: env:NAME, or HEADER=env:NAME.
+        Where its secret is: env:NAME, or HEADER=env:NAME, or SCHEME=env:NAME for a scheme of an OpenAPI document.
+    from_:
+        Add the servers of this client, from the files where it usually keeps them.
     sign_in:
         Sign in to it in your browser (OAuth); with "machine" after it, with a client secret and without a person.
     """
+    if (what is None) == (from_ is None):
+        raise SetupError("Say what to add: an address, a command or a file, or --from with the name of a client.")
     settings = load_database_settings(options)
     wish = None
     if sign_in:
@@ -71,27 +95,143 @@ def add(
         raise SetupError(
             "--client-id, --client-secret-ref, --issuer and --wait apply only to signing in: add --sign-in."
         )
+    sources = [str(what)] if from_ is None else [str(file) for file in find_files(from_)]
+    progress = _Progress(options.json)
+    # A file of a client may well name this gateway, which is then no mistake.
+    in_file = from_ is not None or sources[0].lstrip().startswith("{") or Path(sources[0]).expanduser().is_file()
+
+    def show(result: Added) -> None:
+        progress.clear()
+        if options.json:
+            return
+        if result.agent is not None:
+            print(_added_text(result.agent))
+        elif result.is_itself and in_file:
+            print_error(f"{result.name} is this gateway itself, and is left out.")
+        elif result.error is not None:
+            print_error(f"{result.name}: {result.error.message}")
 
     async def work() -> list[Added]:
+        results = []
         async with build(settings, take_over=False) as server:
-            return await server.registration.add_all(what, name, credential, sign_in=wish)
+            for source in sources:
+                results += await server.registration.add_all(
+                    source, name, credential, sign_in=wish, on_progress=progress.tell, on_added=show
+                )
+        return results
 
     results = asyncio.run(work())
-    added: list[dict[str, Any]] = []
-    for result in results:
-        if result.agent is not None:
-            names = [capability.name for capability in result.agent.capabilities]
-            added.append({"name": result.name, "id": result.agent.id, "capabilities": names})
-            if not options.json:
-                print(f"Added {result.agent.id}: {', '.join(names) or 'no capabilities'}")
-        elif result.error is not None:
-            added.append({"name": result.name, "error": result.error.to_dict()})
-            if not options.json:
-                print_error(f"{result.name}: {result.error.message}")
+    added = [result.agent for result in results if result.agent is not None]
+    failed = [result.error for result in results if result.error and not (in_file and result.is_itself)]
+    missing = _ask_for_missing(settings, added)
     if options.json:
-        print_json({"added": added})
-    if all(result.error is not None for result in results):
-        sys.exit(exit_code(type(results[0].error)) if results and results[0].error is not None else 1)
+        print_json({"added": [_to_json(result, missing) for result in results]})
+    else:
+        if len(added) == 1 and (example := _example(added[0])):
+            print(f"Try: {example}")
+        for reference, agents in missing.items():
+            variable = reference.removeprefix("env:")
+            print_error(
+                f"The running gateway does not have {variable}, which {', '.join(agents)} needs: calls will fail. "
+                f"Set {variable} where the gateway runs, and restart it."
+            )
+        if failed and len(results) > 1:
+            print_error(f"{len(failed)} of {len(results)} were not added.")
+    if failed:
+        sys.exit(exit_code(type(failed[0])))
+
+
+class _Progress:
+    """Tells on standard error what takes long: at a terminal in one changing line, else now and then in a new one."""
+
+    def __init__(self, quiet: bool):
+        self._quiet = quiet
+        self._status: Status | None = None
+        self._told = float("-inf")
+
+    def tell(self, name: str, text: str) -> None:
+        if self._quiet:
+            return
+        line = clean(text if name.startswith("stdio:") else f"{name}: {text}")
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            if self._status is None:
+                self._status = Console(stderr=True, markup=False, highlight=False).status(line)
+                self._status.start()
+            self._status.update(line)
+        elif time.monotonic() - self._told >= _QUIETLY:
+            self._told = time.monotonic()
+            print_note(line)
+
+    def clear(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _added_text(agent: Agent) -> str:
+    names = [capability.name for capability in agent.capabilities]
+    return f"Added {agent.id}: {', '.join(names) or 'no capabilities'}"
+
+
+def _to_json(result: Added, missing: Mapping[str, list[str]]) -> dict[str, Any]:
+    if result.agent is None:
+        assert result.error is not None
+        return {"name": result.name, "error": result.error.to_dict()}
+    agent = result.agent
+    body: dict[str, Any] = {"name": result.name, "id": agent.id}
+    body["capabilities"] = [capability.name for capability in agent.capabilities]
+    if lacking := [reference for reference, agents in missing.items() if agent.id in agents]:
+        body["missing"] = lacking
+    return body
+
+
+def _ask_for_missing(settings: Settings, added: Sequence[Agent]) -> dict[str, list[str]]:
+    """The references of what was added that the running gateway cannot follow, by its own word."""
+    if not any(references_in(route) for agent in added for one in agent.capabilities for route in one.routes):
+        return {}
+    if (url := find_running(settings, own=True)) is None:
+        return {}
+    gateway, found = Remote(url, timeout=5.0), dict[str, list[str]]()
+    for agent in added:
+        try:
+            for reference in gateway.show(agent.id).get("missing") or ():
+                found.setdefault(reference, []).append(agent.id)
+        except Agent3Error as error:
+            print_error(f"Whether the running gateway has the secrets of {agent.id} is not known: {error.message}")
+    return found
+
+
+def _example(agent: Agent) -> str | None:
+    """A call that can be made as it stands and changes nothing that its author warns of; None where there is none."""
+    for capability in sorted(agent.capabilities, key=lambda one: not one.hints.read_only):
+        if capability.hints.consequential:
+            continue
+        start = f"agent3 call {quote(agent.id)}"
+        if phrase := next((one for one in capability.phrases if "{" not in one), None):
+            return f"{start} {quote(phrase)}"
+        given = next((one for one in capability.examples if isinstance(one, Mapping)), None)
+        if (given := given if given is not None else _fill_required(capability.input_schema)) is not None:
+            named = "" if len(agent.capabilities) == 1 else f" --capability {quote(capability.name)}"
+            return f"{start}{named} --input {quote(json.dumps(given, ensure_ascii=False))}"
+    return None
+
+
+def _fill_required(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Input with what a schema requires, by values that it names itself; None where it names none."""
+    properties = (schema or {}).get("properties") or {}
+    filled: dict[str, Any] = {}
+    for name in (schema or {}).get("required") or ():
+        known = properties.get(name)
+        if not isinstance(known, Mapping):
+            return None
+        values = [known[key] for key in ("const", "default") if key in known]
+        values += [*(known.get("examples") or ()), *(known.get("enum") or ())]
+        if not values:
+            return None
+        filled[name] = values[0]
+    return filled
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen

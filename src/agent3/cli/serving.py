@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from agent3.cli.options import load_settings
-from agent3.server.run import serve_forever, serve_stdio
+from agent3.errors import SetupError
+from agent3.protocols.functions import LocalAgent
+from agent3.server.demo import agents as demo_agents
+from agent3.server.loading import load_agents
+from agent3.server.reload import serve_reloading
+from agent3.server.run import Beside, serve_forever, serve_stdio
+from agent3.settings import Settings
 
 __all__ = ["mcp", "serve"]
 
@@ -19,13 +26,15 @@ def serve(
     db: str | None = None,
     config: Path | None = None,
     demo: bool = False,
+    reload: bool = False,
 ) -> None:
     """Run the gateway: MCP at /mcp, A2A at /a2a, REST at /v1, health and metrics.
 
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME: a LocalAgent, an AgentExecutor, a function or a class.
+        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME: an App, a LocalAgent, an AgentExecutor,
+        a function or a class. Without a name, the only App that is there.
     host:
         Address to listen on [default: 127.0.0.1].
     port:
@@ -37,9 +46,18 @@ def serve(
     config:
         Settings file [default: agent3.toml in this folder, if there].
     demo:
-        Include the demo agents.
+        Include the demo: a few small agents, and the travel demo of agent3 demo.
+    reload:
+        Start again whenever a Python file in the folder of the agent changes; for development.
     """
-    serve_forever(load_settings(config, db, host, port, grpc), agent, demo=demo)
+    settings = load_settings(config, db, host, port, grpc)
+    if reload and agent is None:
+        raise SetupError("--reload follows the file of an agent: name one, such as travel.py:app.")
+    if not reload:
+        serve_forever(settings, _agents(agent, demo), beside=_stage() if demo else None)
+    else:
+        assert agent is not None
+        serve_reloading(settings, agent, _serve_with_demo if demo else _serve_alone)
 
 
 def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False) -> None:
@@ -48,7 +66,7 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME.
+        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME.
     db:
         sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
     config:
@@ -56,4 +74,25 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
     demo:
         Include the demo agents.
     """
-    serve_stdio(load_settings(config, db), agent, demo=demo)
+    serve_stdio(load_settings(config, db), _agents(agent, demo))
+
+
+def _agents(reference: str | None, demo: bool) -> list[LocalAgent]:
+    return [*(demo_agents() if demo else ()), *(load_agents(reference) if reference is not None else ())]
+
+
+def _stage() -> Beside:
+    from agent3.demo.stage import stage  # takes a fifth of the start, which a gateway without the demo is spared
+
+    return stage
+
+
+# In a new process each is found by its name.
+
+
+def _serve_alone(settings: Settings, reference: str, listener: socket.socket) -> None:
+    serve_forever(settings, _agents(reference, demo=False), listener=listener)
+
+
+def _serve_with_demo(settings: Settings, reference: str, listener: socket.socket) -> None:
+    serve_forever(settings, _agents(reference, demo=True), beside=_stage(), listener=listener)

@@ -1,52 +1,102 @@
 """The directory: add, get, remove and search the agents that can be called.
 
 Agents are in the database, shared by every process on it; those written in Python are only in the process that hosts
-them, and come before stored ones of the same id. Reads come from memory, which follows the database by its version.
+them, and come before stored ones of the same id. Reads come from memory, which follows the database by its version:
+only what changed is read again, decoded and indexed, and what takes long does so in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from agent3.directory.search import Index
+from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.documents import documents_of, explain
+from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
+from agent3.directory.routes import Routes
+from agent3.directory.search import Index, Match, Ranking, rank_agents
+from agent3.directory.segments import paced
+from agent3.directory.stand_ins import bare
 from agent3.env import Env
-from agent3.errors import AgentNotFound, Corrupt
-from agent3.model import Agent, encode
+from agent3.errors import Agent3Error, AgentNotFound, Corrupt, StorageError
+from agent3.model import Agent, Capability, encode
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
+from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.notifications import News
 
-__all__ = ["Directory", "Hit"]
+__all__ = ["Accept", "Directory", "Hit"]
 
 log = logger("directory")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
 """Seconds for which memory is trusted without a look at the version in the database."""
+_PAGE = 200
+"""Agents that are read from the database at a time."""
+_DECODED_HERE = 50_000
+"""Bytes of cards that are decoded in the event loop: a fraction of a millisecond. More is done in a thread."""
+_RANKED_HERE = 20_000
+"""Capabilities up to which a query is answered in the event loop: it takes less than going to a thread and back."""
+_INDEXED_HERE = 20
+"""Capabilities of one agent that are indexed in the event loop, for a message that names none of them."""
+_CHOSEN = 500
+"""Agents whose capabilities are kept indexed for that."""
+_AT_ONCE = 200
+"""Matches that are looked at before others may run."""
+_ENCODED = 8
+"""Capabilities whose texts are encoded together."""
+_NEAR = 2_000
+"""Agents among which the one that was meant is looked for, where an id is unknown."""
+_REMOVALS = 10_000
+"""Versions for which a removal is remembered. A process that is further behind reads everything again."""
+
+Accept: TypeAlias = Callable[[Agent, Capability | None], bool]
+"""Whether a capability is wanted, and may be seen; None stands for an agent that offers none."""
 
 
 class Hit(Struct, frozen=True):
-    """An agent that was found, and how well it fits, from 0 to 1."""
+    """A capability that was found, how well it fits, from 0 to 1, and which words of the query are in which field.
+
+    ``capability`` is None for an agent that offers none, and in a list of agents.
+    """
 
     agent: Agent
+    capability: Capability | None
     score: float
+    why: Mapping[str, Sequence[str]] = {}
 
 
 class Directory:
     """All agents of one gateway.
 
-    What another process adds is seen at once where the database notifies, and everywhere within half a second. A stored
+    What another process adds is seen at once where the database notifies, and by whoever asks for its id. A search, and what
+    is changed or removed, follows everywhere within half a second. A stored
     agent that cannot be read is logged, counted and left out; it does not affect the others.
     """
 
-    def __init__(self, database: Database, env: Env, metrics: Metrics = METRICS, news: News | None = None):
+    def __init__(
+        self,
+        database: Database,
+        env: Env,
+        metrics: Metrics = METRICS,
+        news: News | None = None,
+        routes: Sequence[StandInRoute] = (),
+        encoder: Encoder | None = None,
+    ):
         self._database = database
         self._env = env
         self._metrics = metrics
@@ -55,46 +105,63 @@ class Directory:
         self._version = -1
         self._checked = float("-inf")
         self._writes = 0
-        self._index: Index | None = None
+        self._index = Index()
+        self._changes: dict[str, Agent | None] = {}
+        """What the index does not know yet."""
+        self._vectors = Vectors(encoder) if encoder is not None else None
+        self._unembedded: dict[str, Agent] = {}
+        self._embedding: asyncio.Task[None] | None = None
+        self._chosen: dict[str, tuple[Agent, Index]] = {}
+        """Indexes over the capabilities of single agents, for as long as these stay the same."""
         self._lock = asyncio.Lock()
+        self._indexing = asyncio.Lock()
+        self._tidying: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
         self._news = news
         if news is not None:
             news.on("directory", lambda _: self._forget_check())
+        agents = ChainMap(self._hosted, self._stored)
+        self.routes = Routes(database, routes, self._refresh, self._announce, lambda: agents)
+        """Whose capabilities stand in for whose: what is given out by ``get`` and the others has their routes."""
 
     def host(self, agent: Agent) -> None:
         """Show an agent that lives in this process, for as long as it lives."""
         self._hosted[agent.id] = agent
-        self._index = None
+        self._changes[agent.id] = agent
+        self.routes.drop()
 
     async def add(self, agent: Agent) -> None:
         """Store an agent, or a new state of it."""
-        now = self._env.now()
+        agent, now = bare(agent), self._env.now()
 
         async def work(tx: Transaction) -> None:
+            version = await _next_version(tx)
             await tx.run(
-                "INSERT INTO agents (id, body, added, updated) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET body = excluded.body, updated = excluded.updated",
+                "INSERT INTO agents (id, body, added, updated, version) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) "
+                "DO UPDATE SET body = excluded.body, updated = excluded.updated, version = excluded.version",
                 agent.id,
                 append_checksum(encode(agent)),
                 now,
                 now,
+                version,
             )
-            await _next_version(tx)
+            await tx.run("DELETE FROM agents_removed WHERE id = ?", agent.id)
 
         await self._database.write(work)
         self._announce()
 
     async def renew(self, before: Agent, now: Agent) -> bool:
         """Store a new state of an agent, if it is still as it was; what was changed or removed meanwhile stays so."""
-        at = self._env.now()
+        at, known = self._env.now(), bare(before)
 
         async def work(tx: Transaction) -> bool:
             row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
-            if row is None or self._read(row) != before:
+            if row is None or self._read(row) != known:
                 return False
-            body = append_checksum(encode(now))
-            await tx.run("UPDATE agents SET body = ?, updated = ? WHERE id = ?", body, at, before.id)
-            await _next_version(tx)
+            version, body = await _next_version(tx), append_checksum(encode(bare(now)))
+            await tx.run(
+                "UPDATE agents SET body = ?, updated = ?, version = ? WHERE id = ?", body, at, version, before.id
+            )
             return True
 
         if renewed := await self._database.write(work):
@@ -106,7 +173,17 @@ class Directory:
 
         async def work(tx: Transaction) -> int:
             gone = await tx.run("DELETE FROM agents WHERE id = ?", agent_id)
-            await _next_version(tx)
+            if gone:
+                version = await _next_version(tx)
+                await tx.run(
+                    "INSERT INTO agents_removed (id, version) VALUES (?, ?) "
+                    "ON CONFLICT (id) DO UPDATE SET version = excluded.version",
+                    agent_id,
+                    version,
+                )
+                await tx.run("DELETE FROM agents_removed WHERE version < ?", version - _REMOVALS)
+                await tx.run("DELETE FROM agent_vectors WHERE agent = ?", agent_id)
+                await tx.run("DELETE FROM routes WHERE agent = ? OR by_agent = ?", agent_id, agent_id)
             return gone
 
         if not await self._database.write(work):
@@ -115,59 +192,290 @@ class Directory:
 
     async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
         """The agent of that id; AgentNotFound names the nearest one that the caller may see."""
-        found = self._hosted.get(agent_id)
-        if found is None:
+        try:
             await self._refresh()
-            found = self._stored.get(agent_id)
+        except StorageError:
+            if agent_id not in self._hosted:  # what lives here needs no database, only its stand-ins do
+                raise
+        found = self._find(agent_id)
+        if found is None:
+            # Another process may have added it within the last half second, and said so to whoever calls now.
+            await self._refresh(since=self._env.monotonic())
+            found = self._find(agent_id)
         if found is not None and visible(found):
             return found
-        near = nearest(agent_id, [agent.id for agent in self._all() if visible(agent)])
+        near = nearest(agent_id, (agent.id for agent in islice(self._all(), _NEAR) if visible(agent)))
         hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
         raise AgentNotFound(f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None)
 
     def peek(self, agent_id: str) -> Agent | None:
         """The agent of that id from memory; None if the database would have to be asked."""
-        found = self._hosted.get(agent_id)
-        if found is None and self._env.monotonic() - self._checked < _FRESH:
-            found = self._stored.get(agent_id)
-        return found
+        return self._find(agent_id) if self._env.monotonic() - self._checked < _FRESH else None
 
     async def everything(self) -> list[Agent]:
         """All agents, by id."""
         await self._refresh()
-        return sorted(self._all(), key=lambda agent: agent.id)
+        agents = list(self._all())
+        if len(agents) < _NEAR:
+            return sorted(agents, key=_by_id)
+        return await asyncio.to_thread(sorted, agents, key=_by_id)
 
-    async def search(
-        self, query: str, limit: int = 10, visible: Callable[[Agent], bool] = lambda agent: True
-    ) -> list[Hit]:
-        """The agents that fit best. An exact name comes first; an empty query lists what there is."""
+    async def version(self) -> int:
+        """A number that grows with every change of the stored agents, in whichever process it is made."""
         await self._refresh()
-        everything = {agent.id: agent for agent in self._all()}
-        if self._index is None:
-            self._index = Index(everything)
-        ranked = self._index.search(query) if query.strip() else [(agent_id, 0.0) for agent_id in sorted(everything)]
-        hits = (Hit(everything[agent_id], round(score, 4)) for agent_id, score in ranked)
-        return [hit for hit in hits if visible(hit.agent)][:limit]
+        return self._version
+
+    def stored(self) -> list[Agent]:
+        """The stored agents, as of the last look at the database."""
+        return list(self._stored.values())
+
+    # Searching
+
+    async def search(self, query: str, limit: int = 10, accept: Accept = lambda agent, capability: True) -> list[Hit]:
+        """The capabilities that fit best. An exact name comes first; an empty query lists the agents, by id.
+
+        The ranking is read until enough was accepted, so that what a search costs does not grow with what is below.
+        """
+        if not query.strip():
+            return await self._list(limit, accept)
+        ranking = await self._rank(query)
+        return [
+            Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words))
+            for agent, capability, match in await self._walk(ranking, limit, accept)
+        ]
+
+    async def find_agents(
+        self, query: str, limit: int = 10, accept: Accept = lambda agent, capability: True
+    ) -> list[Hit]:
+        """The agents that fit best, by their best capability and a little of their others."""
+        if not query.strip():
+            return await self._list(limit, accept)
+        found = await self._walk(await self._rank(query), max(100, 10 * limit), accept)
+        agents = {agent.id: agent for agent, _, _ in found}
+        return [Hit(agents[one], None, score) for one, score in rank_agents(match for *_, match in found)[:limit]]
+
+    async def choose(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
+        """The offered capability of an agent that a message clearly means; None where that is not clear."""
+        known = self._chosen.get(agent.id)
+        if known is None or known[0] is not agent:
+            if len(agent.capabilities) <= _INDEXED_HERE:
+                known = agent, index_capabilities(agent.capabilities)
+            else:
+                known = agent, await asyncio.to_thread(index_capabilities, paced(agent.capabilities, every=4))
+            if len(self._chosen) >= _CHOSEN:
+                self._chosen.pop(next(iter(self._chosen)))
+            self._chosen[agent.id] = known
+        if len(offered) <= _INDEXED_HERE:
+            return choose(known[1], offered, message, self._env.now())
+        return await asyncio.to_thread(choose, known[1], offered, message, self._env.now())
+
+    async def _rank(self, query: str) -> Ranking:
+        await self._refresh()
+        await self._update_index()
+        vectors = self._vectors
+        if vectors is not None and len(vectors):
+            return await asyncio.to_thread(lambda: vectors.fuse(query, self._index.rank(query)))
+        if len(self._index) <= _RANKED_HERE:
+            return self._index.rank(query)
+        return await asyncio.to_thread(self._index.rank, query)
+
+    async def _walk(
+        self, ranking: Iterable[Match], limit: int, accept: Accept
+    ) -> list[tuple[Agent, Capability | None, Match]]:
+        found: list[tuple[Agent, Capability | None, Match]] = []
+        for number, match in enumerate(ranking):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            agent = self._find(match.agent)
+            if agent is None:
+                continue
+            capability = agent.capability(match.capability) if match.capability is not None else None
+            if (capability is None) is (match.capability is None) and accept(agent, capability):
+                found.append((agent, capability, match))
+                if len(found) >= limit:
+                    break
+        return found
+
+    async def _list(self, limit: int, accept: Accept) -> list[Hit]:
+        found: list[Hit] = []
+        for number, agent in enumerate(await self.everything()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if any(accept(agent, capability) for capability in agent.capabilities or (None,)):
+                found.append(Hit(agent, None, 0.0))
+                if len(found) >= limit:
+                    break
+        return found
+
+    def begin_indexing(self) -> None:
+        """Index what there is from now on, so that the first search does not wait for all of it."""
+
+        async def begin() -> None:
+            try:
+                await self._refresh()
+                await self._update_index()
+            except Agent3Error as error:
+                log.warning("the first search will index the agents: %s", error)
+
+        self._beginning = asyncio.create_task(begin())
+
+    async def _update_index(self) -> None:
+        """Let the index know what changed: a thread reads the texts, and pauses for the event loop.
+
+        What another search has begun to index is waited for: it is in neither ``_changes`` nor the index.
+        """
+        while self._changes or self._indexing.locked():
+            async with self._indexing:
+                if not self._changes:
+                    break
+                changes, self._changes = self._changes, {}
+                try:
+                    await asyncio.to_thread(_index_changes, self._index, changes, self._vectors)
+                except BaseException:  # cancelled: what is not indexed for certain is indexed again
+                    self._changes = {**changes, **self._changes}
+                    raise
+            if self._vectors is not None:
+                for agent_id, agent in changes.items():
+                    self._unembedded.pop(agent_id, None)
+                    if agent is not None:
+                        self._unembedded[agent_id] = agent
+        if self._unembedded and self._embedding is None:
+            self._embedding = asyncio.create_task(self._embed())
+        if self._tidying is None and self._index.plan():
+            self._tidying = asyncio.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        try:
+            while plan := self._index.plan():
+                built = await asyncio.to_thread(self._index.build, plan)
+                async with self._indexing:
+                    await asyncio.to_thread(self._index.swap, plan, built)
+        finally:
+            self._tidying = None
+
+    async def embed(self) -> None:
+        """Wait until every agent that is known now can be found by its meaning; searches do so without waiting."""
+        await self._refresh()
+        await self._update_index()
+        while self._embedding is not None:
+            await asyncio.shield(self._embedding)
+
+    async def aclose(self) -> None:
+        """End what goes on in the background. A thread at work ends by itself."""
+        running = [task for task in (self._beginning, self._tidying, self._embedding) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _embed(self) -> None:
+        """Give the capabilities of new agents their vectors: those that are kept, else from the encoder."""
+        try:
+            while self._unembedded and self._vectors is not None:
+                agent_id, agent = next(iter(self._unembedded.items()))
+                del self._unembedded[agent_id]
+                mark = await asyncio.to_thread(fingerprint, agent)
+                row = await self._database.one(
+                    "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent_id, mark
+                )
+                made = await asyncio.to_thread(_vectors_of, self._vectors, agent, bytes(row["body"]) if row else None)
+                if row is None and self._stored.get(agent_id) is agent:
+                    await self._keep_vectors(agent_id, mark, made.tobytes())
+                async with self._indexing:
+                    numbers = self._index.numbers_of(agent_id)
+                    if agent_id not in self._unembedded and agent_id not in self._changes and len(numbers) == len(made):
+                        self._vectors.put(numbers, made)
+        except Agent3Error as error:
+            log.warning("search by meaning is behind: %s. Words still find everything.", error)
+            self._metrics.events_dropped.inc(("search vectors",))
+        finally:
+            self._embedding = None
+
+    async def _keep_vectors(self, agent_id: str, mark: str, body: bytes) -> None:
+        async def work(tx: Transaction) -> None:
+            if await tx.one("SELECT id FROM agents WHERE id = ?", agent_id) is not None:
+                await tx.run(
+                    "INSERT INTO agent_vectors (agent, fingerprint, body) VALUES (?, ?, ?) "
+                    "ON CONFLICT (agent) DO UPDATE SET fingerprint = excluded.fingerprint, body = excluded.body",
+                    agent_id,
+                    mark,
+                    body,
+                )
+
+        await self._database.write(work)
+
+    # Following the database
 
     def _all(self) -> Iterable[Agent]:
-        return {**self._stored, **self._hosted}.values()
+        backed = self.routes.backed()
+        for agent in list(self._hosted.values()):
+            yield backed.get(agent.id, agent)
+        for agent in list(self._stored.values()):
+            if agent.id not in self._hosted:
+                yield backed.get(agent.id, agent)
 
-    async def _refresh(self) -> None:
-        if self._env.monotonic() - self._checked < _FRESH:
+    def _find(self, agent_id: str) -> Agent | None:
+        return self.routes.backed().get(agent_id) or self._hosted.get(agent_id) or self._stored.get(agent_id)
+
+    async def _refresh(self, since: float | None = None) -> None:
+        """Follow the database, unless it was looked at in the last half second, or after ``since``."""
+        if self._env.monotonic() - self._checked < _FRESH and since is None:
             return
         async with self._lock:
-            if self._env.monotonic() - self._checked < _FRESH:
+            if self._checked > (self._env.monotonic() - _FRESH if since is None else since):
                 return
-            writes = self._writes
+            began, writes = self._env.monotonic(), self._writes
             row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
             version = row["value"] if row is not None else 0
             if version != self._version:
-                rows = await self._database.all("SELECT id, body FROM agents")
-                stored = map(self._read, rows)
-                self._stored = {agent.id: agent for agent in stored if agent is not None}
-                self._version, self._index = version, None
+                if 0 <= self._version < version <= self._version + _REMOVALS:
+                    await self._read_changes()
+                else:  # for the first time, from a restored backup, or after a long pause
+                    await self._read_everything()
+                await self.routes.load()
+                self._version = version
             if writes == self._writes:  # else what was written meanwhile would be seen half a second later
-                self._checked = self._env.monotonic()
+                self._checked = began
+
+    async def _read_changes(self) -> None:
+        # Removals first: an agent that is added again in between is then found by the second query.
+        for row in await self._database.all("SELECT id FROM agents_removed WHERE version > ?", self._version):
+            self._keep(row["id"], None)
+        after = self._version
+        while rows := await self._database.all(
+            f"SELECT id, body, version FROM agents WHERE version > ? ORDER BY version LIMIT {_PAGE}", after
+        ):
+            after = rows[-1]["version"]
+            for agent_id, agent in await self._decode(rows):
+                self._keep(agent_id, agent)
+
+    async def _read_everything(self) -> None:
+        left, after = set(self._stored), ""
+        while rows := await self._database.all(
+            f"SELECT id, body FROM agents WHERE id > ? ORDER BY id LIMIT {_PAGE}", after
+        ):
+            after = rows[-1]["id"]
+            for agent_id, agent in await self._decode(rows):
+                left.discard(agent_id)
+                self._keep(agent_id, agent)
+        for agent_id in left:
+            self._keep(agent_id, None)
+
+    def _keep(self, agent_id: str, agent: Agent | None) -> None:
+        if agent is None:
+            if self._stored.pop(agent_id, None) is None:
+                return
+        else:
+            self._stored[agent_id] = agent
+        if agent_id not in self._hosted:
+            self._changes[agent_id] = agent
+
+    async def _decode(self, rows: Sequence[Row]) -> list[tuple[str, Agent | None]]:
+        def decode() -> list[tuple[str, Agent | None]]:
+            return [(row["id"], self._read(row)) for row in rows]
+
+        if sum(len(row["body"]) for row in rows) <= _DECODED_HERE:
+            return decode()
+        return await asyncio.to_thread(decode)
 
     def _read(self, row: Row) -> Agent | None:
         try:
@@ -190,8 +498,37 @@ class Directory:
         self._checked = float("-inf")
 
 
-async def _next_version(tx: Transaction) -> None:
+async def _next_version(tx: Transaction) -> int:
     await tx.run(
         "INSERT INTO counters (name, value) VALUES ('directory', 1) "
         "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
     )
+    row = await tx.one("SELECT value FROM counters WHERE name = 'directory'")
+    return int(row["value"]) if row is not None else 0
+
+
+def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: Vectors | None) -> None:
+    """For a thread, one at a time."""
+    for agent_id, agent in changes.items():
+        if vectors is not None:
+            vectors.remove(index.numbers_of(agent_id))
+        if agent is None:
+            index.remove(agent_id)
+        else:
+            index.put(agent, paced(documents_of(agent), every=4))
+
+
+def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[np.int8]:
+    """For a thread: what was kept, or some capabilities at a time from the encoder, with pauses."""
+    if kept is not None:
+        return np.frombuffer(kept, np.int8).reshape(-1, WIDTH)
+    parts = []
+    for start in range(0, max(1, len(agent.capabilities)), _ENCODED):
+        some = replace(agent, capabilities=agent.capabilities[start : start + _ENCODED])
+        parts.append(encode_agent(vectors.encoder, some))
+        time.sleep(0.001)  # the encoder is partly Python: the event loop comes first
+    return np.concatenate(parts)
+
+
+def _by_id(agent: Agent) -> str:
+    return agent.id

@@ -1,95 +1,256 @@
-"""Search by words: a small BM25 index over the words of agents about themselves.
+"""The index: what agents say of their capabilities, found by words.
 
-Everything is in memory; ten thousand agents take a few milliseconds. An exact name or id always comes first.
+BM25F over one document per capability, in immutable segments with a small buffer for what is new. Putting or removing
+an agent costs what that agent weighs, however large the catalogue is. ``rank`` only reads, and may run in a thread
+while another one writes; ``plan``, ``build`` and ``swap`` keep the segments few.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from agent3.directory.documents import Document, documents_of
+from agent3.directory.queries import Query, read_query
+from agent3.directory.segments import Buffer, Postings, Segment, merge, seal
 from agent3.model import Agent
 
-__all__ = ["Index", "words"]
+__all__ = ["Index", "Match", "Ranking", "rank_agents"]
 
-_WORD = re.compile(r"[^\W_]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_ACCENT = re.compile("[\u0300-\u036f]")
-_K1, _B = 1.2, 0.6
-"""The constants of BM25: how soon repetitions stop to count, and how much long texts are discounted."""
-_LONGEST = 4_000
-"""Characters of a query that are looked at: what a long message is about, it says first."""
-_MOST_WORDS = 64
-"""Different words of a query that are looked for."""
-_COMMON = frozenset("a an and are as at be by for from i in is it me my of on or the to want with you your".split())
-
-
-def words(text: str) -> list[str]:
-    """The words of a text for matching: without case, accents, plural s or camel case."""
-    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", _CAMEL.sub(" ", text))).casefold()
-    return [_stem(word) for word in _WORD.findall(plain)]
+_BUFFERED = 512
+"""Documents in the buffer: it is read by loops in Python, which is quick for so many."""
+_TOGETHER = 4
+"""Segments of like size that become one."""
+_SMALL = 1_024
+"""Below it all segments are of like size."""
+_MOST_PREFIXED = 50
+_STEPS = (0.8, 0.6, 0.45, 0.3, 0.15, 0.0)
+"""Shares of the best score by which a ranking is cut: most readers never get past the first."""
+_PORTION = 256
+"""Documents that are sorted together."""
 
 
-def _stem(word: str) -> str:
-    for ending, least in (("ies", 5), ("ing", 6), ("es", 5), ("s", 4)):
-        if len(word) >= least and word.endswith(ending) and not word.endswith("ss"):
-            return word[: -len(ending)] + ("y" if ending == "ies" else "")
-    return word
+class Match(NamedTuple):
+    """A capability that fits, and how well, from 0 to 1, an exact name. ``capability`` is None for a bare agent."""
+
+    agent: str
+    capability: str | None
+    score: float
+
+
+class Ranking:
+    """What was found, the best first. Only what is read is sorted; equal scores are ordered by name."""
+
+    def __init__(
+        self,
+        query: Query,
+        numbers: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        exact: Sequence[int],
+        documents: Mapping[int, tuple[str, str | None]],
+    ):
+        self.query = query
+        self.best = float(scores.max()) if len(scores) else 0.0
+        """The best score as BM25F gave it: what is compared between queries."""
+        self.numbers = numbers
+        self.scores = scores
+        self._exact = exact
+        self._documents = documents
+
+    def with_scores(self, scores: NDArray[np.float32]) -> Ranking:
+        """The same documents by other scores."""
+        return Ranking(self.query, self.numbers, scores, self._exact, self._documents)
+
+    def top(self, most: int) -> list[int]:
+        """Numbers of the documents with the best scores, in no order."""
+        rows = np.flatnonzero(self.scores)
+        if len(rows) > most:
+            rows = rows[np.argpartition(self.scores[rows], len(rows) - most)[-most:]]
+        return list(self.numbers[rows].tolist())
+
+    def __iter__(self) -> Iterator[Match]:
+        exact = frozenset(self._exact)
+        if exact:
+            rows = np.flatnonzero(np.isin(self.numbers, np.fromiter(exact, np.int64, len(exact))))
+            for match, _ in self._sort(rows, frozenset()):
+                yield match._replace(score=1.0)
+        for rows in self._portions():
+            for match, score in self._sort(rows, exact):
+                yield match._replace(score=round(0.99 * score / self.best, 4))
+
+    def _portions(self) -> Iterator[NDArray[np.intp]]:
+        above = math.inf
+        for share in _STEPS if self.best > 0 else ():
+            cut = max(self.best * share, 1e-6)
+            rows = np.flatnonzero((self.scores >= cut) & (self.scores < above))
+            above = cut
+            while len(rows) > _PORTION:
+                order = np.argpartition(self.scores[rows], len(rows) - _PORTION)
+                yield rows[order[-_PORTION:]]
+                rows = rows[order[:-_PORTION]]
+            yield rows
+
+    def _sort(self, rows: NDArray[np.intp], without: frozenset[int]) -> list[tuple[Match, float]]:
+        found = []
+        for number, score in zip(self.numbers[rows].tolist(), self.scores[rows].tolist(), strict=True):
+            document = self._documents.get(number)
+            if document is not None and number not in without:  # else it was removed since it was scored
+                found.append((Match(*document, 0.0), score))
+        return sorted(found, key=lambda pair: (-pair[1], pair[0].agent, pair[0].capability or ""))
 
 
 class Index:
-    """An immutable index over some agents."""
+    """An index over agents. One thread writes (put, remove, swap); any may rank."""
 
-    def __init__(self, agents: Mapping[str, Agent]):
-        self._names = {agent_id: _names(agent) for agent_id, agent in agents.items()}
-        self._counts = {agent_id: _count_words(agent) for agent_id, agent in agents.items()}
-        self._lengths = {agent_id: sum(counts.values()) for agent_id, counts in self._counts.items()}
-        self._mean = sum(self._lengths.values()) / len(agents) if agents else 1.0
-        self._where: dict[str, list[str]] = defaultdict(list)
-        for agent_id, counts in self._counts.items():
-            for word in counts:
-                self._where[word].append(agent_id)
+    def __init__(self, agents: Mapping[str, Agent] | None = None):
+        self._next = 0
+        # In one attribute, so that a reader in another thread never sees a document twice or not at all.
+        self._state: tuple[tuple[Segment, ...], Buffer] = ((), Buffer())
+        self._agents: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        self._documents: dict[int, tuple[str, str | None]] = {}
+        self._names: dict[str, frozenset[int]] = {}
+        for agent in (agents or {}).values():
+            self.put(agent, documents_of(agent))
 
-    def search(self, query: str) -> list[tuple[str, float]]:
-        """Ids with scores between 0 and 1, the best first; equal scores by id, so that the order is always the same."""
-        asked = [word for word in dict.fromkeys(words(query[:_LONGEST])) if word not in _COMMON][:_MOST_WORDS]
-        scores: dict[str, float] = defaultdict(float)
-        for word in asked:
-            # The word itself, and at a discount the words that begin with it.
-            matches = [(word, 1.0)] if word in self._where else []
-            if len(word) >= 4:
-                matches += [(known, 0.4) for known in self._where if known != word and known.startswith(word)]
-            for match, weight in matches:
-                found = self._where[match]
-                rarity = math.log(1 + (len(self._counts) - len(found) + 0.5) / (len(found) + 0.5))
-                for agent_id in found:
-                    count = self._counts[agent_id][match]
-                    norm = _K1 * (1 - _B + _B * self._lengths[agent_id] / self._mean)
-                    scores[agent_id] += weight * rarity * count * (_K1 + 1) / (count + norm)
-        best = max(scores.values(), default=1.0)
-        ranked = {agent_id: 0.99 * score / best for agent_id, score in scores.items()}
-        name = query.strip().lower()
-        ranked |= {agent_id: 1.0 for agent_id, names in self._names.items() if name in names}
-        return sorted(ranked.items(), key=lambda found: (-found[1], found[0]))
+    def __len__(self) -> int:
+        """How many capabilities there are, with bare agents counted as one."""
+        return len(self._documents)
+
+    # Writing
+
+    def put(self, agent: Agent, documents: Iterable[Document]) -> None:
+        """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread."""
+        self.remove(agent.id)
+        segments, buffer = self._state
+        numbers = []
+        names: dict[str, list[int]] = {}
+        for document in documents:
+            number, self._next = self._next, self._next + 1
+            numbers.append(number)
+            self._documents[number] = (agent.id, document.capability)
+            buffer.add(number, document.gains)
+            for name in _names(agent, document.capability):
+                names.setdefault(name, []).append(number)
+            if len(buffer) >= _BUFFERED:
+                segments, buffer = self._state = (*segments, seal(buffer)), Buffer()
+        for name, own in names.items():
+            self._names[name] = self._names.get(name, frozenset()) | frozenset(own)
+        self._agents[agent.id] = tuple(numbers), tuple(names)
+
+    def remove(self, agent_id: str) -> None:
+        """Forget an agent, if it is there."""
+        numbers, names = self._agents.pop(agent_id, ((), ()))
+        own = frozenset(numbers)
+        for name in names:
+            if left := self._names[name] - own:
+                self._names[name] = left
+            else:
+                del self._names[name]
+        segments, buffer = self._state
+        parts: tuple[Postings, ...] = (buffer, *segments)
+        for number in numbers:
+            del self._documents[number]
+            any(part.remove(number) for part in parts)
+
+    def numbers_of(self, agent_id: str) -> tuple[int, ...]:
+        """The numbers of an agent's documents, in the order of its capabilities; they change with every ``put``."""
+        return self._agents.get(agent_id, ((), ()))[0]
+
+    # Keeping the segments few
+
+    def plan(self) -> tuple[Segment, ...]:
+        """Segments that should become one now; none where all is well."""
+        tiers: dict[int, list[Segment]] = {}
+        for segment in self._state[0]:
+            if segment.gone * 2 > len(segment):
+                return (segment,)
+            tiers.setdefault(int(math.log(max(len(segment), _SMALL), _TOGETHER)), []).append(segment)
+        return next((tuple(alike) for _, alike in sorted(tiers.items()) if len(alike) >= _TOGETHER), ())
+
+    @staticmethod
+    def build(plan: Sequence[Segment]) -> Segment | None:
+        """The one segment, or None where nothing is left. Takes long for many documents: run it in a thread."""
+        left = [segment for segment in plan if segment.gone < len(segment)]
+        return merge(left) if left else None
+
+    def swap(self, plan: Sequence[Segment], built: Segment | None) -> None:
+        """Put the built segment in the place of what it was made of, with what was removed meanwhile."""
+        segments, buffer = self._state
+        kept = [segment for segment in segments if all(segment is not old for old in plan)]
+        if built is not None:
+            gone = np.concatenate([old.numbers[old.alive == 0] for old in plan])
+            rows = np.flatnonzero(np.isin(built.numbers, gone))
+            built.alive[rows] = 0
+            built.gone = len(rows)
+            kept.append(built)
+        self._state = tuple(kept), buffer
+
+    # Reading
+
+    def rank(self, text: str) -> Ranking:
+        """What fits a text. Grows with how common its words are, a few milliseconds for 100,000 documents."""
+        segments, buffer = self._state
+        parts: tuple[Postings, ...] = (*segments, buffer)
+        sizes = [len(part) for part in parts]
+        total = sum(sizes)
+        counts: dict[str, int] = {}
+
+        def known(term: str) -> int:
+            count = counts.get(term)
+            if count is None:
+                count = counts[term] = sum(part.count(term) for part in parts)
+            return count
+
+        def starting_with(start: str) -> list[str]:
+            return [term for part in parts for term in part.starting_with(start, _MOST_PREFIXED)]
+
+        query = read_query(text, known, starting_with)
+        weights = {
+            term: weight * math.log(1 + (max(total - known(term), 0) + 0.5) / (known(term) + 0.5))
+            for term, weight in query.weights.items()
+        }
+        scores = np.zeros(total, np.float32)
+        numbers = np.empty(total, np.int64)
+        begun = 0
+        for part, size in zip(parts, sizes, strict=True):
+            part.score(weights, scores[begun : begun + size])
+            numbers[begun : begun + size] = part.numbers[:size]
+            begun += size
+        exact = self._names.get(_fold(text), frozenset())
+        return Ranking(query, numbers, scores, sorted(exact), self._documents)
+
+    def search(self, text: str) -> list[tuple[str, float]]:
+        """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""
+        return rank_agents(self.rank(text))
 
 
-def _names(agent: Agent) -> frozenset[str]:
-    return frozenset(
-        {agent.id.lower(), agent.name.lower()} | {capability.name.lower() for capability in agent.capabilities}
-    )
+def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:
+    """Agents by their best capability and the mean of their best three, with scores from 0 to 1."""
+    by_agent: dict[str, list[float]] = {}
+    for match in matches:
+        found = by_agent.setdefault(match.agent, [])
+        if len(found) < 3:
+            found.append(match.score)
+    worth = {agent: found[0] + 0.3 * sum(found) / 3 for agent, found in by_agent.items()}
+    best = max(worth.values(), default=1.0)
+    ranked = {
+        agent: 1.0 if found[0] == 1.0 else round(0.99 * worth[agent] / best, 4) for agent, found in by_agent.items()
+    }
+    return sorted(ranked.items(), key=lambda pair: (-pair[1], -worth[pair[0]], pair[0]))
 
 
-def _count_words(agent: Agent) -> Counter[str]:
-    """How often each word occurs, where a name counts more than prose."""
-    texts = [(agent.id, 3), (agent.name, 3), (agent.description, 1), (" ".join(agent.tags), 2)]
-    for capability in agent.capabilities:
-        texts += [(capability.name, 3), (capability.description, 1)]
-        texts += [(" ".join(capability.tags), 2), (" ".join(capability.phrases), 1)]
-    counts: Counter[str] = Counter()
-    for text, weight in texts:
-        for word in words(text):
-            counts[word] += weight
-    return counts
+def _fold(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _names(agent: Agent, capability: str | None) -> set[str]:
+    """By what a capability can be named exactly."""
+    names: list[Any] = [agent.id, agent.name]
+    if capability is not None:
+        names += [capability, f"{agent.id}/{capability}", f"{agent.id}.{capability}", f"{agent.id}__{capability}"]
+        names += [f"{agent.id} {capability}"]
+    return {_fold(name) for name in names}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent3.model import Agent, Capability
+from agent3.model import Agent, Capability, own_routes
 
 __all__ = ["card_of", "shown"]
 
@@ -43,7 +43,7 @@ def _skill(one: Capability) -> dict[str, Any]:
         "outputModes": list(one.output_modes),
         "inputSchema": one.input_schema,
         "outputSchema": one.output_schema,
-        "interfaces": [{"protocol": route.protocol, "address": shown(route.address)} for route in one.routes],
+        "interfaces": [{"protocol": route.protocol, "address": shown(route.address)} for route in own_routes(one)],
     }
 
 

@@ -32,6 +32,8 @@ __all__ = ["Letters", "Replayed", "Wanted", "measure", "replay"]
 _NO_BOUND = 2**53
 MOST = 1_000
 """Letters in one list."""
+_MAILBOXES = 200
+"""Mailboxes whose depth is shown."""
 _COLUMNS = "seq, id, context, priority, attempts, put, history"
 
 
@@ -178,7 +180,8 @@ def _is_repeatable(capability: Capability, call: Call) -> bool:
     """Whether to do it again cannot do it twice: by its nature, or since its target had a key and honours it."""
     hints = capability.hints
     honoured = bool(capability.routes) and all(route.meta.get("keys") for route in capability.routes)
-    return hints.idempotent or hints.read_only or (call.key is not None and honoured)
+    harmless = hints.idempotent or hints.read_only or (call.key is not None and honoured)
+    return harmless and all(route.stand_in is None or route.stand_in.repeatable for route in capability.routes)
 
 
 async def _send_again(gateway: Gateway, target: Target, kept: DeadLetter, call: Call) -> Outcome:
@@ -219,7 +222,7 @@ async def _send_again(gateway: Gateway, target: Target, kept: DeadLetter, call: 
 
 
 async def measure(database: Database, env: Env, metrics: Metrics) -> None:
-    """Bring the gauges of dead letters up to date: how many wait, and how old the oldest is."""
+    """Bring the gauges of queues up to date: dead letters that wait, the age of the oldest, the depth of mailboxes."""
     waiting = await DeadLetters(database, env).count_waiting()
     queues = await database.one("SELECT COUNT(*) AS count, MIN(put) AS oldest FROM queue_messages WHERE state = 'dead'")
     assert queues is not None
@@ -229,6 +232,12 @@ async def measure(database: Database, env: Env, metrics: Metrics) -> None:
     ):
         metrics.dead_letters_waiting.set((place,), count)
         metrics.dead_letters_oldest.set((place,), 0.0 if oldest is None else max(0.0, env.now() - oldest))
+    # The mailboxes of agents that share this database, wherever they run; the deepest of them.
+    boxes = await database.all(
+        "SELECT name, depth FROM queues WHERE name >= 'a2a:' AND name < 'a2a;' ORDER BY depth DESC LIMIT ?", _MAILBOXES
+    )
+    for box in boxes:
+        metrics.a2a_queue_depth.set((box["name"].removeprefix("a2a:"),), box["depth"])
 
 
 # Ids and descriptions

@@ -21,9 +21,10 @@ from agent3.calls.outbox import Receipt
 from agent3.calls.outcomes import response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
-from agent3.directory import Directory, Reputation
-from agent3.directory.search import Index
+from agent3.directory import Accept, Directory, Reputation
+from agent3.directory.reputation import check_rating
 from agent3.errors import (
+    AccessError,
     Agent3Error,
     AgentNotFound,
     CapabilityNotFound,
@@ -32,8 +33,22 @@ from agent3.errors import (
     SetupError,
     ValidationError,
 )
+from agent3.gateway import hits
 from agent3.gateway.cards import card_of
-from agent3.model import Agent, Answer, Call, Capability, Event, Outcome, Part, Principal, Question
+from agent3.gateway.input_modes import check_modes, read_files, read_message
+from agent3.model import (
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Event,
+    Outcome,
+    Part,
+    Principal,
+    Question,
+    own_routes,
+    text_of,
+)
 from agent3.schema import nearest
 from agent3.schema.coercion import from_words
 from agent3.security.limits import RateLimiter
@@ -48,6 +63,13 @@ _MOST_RETRIES = 10
 _MOST_NAMED = 20
 _QUESTIONS_PER_CALL = 10
 """How much oftener than call a client may search, look, answer and rate."""
+_NOTHING_FOUND = (
+    "Nothing fits. Say it with other words, or what it is about in general; an empty query lists the agents."
+)
+_NOTHING_THERE = (
+    "Nothing is there that meets this. Leave filters out, or let an agent be added: an MCP server, an A2A agent or a "
+    "website, with agent3 add."
+)
 _KNOWN = 10_000
 """Pairs of a caller and an agent of which it is remembered what the caller may call."""
 
@@ -78,6 +100,7 @@ class CallRequest(Struct, frozen=True, kw_only=True):
     detach: bool = False
     user_agent_id: str | None = None
     callback: dict[str, Any] | None = None
+    files: Sequence[Mapping[str, Any]] = ()
 
 
 class Gateway:
@@ -88,9 +111,9 @@ class Gateway:
         self.directory = directory
         self.reputation = reputation
         self.on_use: OnUse | None = None
+        """Hears of every agent that was looked at or called, with how the call ended."""
         self.renewing: frozenset[str] = frozenset()
         """The protocols whose agents are asked again what they can do: ``on_use`` hears of calls to these."""
-        """Hears of every agent that was looked at or called, with how the call ended."""
         self.notes: Callable[[Agent], Awaitable[dict[str, Any]]] | None = None
         """Tells what the protocol of an agent knows of it beyond the directory."""
         limits, more = core.settings.limits, _QUESTIONS_PER_CALL
@@ -99,17 +122,56 @@ class Gateway:
 
     # Finding
 
-    async def search(self, caller: Caller, query: str, limit: int = 10) -> dict[str, Any]:
-        """The agents that fit a query, the best first, each with what it can do and how it was rated."""
+    async def search(
+        self,
+        caller: Caller,
+        query: str,
+        limit: int = 5,
+        *,
+        filters: Mapping[str, Any] | None = None,
+        detail: hits.Detail = "signature",
+        max_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """The capabilities that fit a query, the best first, in about so many tokens; without a query, the agents."""
         self.count_question(caller.principal)
-        hits = await self.directory.search(query, max(1, min(limit, 50)), self.visible_to(caller.principal))
-        ratings = await self.reputation.all([hit.agent.id for hit in hits])
-        found = [
+        limit = max(1, min(limit, 50))
+        accept = self.accepts(caller.principal, filters)
+        # Some more than are shown: among those that fit almost equally well, what is known of the agents decides.
+        candidates = await self.directory.search(query, 2 * limit + 10 if query.strip() else limit, accept)
+        known = list(dict.fromkeys(hit.agent.id for hit in candidates))
+        ratings, prices = await self.reputation.all(known), self.core.parts.prices.of
+        found = candidates
+        if query.strip():
+            found = hits.arrange(candidates, await self.reputation.weights(known), prices, self.health_of, limit)
+        shown = [
+            hits.render(
+                hit,
+                self.offered(hit.agent, caller.principal),
+                ratings[hit.agent.id],
+                self.health_of(hit.agent),
+                prices,
+                detail,
+            )
+            for hit in found
+        ]
+        answer: dict[str, Any] = {"query": query, "agents": shown, "count": len(shown)}
+        if not shown:
+            answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
+            return answer
+        return hits.fit(answer, max_tokens or limit * hits.TOKENS_PER_HIT[detail])
+
+    async def find_agents(self, caller: Caller, query: str = "", limit: int = 10) -> dict[str, Any]:
+        """The agents that fit a query, each with what it can do and how it was rated; without a query, all, by id."""
+        self.count_question(caller.principal)
+        accept = self.accepts(caller.principal)
+        found = await self.directory.find_agents(query, max(1, min(limit, 50)), accept)
+        ratings = await self.reputation.all([hit.agent.id for hit in found])
+        agents = [
             {
                 "id": hit.agent.id,
                 "name": hit.agent.name,
                 "description": hit.agent.description,
-                "status": status_of(hit.agent),
+                "status": self.health_of(hit.agent),
                 "score": hit.score,
                 "rating": ratings[hit.agent.id].mean,
                 "capabilities": [
@@ -117,9 +179,29 @@ class Gateway:
                     for capability in self.offered(hit.agent, caller.principal)
                 ],
             }
-            for hit in hits
+            for hit in found
         ]
-        return {"query": query, "agents": found, "count": len(found)}
+        return {"query": query, "agents": agents, "count": len(agents)}
+
+    def health_of(self, agent: Agent) -> str:
+        """How an agent stands now: ``status_of``, or ``failing`` while every way to it is closed after failures."""
+        status, breakers = status_of(agent), self.core.parts.breakers
+        if status != "active" or not breakers.circuits:
+            return status
+        keys = {route.key for capability in agent.capabilities for route in capability.routes}
+        return "failing" if keys and all(breakers.state(key) == "open" for key in keys) else status
+
+    def accepts(self, principal: Principal, filters: Mapping[str, Any] | None = None) -> Accept:
+        """Whether a caller may see a capability, and wants it."""
+
+        def accept(agent: Agent, capability: Capability | None) -> bool:
+            offered = self.offered(agent, principal)
+            some = capability is not None and len(offered) < len(agent.capabilities)  # else it is one of them
+            if some and all(one is not capability for one in offered):
+                return False
+            return not filters or hits.matches_filters(agent, capability, filters, self.core.parts.prices.of)
+
+        return accept
 
     async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """Everything one needs to decide whether and how to call an agent."""
@@ -143,9 +225,10 @@ class Gateway:
                     "inputSchema": capability.input_schema,
                     "outputSchema": capability.output_schema,
                     "examples": list(capability.examples),
-                    "price": msgspec.to_builtins(capability.price),
+                    "price": msgspec.to_builtins(self.core.parts.prices.of(agent.id, capability)),
                     "hints": msgspec.to_builtins(capability.hints),
-                    "protocols": [route.protocol for route in capability.routes],
+                    "protocols": [route.protocol for route in own_routes(capability)],
+                    **self._routes_of(agent, capability, caller.principal),
                 }
                 for capability in self.offered(agent, caller.principal)
             ],
@@ -153,16 +236,47 @@ class Gateway:
             **notes,
         }
 
+    def _routes_of(self, agent: Agent, capability: Capability, principal: Principal) -> dict[str, Any]:
+        """The routes of a capability that a caller may take, in order, where it has several; the first that is not
+        paused serves now."""
+        if len(capability.routes) < 2:
+            return {}
+        found: list[dict[str, Any]] = []
+        for route in self.core.access.narrow(principal, agent.id, capability.name, capability.routes):
+            other = route.stand_in
+            circuit = self.core.parts.breakers.state(route.key)
+            found.append(
+                {
+                    "agent": agent.id if other is None else other.agent,
+                    "capability": capability.name if other is None else other.capability,
+                    "protocol": route.protocol,
+                    "state": "paused" if circuit == "open" else "ready",
+                    "serves": circuit != "open" and not any(one["serves"] for one in found),
+                }
+            )
+        return {"routes": found}
+
     async def invoke(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """The agent's raw card. No network is touched and no credential is in it."""
         agent = await self._look(caller, agent_id)
         return card_of(agent, self.offered(agent, caller.principal))
 
+    async def card(self, caller: Caller, agent_id: str) -> dict[str, Any] | None:
+        """The card of an agent that was just called; None if it is gone."""
+        try:
+            agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
+        except AgentNotFound:
+            return None
+        return card_of(agent, self.offered(agent, caller.principal))
+
     async def feedback(self, caller: Caller, agent_id: str, rating: int, comment: str = "") -> dict[str, Any]:
-        """Rate an agent from 1 to 5; the latest word of each caller counts, and is the only one kept."""
+        """Rate an agent from 1 to 5, after a call of it. The latest word of each caller counts, and is the only one."""
         self.count_question(caller.principal)
         agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
-        await self.reputation.rate(agent.id, caller.principal.id, rating, comment)
+        check_rating(rating)
+        await self.core.ledger.flush()  # the call that it speaks of may have ended just now
+        call = await self.reputation.may_rate(agent, caller.principal)
+        await self.reputation.rate(agent.id, caller.principal.id, rating, comment, call)
         rated = await self.reputation.of(agent.id)
         return {"agentId": agent.id, "recorded": True, "rating": msgspec.to_builtins(rated)}
 
@@ -196,10 +310,23 @@ class Gateway:
 
     async def agent(self, principal: Principal, agent_id: str, visible: Callable[[Agent], bool] | None = None) -> Agent:
         """An agent that takes calls; AgentNotFound for one that is not there, not visible, or does not."""
-        agent = await self.directory.get(agent_id, visible or self.visible_to(principal))
+        try:
+            agent = await self.directory.get(agent_id, visible or self.visible_to(principal))
+        except AgentNotFound:
+            self.require_rights(principal)
+            raise
         if agent.status in ("suspended", "retired"):
             raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
         return agent
+
+    def require_rights(self, principal: Principal) -> None:
+        """AccessError for a caller that no rule lets call anything.
+
+        That says who the caller is, and nothing of what there is. What a caller with some rights may not call is not
+        there for it: a refusal that told the two apart would show what it must not see.
+        """
+        if not self.core.access.allows_anything(principal):
+            raise AccessError(f"Client {principal.id} may call nothing at this gateway. No rule allows it anything.")
 
     def count_question(self, principal: Principal) -> None:
         """What is no call is free, but bounded: each of these verbs reads or writes the database."""
@@ -230,7 +357,7 @@ class Gateway:
             for capability in offered:
                 if capability.meta.get("reads") == "commands":
                     return agent, capability
-        if best := _best(offered, message):
+        if best := await self.directory.choose(agent, offered, message):
             return agent, best
         names = ", ".join(sorted(capability.name for capability in offered)[:_MOST_NAMED])
         raise ValidationError(
@@ -242,9 +369,14 @@ class Gateway:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
         principal = caller.principal
         try:
+            parts = read_message(request.message, request.input_mode)
             target = await self.aim(
-                principal, request.agent, request.capability, message=request.message, given=request.input
+                principal, request.agent, request.capability, message=text_of(parts), given=request.input
             )
+            if request.files:
+                store, reader = self.core.artifacts, principal.id
+                parts += await read_files(request.files, lambda artifact: store.get(reader, artifact))
+            check_modes(target[0].id, target[1], parts, request.input_mode)
             meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
             if request.callback is not None:
                 if self.core.callbacks is None:
@@ -260,7 +392,7 @@ class Gateway:
             agent=agent.id,
             capability=capability.name,
             input=request.input,
-            parts=(Part(text=request.message),) if request.message else (),
+            parts=parts,
             input_mode=request.input_mode,
             context=request.context,
             key=request.key,
@@ -286,9 +418,11 @@ class Gateway:
         running = self.core.runner.start(
             call, target, listener=caller.listener, door=caller.door, detach=detach, opened=opened
         )
-        if self.on_use is None or self.renewing.isdisjoint([route.protocol for route in target[1].routes]):
-            return running
-        return self._start_and_tell(running, target[0], self.on_use)
+        if self.on_use is not None:
+            for route in target[1].routes:
+                if route.protocol in self.renewing:
+                    return self._start_and_tell(running, target[0], self.on_use)
+        return running
 
     @staticmethod
     async def _start_and_tell(running: Coroutine[Any, Any, Outcome], agent: Agent, on_use: OnUse) -> Outcome:
@@ -403,7 +537,11 @@ class Gateway:
 
     async def _look(self, caller: Caller, agent_id: str) -> Agent:
         self.count_question(caller.principal)
-        agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
+        try:
+            agent = await self.directory.get(agent_id, self.visible_to(caller.principal))
+        except AgentNotFound:
+            self.require_rights(caller.principal)
+            raise
         if self.on_use is not None:
             self.on_use(agent, None)
         return agent
@@ -465,15 +603,3 @@ def _fits(value: Any, definition: dict[str, Any]) -> bool:
     except Agent3Error:
         return False
     return True
-
-
-def _best(offered: Sequence[Capability], message: str) -> Capability | None:
-    """The capability whose words fit a message clearly best."""
-    by_name = {
-        capability.name: Agent(id=capability.name, name=capability.name, capabilities=(capability,))
-        for capability in offered
-    }
-    ranked = Index(by_name).search(message)
-    if not ranked or (len(ranked) > 1 and ranked[0][1] < 1.15 * ranked[1][1]):
-        return None
-    return by_name[ranked[0][0]].capabilities[0]

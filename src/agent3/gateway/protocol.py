@@ -13,7 +13,7 @@ Commands of its own are an entry point of the group ``agent3.commands``, loaded 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,8 @@ from agent3.storage.notifications import News
 
 if TYPE_CHECKING:
     from agent3.gateway.renewal import Renewals
+    from agent3.llm.port import LLM
+    from agent3.llm.proposals import Proposals
 
 __all__ = ["Door", "Found", "Given", "Listening", "Protocol", "Services"]
 
@@ -70,6 +72,10 @@ class Services:
     """The folder for files beside the database; None where everything is in memory."""
     lasting: bool
     """Whether it serves, or is a command that passes."""
+    llm: LLM | None = None
+    """The language model of the settings, if there is one."""
+    proposals: Proposals | None = None
+    """Its help with sentences, within its bounds."""
 
     gateway: Gateway = field(init=False)
     doorkeeper: Doorkeeper = field(init=False)
@@ -88,6 +94,8 @@ class Given:
     name: str | None = None
     credential: str | None = None
     """A reference, with the header or variable that it goes into before it: ``NAME=env:NAME``."""
+    fetched: bool = False
+    """Whether others wrote it, such as a catalog: then it must not decide what runs here."""
 
     @property
     def where(self) -> str:
@@ -102,6 +110,12 @@ class Found:
     route: Route
     name: str | None = None
     document: Any = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Secrets that it came with, by the references in its route; they are kept sealed."""
+    fault: SetupError | None = None
+    """Why it cannot be added, where what it stands in shows that already; the rest of a file can."""
+    tell: Callable[[str], None] | None = None
+    """Takes what happens meanwhile, in one line, for people."""
 
 
 class Protocol:
@@ -139,6 +153,13 @@ class Protocol:
 
     async def on_added(self, agent: Agent) -> None:
         """Called when an agent was stored; an error takes it out again."""
+
+    def connected(self) -> Collection[str]:
+        """The addresses, as they are stored, for which a program runs or a connection is open."""
+        return ()
+
+    async def disconnect(self, addresses: Collection[str]) -> None:
+        """End what is open for these addresses, and what is under way there: no agent has them any more."""
 
     async def on_removed(self, agent: Agent) -> None:
         """Called when an agent was removed or replaced: what was kept for it goes."""

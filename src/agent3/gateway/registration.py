@@ -7,39 +7,53 @@ exception: they exist nowhere else, so they are kept, encrypted.
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from agent3.directory import Directory
-from agent3.directory.stand_ins import keep_stand_ins, withdraw
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
     CallTimeout,
     Conflict,
+    LoopDetected,
+    SecurityError,
     SetupError,
     TargetError,
     TargetRefused,
     Unavailable,
 )
 from agent3.gateway.cards import shown
+from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
 from agent3.gateway.protocol import Found, Given, Protocol
+from agent3.identity.kept_secrets import KeptSecrets, kept_in
 from agent3.identity.loopback_redirect import Landing
 from agent3.identity.secret_refs import check_query
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
 from agent3.model import Agent, Route, agent_id, place_of
+from agent3.security.outbound import Gate, Policy
 
-__all__ = ["Added", "Registration", "named_credential"]
+__all__ = ["Added", "OnProgress", "Registration", "named_credential"]
 
+_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+
+
+OnProgress = Callable[[str, str], None]
+"""Takes the name of what is being added, and what happens meanwhile in one line."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,11 @@ class Added:
     name: str
     agent: Agent | None = None
     error: Agent3Error | None = None
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether it is this gateway, which stands in the files of its clients and is left out."""
+        return isinstance(self.error, LoopDetected)
 
 
 def named_credential(credential: str | None) -> tuple[str | None, str | None]:
@@ -64,10 +83,19 @@ def named_credential(credential: str | None) -> tuple[str | None, str | None]:
 class Registration:
     """Adds agents to a directory, and removes them."""
 
-    def __init__(self, directory: Directory, protocols: Mapping[str, Protocol], sign_ins: SignIns):
+    def __init__(
+        self,
+        directory: Directory,
+        protocols: Mapping[str, Protocol],
+        sign_ins: SignIns,
+        kept: KeptSecrets,
+        policy: Policy,
+    ):
         self._directory = directory
         self._protocols = protocols
         self._sign_ins = sign_ins
+        self._kept = kept
+        self._policy = policy
 
     async def add(
         self,
@@ -77,18 +105,21 @@ class Registration:
         *,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Agent:
         """Add one agent and give it as it was stored; adding it again brings it up to date.
 
         ``credential`` is a reference (``env:NAME``), with the header or variable it goes into before it where that is
-        not the usual one (``X-API-Key=env:NAME``). Raises what kept it from being added.
+        not the usual one (``X-API-Key=env:NAME``). Raises what kept it from being added. ``on_progress`` hears of what
+        takes long, such as a program that installs itself.
         """
-        found = self._read(what, name, credential)
+        found = await self._read(what, name, credential)
         if len(found) != 1:
             names = ", ".join(sorted(thing.name or "" for _, thing in found))
             where = "The JSON that was given" if what.lstrip().startswith("{") else what
             raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
-        return await self._add(*found[0], vault or self._sign_ins, sign_in)
+        protocol, thing = found[0]
+        return await self._add(protocol, _telling(thing, on_progress), vault or self._sign_ins, sign_in)
 
     async def add_all(
         self,
@@ -98,16 +129,20 @@ class Registration:
         *,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
+        on_progress: OnProgress | None = None,
+        on_added: Callable[[Added], None] | None = None,
     ) -> list[Added]:
         """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
         results = []
-        for protocol, found in self._read(what, name, credential):
-            label = found.name or shown(found.route.address)
+        for protocol, thing in await self._read(what, name, credential):
+            found = _telling(thing, on_progress)
             try:
                 agent = await self._add(protocol, found, vault or self._sign_ins, sign_in)
-                results.append(Added(label, agent=agent))
+                results.append(Added(_label(found), agent=agent))
             except Agent3Error as error:
-                results.append(Added(label, error=error))
+                results.append(Added(_label(found), error=error))
+            if on_added is not None:
+                on_added(results[-1])
         return results
 
     async def remove(self, name: str) -> None:
@@ -120,13 +155,12 @@ class Registration:
         except AgentNotFound:
             agent = None
         await self._directory.remove(name)
-        await withdraw(self._directory, name)
         if agent is not None:
             await self._forget(agent)
 
     # What was given
 
-    def _read(self, what: str, name: str | None, credential: str | None) -> list[tuple[Protocol | None, Found]]:
+    async def _read(self, what: str, name: str | None, credential: str | None) -> list[tuple[Protocol | None, Found]]:
         """What there is to add; the protocol is still to be found out for a URL."""
         text = what.strip()
         if not text:
@@ -135,16 +169,14 @@ class Registration:
                 "website's interface."
             )
         if text.startswith(("http://", "https://")):
+            if urlsplit(text).path.endswith("/ai-catalog.json"):
+                return await self._read_catalog(None, text, name)
             header, reference = named_credential(credential)
             meta = {"secret_header": header} if header else {}
             return [(None, Found(Route("", check_query(text), credential=reference, meta=meta), name))]
-        file: Path | None = None
-        document: Any = None
-        if text.startswith("{"):
-            document = _json(text, "The JSON that was given")
-        elif (path := Path(text).expanduser()).suffix in (".json", ".yaml", ".yml"):
-            file = path
-            document = _json(_content(path), text[:100]) if path.suffix == ".json" else None
+        file, document = await asyncio.to_thread(_open, text)
+        if is_catalog(document):
+            return await self._read_catalog(document, None, name)
         given = Given(text, file, document, name, credential)
         for protocol in self._protocols.values():
             if found := protocol.read(given):
@@ -155,18 +187,62 @@ class Registration:
             raise SetupError(f'{given.where} holds no MCP servers; they stand under "mcpServers".')
         raise SetupError(f"{text[:100]!r} is nothing that can be added.")
 
+    async def _read_catalog(
+        self, document: Any, url: str | None, name: str | None
+    ) -> list[tuple[Protocol | None, Found]]:
+        """What an AI catalog lists; with a name, only the entry of that name."""
+        gate = Gate(self._policy if url is None else self._policy.registering(url))
+        try:
+            if url is not None:
+                document = await fetch_json(url, gate)
+                if not is_catalog(document):
+                    raise SetupError(f"{shown(url)} is not an AI catalog.")
+            entries = await read_catalog(document, url, gate)
+        finally:
+            await gate.aclose()
+        if name is not None and len(entries) > 1:
+            entries = [entry for entry in entries if entry.name == name]
+        if not entries:
+            raise SetupError("The catalog lists no agent or server that can be called.")
+        found: list[tuple[Protocol | None, Found]] = []
+        for entry in entries:
+            if entry.url is not None:
+                found.append((None, Found(Route("", entry.url), entry.name)))
+                continue
+            fault = entry.fault
+            for protocol in self._protocols.values() if fault is None else ():
+                try:
+                    things = protocol.read(Given(entry.name, None, entry.document, entry.name, fetched=True))
+                except SetupError as error:
+                    fault = error
+                    break
+                if things:
+                    found += [(protocol, thing) for thing in things]
+                    break
+            else:
+                fault = fault or SetupError(f"What the catalog says of {entry.name} is not known here.")
+            if fault is not None:
+                found.append((None, Found(Route("", ""), entry.name, fault=fault)))
+        return found
+
     # Asking what it is
 
     async def _add(
         self, protocol: Protocol | None, found: Found, vault: Vault, sign_in: SignInWish | None = None
     ) -> Agent:
+        if found.fault is not None:
+            raise found.fault
         if sign_in is not None:
             return await self._add_signed_in(protocol, found, vault, sign_in)
+        before = await self._kept.keep(found.secrets) if found.secrets else {}
         try:
             protocol, agent = await self._ask(protocol, found, vault)
-        except TargetRefused as error:
-            raise _how_to_sign_in(error, found) from None
-        return await self._store(protocol, agent, found.name)
+            return await self._store(protocol, agent, found.name)
+        except BaseException as error:
+            await self._kept.put_back(before)
+            if isinstance(error, TargetRefused):
+                raise _how_to_sign_in(error, found) from None
+            raise
 
     async def _ask(self, protocol: Protocol | None, found: Found, vault: Vault) -> tuple[Protocol, Agent]:
         """What it says of itself. A URL is tried by every protocol that may be meant, the likeliest first."""
@@ -180,7 +256,9 @@ class Registration:
         for candidate in candidates:
             route = replace(found.route, protocol=candidate.name)
             try:
-                agent = await candidate.register(Found(route, found.name), vault)
+                agent = await candidate.register(Found(route, found.name, tell=found.tell), vault)
+            except LoopDetected:
+                raise
             except TargetError as error:
                 error.data.setdefault("protocol", candidate.name)
                 if first is None and isinstance(error, Unavailable) and not error.sent:
@@ -190,7 +268,7 @@ class Registration:
                 if clearest is None or (isinstance(error, TargetRefused) and not isinstance(clearest, TargetRefused)):
                     clearest = error
                 continue
-            except SetupError:
+            except (SetupError, SecurityError):
                 if first is None:
                     raise
                 continue
@@ -211,11 +289,9 @@ class Registration:
             before = await self._directory.get(agent.id)
         except AgentNotFound:
             pass
-        if before is not None:
-            if before.source != agent.source:
-                origin = before.source or "here"
-                raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
-            agent = keep_stand_ins(agent, before)
+        if before is not None and before.source != agent.source:
+            origin = before.source or "here"
+            raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
         await self._directory.add(agent)
         if before is not None:
             await self._forget(before)
@@ -228,12 +304,14 @@ class Registration:
 
     async def _forget(self, gone: Agent) -> None:
         """Delete what was kept for an agent that was removed or replaced, and that no other agent uses."""
-        references = references_of(gone)
-        if references:
+        references, kept = references_of(gone), kept_in(gone)
+        if references or kept:
             everybody = await self._directory.everything()
             used = {reference for agent in everybody for reference in references_of(agent)}
             for reference in references - used:
                 await self._sign_ins.forget(reference)
+            still = {reference for agent in everybody for reference in kept_in(agent)} if kept else set()
+            await self._kept.put_back(dict.fromkeys(kept - still))
         for protocol in self._protocols.values():
             await protocol.on_removed(gone)
 
@@ -285,12 +363,38 @@ class Registration:
                 raise
 
 
+def _label(found: Found) -> str:
+    return found.name or shown(found.route.address)
+
+
+def _telling(found: Found, on_progress: OnProgress | None) -> Found:
+    return found if on_progress is None else dataclasses.replace(found, tell=partial(on_progress, _label(found)))
+
+
 def _json(text: str, where: str) -> Any:
     """``where`` is how people know it: never its content, which may hold what must not be told."""
     try:
         return json.loads(text)
     except ValueError as error:
-        raise SetupError(f"{where} is not JSON: {error}.") from None
+        try:
+            # With comments and a comma behind the last item, as editors allow them in their files.
+            plain = _COMMENT.sub(lambda match: match[0] if match[0].startswith('"') else "", text)
+            return json.loads(_LAST_COMMA.sub(lambda match: match[0] if match[0] != "," else "", plain))
+        except ValueError:
+            raise SetupError(f"{where} is not JSON: {error}.") from None
+
+
+def _open(text: str) -> tuple[Path | None, Any]:
+    """The file that a text names, and the document in it or in the text itself, where there are such."""
+    if text.startswith("{"):
+        return None, _json(text, "The JSON that was given")
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # of an unknown user
+        return None, None
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        return None, None
+    return path, _json(_content(path), text[:100]) if path.suffix == ".json" else None
 
 
 def _content(file: Path) -> str:

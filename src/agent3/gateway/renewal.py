@@ -8,19 +8,20 @@ reached keeps its card and is marked, so that it is seen to be down and not to b
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
 from agent3.directory import Directory
-from agent3.directory.stand_ins import keep_stand_ins
+from agent3.directory.stand_ins import bare
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, TargetError
 from agent3.gateway.gateway import UNREACHABLE
 from agent3.gateway.protocol import Protocol
 from agent3.identity.secrets import EnvironmentVault, Vault
-from agent3.model import Agent, Done, Failed, Outcome, Route, place_of
+from agent3.model import Agent, Done, Failed, Outcome, Route, own_routes, place_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 
@@ -125,7 +126,7 @@ class Renewals:
 
     def _routes(self, agent: Agent) -> list[Route]:
         """Those of an agent that is asked again what it can do."""
-        routes = (route for capability in agent.capabilities for route in capability.routes)
+        routes = (route for capability in agent.capabilities for route in own_routes(capability))
         return [
             route
             for route in routes
@@ -140,7 +141,10 @@ class Renewals:
         if address in self._rounds:
             self._again.add(address)
         elif not self._closed:
-            task = asyncio.get_running_loop().create_task(self._round(address), name="renewal")
+            # Not in the name of the caller that gave the reason: it may have come from the very gateway that is asked.
+            task = asyncio.get_running_loop().create_task(
+                self._round(address), name="renewal", context=contextvars.Context()
+            )
             self._rounds[address] = task
             task.add_done_callback(lambda _: self._rounds.pop(address, None))
 
@@ -193,8 +197,7 @@ class Renewals:
             return await self._stored(agent, self._suspended(agent, why))
         meta = {key: value for key, value in agent.meta.items() if key != UNREACHABLE}
         now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
-        now = keep_stand_ins(now, agent)
-        self._count("same" if now == agent else "renewed")
+        self._count("same" if now == bare(agent) else "renewed")
         return await self._stored(agent, now)
 
     def _count(self, result: str) -> None:
@@ -219,7 +222,7 @@ class Renewals:
         )
 
     async def _stored(self, before: Agent, now: Agent) -> Agent | None:
-        if now == before or not await self._directory.renew(before, now):
+        if now == bare(before) or not await self._directory.renew(before, now):
             return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
         log.info("%s is renewed: it has %d capabilities", now.id, len(now.capabilities))
         return now

@@ -7,8 +7,14 @@ from typing import Any
 from msgspec import Struct
 
 from agent3.calls.callbacks import EVENTS
+from agent3.gateway import output_schemas
+from agent3.gateway.hits import DETAILS
+from agent3.gateway.input_modes import MOST_FILES
 
-__all__ = ["ARTIFACT_NAME", "ARTIFACT_TEXT", "INSTRUCTIONS", "TOOLS", "ToolText"]
+__all__ = ["ARTIFACT_NAME", "ARTIFACT_TEXT", "INSTRUCTIONS", "MOST_CALLS", "TOOLS", "ToolText"]
+
+MOST_CALLS = 20
+"""Calls in one batch."""
 
 INSTRUCTIONS = (
     "agent3 reaches agents, tools and websites for you. Find one with agent3_search, call it with agent3_call in plain "
@@ -27,11 +33,13 @@ class ToolText(Struct, frozen=True, kw_only=True):
     title: str
     description: str
     input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
     read_only: bool
 
 
 def _object(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    shape = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**shape, "required": required} if required else shape
 
 
 _AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id of the agent, from agent3_search"}
@@ -54,6 +62,22 @@ _CALLBACK = {
     "required": ["url"],
     "additionalProperties": False,
 }
+_FILES = {
+    "type": "array",
+    "maxItems": MOST_FILES,
+    "description": "Files for agents that take them, each with one of artifact, uri and bytes",
+    "items": {
+        "type": "object",
+        "properties": {
+            "artifact": {"type": "string", "maxLength": 256, "description": "Id of an artifact from a result"},
+            "uri": {"type": "string", "description": "A data URI"},
+            "bytes": {"type": "string", "description": "The content in base64"},
+            "mediaType": {"type": "string", "maxLength": 256},
+            "name": {"type": "string", "maxLength": 256},
+        },
+        "additionalProperties": False,
+    },
+}
 _METADATA = {
     "type": "object",
     "description": "Options of the call",
@@ -66,7 +90,7 @@ _METADATA = {
             "default": 30_000,
             "description": "Milliseconds that the call may take",
         },
-        "streaming": {"type": "boolean", "default": False, "description": "Report progress while it runs"},
+        "streaming": {"type": "boolean", "description": "Send the pieces of the result as they come, or nothing"},
         "retries": {
             "type": "integer",
             "minimum": 0,
@@ -76,9 +100,33 @@ _METADATA = {
         },
         "idempotencyKey": {"type": "string", "maxLength": 256, "description": "The same key never runs twice"},
         "contextId": {"type": "string", "maxLength": 256, "description": "Groups calls that belong together"},
-        "job": {"type": "string", "maxLength": 256, "description": "Continue the job that asked a question"},
+        "agentCard": {"type": "boolean", "default": False, "description": "Add the agent's card to the answer"},
+        "job": {
+            "type": "string",
+            "maxLength": 256,
+            "description": "Continue this job, with message or answers; with neither, read how it stands or its result",
+        },
         "answers": {"type": "object", "description": "Answers to its questions, by question id"},
         "callback": _CALLBACK,
+    },
+    "additionalProperties": False,
+}
+_FILTERS = {
+    "type": "object",
+    "description": "Only what meets all of these",
+    "properties": {
+        "agent": {"type": "string", "maxLength": 256, "description": "Id of the agent"},
+        "protocol": {"type": "string", "maxLength": 64, "description": "Such as mcp, a2a, nlweb"},
+        "tag": {"type": "string", "maxLength": 256, "description": "Tag of the agent or the capability"},
+        "provider": {"type": "string", "maxLength": 256, "description": "Who provides the agent"},
+        "maxPrice": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1_000_000,
+            "description": "US dollars per call, at most",
+        },
+        "readOnly": {"type": "boolean", "description": "Whether it only reads, by its own word"},
+        "mediaType": {"type": "string", "maxLength": 256, "description": "Media type that it takes or gives"},
     },
     "additionalProperties": False,
 }
@@ -86,17 +134,35 @@ _METADATA = {
 TOOLS: tuple[ToolText, ...] = (
     ToolText(
         name="agent3_search",
+        output_schema=output_schemas.SEARCH,
         title="Find agents",
-        description="Find agents, tools and websites that can do something: their ids, capabilities and ratings.",
+        description=(
+            "Find capabilities of agents, tools and websites that can do something. Each hit has the agent's id, the "
+            "capability and how to call it."
+        ),
         input_schema=_object(
             ["query"],
             query={"type": "string", "maxLength": 1000, "description": "What you need, in a few words"},
-            limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 10, "description": "At most this many"},
+            limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 5, "description": "At most this many"},
+            detail={
+                "type": "string",
+                "enum": list(DETAILS),
+                "default": "signature",
+                "description": "How much of its input is shown",
+            },
+            filters=_FILTERS,
+            maxTokens={
+                "type": "integer",
+                "minimum": 100,
+                "maximum": 50_000,
+                "description": "Size of the answer; 120 per hit unless given, 500 with schemas",
+            },
         ),
         read_only=True,
     ),
     ToolText(
         name="agent3_select",
+        output_schema=output_schemas.SELECT,
         title="Look at an agent",
         description="Show an agent's capabilities with their input schemas, examples, prices and ratings.",
         input_schema=_object(["agentId"], agentId=_AGENT),
@@ -104,6 +170,7 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_invoke",
+        output_schema=output_schemas.CARD,
         title="Show an agent's card",
         description="Show an agent's raw card, for debugging. Makes no network call; use agent3_call to call it.",
         input_schema=_object(["agentId"], agentId=_AGENT),
@@ -111,28 +178,43 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_call",
+        output_schema=output_schemas.CALL,
         title="Call an agent",
         description=(
             "Call an agent, tool or website in plain words and get its result. Give a structured input instead of a "
             "message when you know its schema."
         ),
         input_schema=_object(
-            ["agentId"],
-            agentId=_AGENT,
+            [],  # no combination of schemas at the top, which some models' APIs refuse; the verb itself checks
+            agentId={**_AGENT, "description": "Id of the agent, from agent3_search. Required, unless calls is given"},
             message={"type": "string", "maxLength": 200_000, "description": "The task, in natural language"},
-            inputMode={"type": "string", "default": "text/plain", "description": "Media type of the message"},
+            inputMode={
+                "type": "string",
+                "maxLength": 256,
+                "default": "text/plain",
+                "description": "Media type of the message: text/plain, application/json, or that of its base64",
+            },
             capability={
                 "type": "string",
                 "maxLength": 256,
                 "description": "Which of its capabilities, if it has several",
             },
             input={"type": "object", "description": "Structured input, by the capability's schema"},
+            files=_FILES,
             metadata=_METADATA,
+            calls={
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_CALLS,
+                "items": {"type": "object"},
+                "description": "Several calls at once in place of one, each with agentId, message and so on",
+            },
         ),
         read_only=False,
     ),
     ToolText(
         name="agent3_feedback",
+        output_schema=output_schemas.FEEDBACK,
         title="Rate an agent",
         description="Rate an agent from 1 to 5 after a call; the rating helps others to choose.",
         input_schema=_object(

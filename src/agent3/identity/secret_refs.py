@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, unquote_plus
 from msgspec.structs import replace
 
 from agent3.errors import SetupError
+from agent3.identity.kept_secrets import KEPT
 from agent3.identity.secret_detection import (
     LOGIN,
     REFERENCE_INSIDE,
@@ -28,13 +29,17 @@ from agent3.identity.secret_detection import (
     variable,
 )
 from agent3.identity.secrets import Secret, Vault
-from agent3.model import Route
+from agent3.model import Agent, Route
 
-__all__ = ["STORED", "OpenRoute", "check_query", "check_words", "open_route", "resolve"]
+__all__ = ["HEADERS", "STORED", "OpenRoute", "check_query", "check_words", "missing_references", "open_route",
+           "references_in", "refers_to_secret", "resolve"]  # fmt: skip
 
+HEADERS = "headers"
+"""The key in the ``meta`` of a route under which stand the headers that it carries, with references in them."""
 STORED = "stored"
 """The key in the ``meta`` of an opened route under which the address stands as it is stored, where that differs."""
 _STDIO = "stdio:"
+_VARIABLE = re.compile(r"\benv:([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
 _PAIR = re.compile(r"-{0,2}([A-Za-z][\w.-]*)(?:=|:\s*)(.+)", re.DOTALL)
 _CHOSEN = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[^\s/@]{8,}")
 """A password of a person's own making; ``-p`` is more often a port."""
@@ -55,7 +60,51 @@ async def open_route(route: Route, vault: Vault) -> OpenRoute:
     address, hidden = await resolve(route.address, vault)
     if address != route.address:
         route = replace(route, address=address, meta={**route.meta, STORED: route.address})
+    if headers := route.meta.get(HEADERS):
+        opened = {}
+        for name, value in headers.items():
+            opened[name], secrets = await _open_value(name, value, vault)
+            hidden = (*hidden, *secrets)
+        route = replace(route, meta={**route.meta, HEADERS: opened})
     return OpenRoute(route, secret, hidden if secret is None else (*hidden, secret))
+
+
+async def _open_value(name: str, value: str, vault: Vault) -> tuple[str, list[Secret]]:
+    """A value with what its references stand for, and what of that must not come back out."""
+    whole = variable(value)
+    if whole is not None or KEPT.fullmatch(value):
+        secret = await vault.get(value if whole is None else f"env:{whole}")
+        return secret.reveal(), [secret]
+    values = {found: await vault.get(f"env:{found}") for found in set(REFERENCE_INSIDE.findall(value))}
+    hidden = [secret for found, secret in values.items() if _must_hide(found, secret, {name})]
+    return REFERENCE_INSIDE.sub(lambda match: values[match[1]].reveal(), value), hidden
+
+
+def refers_to_secret(route: Route) -> bool:
+    """Whether a route refers to a secret: beside its address, in it, or in a header."""
+    if route.credential is not None or HEADERS in route.meta:
+        return True
+    address = route.address
+    return "env:" in address or "${" in address or "kept:" in address
+
+
+def references_in(route: Route) -> set[str]:
+    """The environment variables that a route refers to, as ``env:NAME``."""
+    texts = [route.address, *(route.meta.get(HEADERS) or {}).values()]
+    names = {name for text in texts for pair in _VARIABLE.findall(text) for name in pair if name}
+    found = {f"env:{name}" for name in names}
+    return found | ({route.credential} if route.credential and route.credential.startswith("env:") else set())
+
+
+async def missing_references(agent: Agent, vault: Vault) -> list[str]:
+    """Those of an agent's references to environment variables that lead nowhere in this process."""
+    missing = []
+    for reference in sorted(set().union(*(references_in(r) for one in agent.capabilities for r in one.routes))):
+        try:
+            await vault.get(reference)
+        except SetupError:
+            missing.append(reference)
+    return missing
 
 
 # Storing an address
@@ -163,7 +212,7 @@ async def resolve(address: str, vault: Vault) -> tuple[str, tuple[Secret, ...]]:
 
     SetupError names a variable that is not set.
     """
-    if "env:" not in address and "${" not in address:
+    if "env:" not in address and "${" not in address and "kept:" not in address:
         return address, ()
     places: dict[str, set[str]] = {}
 
@@ -176,19 +225,23 @@ async def resolve(address: str, vault: Vault) -> tuple[str, tuple[Secret, ...]]:
     _fill(address, note)
     values = {name: await vault.get(f"env:{name}") for name in places}
 
+    environment = _command(address).get("env", {}) if address.startswith(_STDIO) else {}
+    kept = {value: await vault.get(value) for value in environment.values() if KEPT.fullmatch(value)}
+
     def put(_: str, text: str) -> str:
+        if text in kept:
+            return kept[text].reveal()
         if (name := variable(text)) is not None:
             return values[name].reveal()
         return REFERENCE_INSIDE.sub(lambda match: values[match[1]].reveal(), text)
 
-    hidden = [secret for name, secret in values.items() if _must_hide(name, secret, places[name])]
-    if address.startswith(_STDIO):
-        # The secrets among the variables that a program gets whole from our environment.
-        for place, value in _command(address).get("env", {}).items():
-            if (name := variable(value)) is not None:
-                with suppress(SetupError):  # starting the program says what is missing
-                    secret = await vault.get(f"env:{name}")
-                    hidden += [secret] if _must_hide(name, secret, {place}) else []
+    hidden = [secret for name, secret in values.items() if _must_hide(name, secret, places[name])] + [*kept.values()]
+    # The secrets among the variables that a program gets whole from our environment.
+    for place, value in environment.items():
+        if (name := variable(value)) is not None:
+            with suppress(SetupError):  # starting the program says what is missing
+                secret = await vault.get(f"env:{name}")
+                hidden += [secret] if _must_hide(name, secret, {place}) else []
     return _fill(address, put), tuple(hidden)
 
 

@@ -26,7 +26,7 @@ from agent3.identity.master_keys import MasterKeys
 from agent3.identity.oauth import Flow, Grant, SignIn, mark_unsent
 from agent3.identity.secret_box import seal, unseal
 from agent3.identity.secrets import Secret, Vault
-from agent3.model import Agent, Route, place_of
+from agent3.model import Agent, Route, own_routes, place_of
 from agent3.observe.logs import get as logger
 from agent3.security.outbound import Gate
 from agent3.storage import Database, Row, Transaction
@@ -360,7 +360,7 @@ class _SharedToken:
 
 def references_of(agent: Agent) -> set[str]:
     """The sign-ins by which an agent is reached."""
-    references = {route.credential for capability in agent.capabilities for route in capability.routes}
+    references = {route.credential for capability in agent.capabilities for route in own_routes(capability)}
     route = agent.meta.get("route")
     if isinstance(route, dict):
         references.add(route.get("credential"))

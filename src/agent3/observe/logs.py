@@ -32,6 +32,7 @@ __all__ = [
     "configure",
     "current",
     "get",
+    "hide_secrets",
     "redact",
     "reset",
     "scrub",
@@ -205,6 +206,12 @@ def scrub(text: str) -> str:
     # Cut twice: a secret that the first cut tore apart, and so hid from the search, lies beyond the second.
     text = _hide(text[:_LONGEST_READ])
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+
+
+def hide_secrets(text: str, longest: int, cut: str) -> str:
+    """Likewise, of a length of one's own; ``cut`` says that there was more."""
+    hidden = _hide(text[: longest + _LONGEST_SHOWN])
+    return hidden if len(hidden) <= longest else hidden[:longest] + cut
 
 
 def _hide(text: str) -> str:

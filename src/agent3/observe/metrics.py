@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["METRICS", "OTHER", "Bounded", "Count", "Level", "Metrics", "Timing"]
+__all__ = ["CALL_BUCKETS", "METRICS", "OTHER", "Bounded", "Count", "Level", "Metrics", "Timing"]
 
 OTHER: Final = "other"
 """The label value for everything beyond the cap."""
@@ -29,7 +29,7 @@ OTHER: Final = "other"
 Labels = tuple[str, ...]
 
 _LONGEST_VALUE = 100
-_CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Number:
@@ -227,15 +227,15 @@ class Timing(Bounded[Spread]):
 class Metrics:
     """All metrics of one gateway, in a registry of their own, so that two gateways in one process stay apart.
 
-    Label values are given as a tuple in the order of the declaration: ``calls.inc(("mcp", "local", "done", ""))``.
+    Label values are given as a tuple in the order of the declaration: ``attempts.inc(("mcp", "answered"))``.
     """
 
     def __init__(self, *, cap: int = 200) -> None:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
 
-        def count(name: str, help_text: str, *labels: str) -> Count:
-            return Count(name, help_text, labels, registry=self.registry, cap=cap)
+        def count(name: str, help_text: str, *labels: str, series: int = 2_000) -> Count:
+            return Count(name, help_text, labels, registry=self.registry, cap=cap, series=series)
 
         def level(name: str, help_text: str, *labels: str) -> Level:
             return Level(name, help_text, labels, registry=self.registry, cap=cap)
@@ -261,9 +261,12 @@ class Metrics:
         self.nlweb_browser_restarts = count("nlweb_browser_restarts_total", "Total browser restarts")
 
         # Calls on their way through the steps.
-        self.calls = count("agent3_calls_total", "Turns that ended", "door", "protocol", "status", "code")
+        self.calls = count(
+            *("agent3_calls_total", "Turns that ended", "agent", "door", "protocol", "status", "code"), series=5_000
+        )
         self.call_seconds = timing(
-            "agent3_call_seconds", "Seconds that a turn took, all attempts together", _CALL_BUCKETS, "protocol"
+            *("agent3_call_seconds", "Seconds that a turn took, all attempts together", CALL_BUCKETS),
+            *("agent", "protocol"),
         )
         self.attempts = count("agent3_attempts_total", "Attempts at a route", "protocol", "status")
         self.retries = count("agent3_retries_total", "Attempts repeated, by error code", "protocol", "code")
@@ -271,7 +274,14 @@ class Metrics:
         self.refusals = count("agent3_refusals_total", "Calls refused before they were sent", "code")
         self.dead_letters = count("agent3_dead_letters_total", "Calls that ended as dead letters", "code")
         self.cache = count("agent3_cache_total", "Lookups in the result cache", "result")
+        self.sentences = count("agent3_sentences_total", "Messages read, by what came of it", "reading")
         self.cost_usd = count("agent3_cost_usd_total", "Cost of calls in US dollars", "agent")
+        self.budgets_exceeded = count(
+            "agent3_budgets_exceeded_total", "Calls beyond a budget, refused or with a warning", "action", "whose"
+        )
+        self.cost_standards_missed = count(
+            "agent3_cost_standards_missed_total", "Calls that cost more than expected", "standard"
+        )
         self.breaker_state = level("agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route")
         self.breaker_transitions = count("agent3_breaker_transitions_total", "State changes of breakers", "to")
 

@@ -43,6 +43,7 @@ class MCPPerformanceMonitor:
     """Seconds; an operation that is not listed has one second."""
 
     _latencies: ClassVar[dict[str, deque[float]]] = {}
+    _warned: ClassVar[dict[str, float]] = {}
 
     @staticmethod
     def enforce_latency(operation: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -73,8 +74,11 @@ class MCPPerformanceMonitor:
         return decorator
 
     @staticmethod
-    def record(operation: str, duration: float, metrics: Metrics = METRICS) -> None:
-        """Record that the operation took so many seconds; ``enforce_latency`` does so after each call."""
+    def record(operation: str, duration: float, metrics: Metrics = METRICS, *, warn_every: float = 0.0) -> None:
+        """Record that the operation took so many seconds; ``enforce_latency`` does so after each call.
+
+        A missed target is always counted. It is logged at most once in ``warn_every`` seconds for each operation.
+        """
         latencies = MCPPerformanceMonitor._latencies
         kept = latencies.get(operation)
         if kept is None:  # names may come from strangers, so their number is bounded
@@ -85,6 +89,11 @@ class MCPPerformanceMonitor:
         target = MCPPerformanceMonitor.LATENCY_TARGETS.get(operation, 1.0)
         if duration > target:
             metrics.missed_targets.inc((operation,))
+            warned, now = MCPPerformanceMonitor._warned, time.monotonic()
+            name = operation if operation in latencies else OTHER
+            if warn_every and now - warned.get(name, float("-inf")) < warn_every:
+                return
+            warned[name] = now
             logger.warning("%s took %.2fs (target: %ss)", operation, duration, target)
 
     @staticmethod

@@ -9,7 +9,15 @@ from functools import lru_cache
 from agent3.model import Principal, Route
 from agent3.settings import Rule
 
-__all__ = ["Access"]
+__all__ = ["OPERATE", "Access", "may_operate"]
+
+OPERATE = "agent3:operate"
+"""The scope of clients that see what all callers did, and set prices."""
+
+
+def may_operate(principal: Principal) -> bool:
+    """Whether a caller runs this gateway, and so sees the calls, statistics and costs of all."""
+    return principal.kind == "local" or OPERATE in principal.scopes
 
 
 class Access:
@@ -37,11 +45,29 @@ class Access:
             return True
         return self._decide(principal.id, principal.scopes, agent, capability, protocol)
 
+    def allows_anything(self, principal: Principal) -> bool:
+        """Whether any rule could let the principal call something. Says nothing of what there is to call."""
+        for rule in self._rules:
+            if (rule.scope and rule.scope not in principal.scopes) or not fnmatchcase(principal.id, rule.principal):
+                continue
+            if rule.effect == "allow":
+                return True
+            if rule.agent == rule.capability == rule.protocol == "*":
+                return False
+        return not self._rules
+
     def narrow(self, principal: Principal, agent: str, capability: str, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         """The routes that the principal may take; the same tuple if it may take all."""
         if not self._rules:
             return routes
-        if len(routes) == 1:
+        if len(routes) == 1 and routes[0].stand_in is None:
             return routes if self.allows(principal, agent, capability, routes[0].protocol) else ()
-        kept = tuple(route for route in routes if self.allows(principal, agent, capability, route.protocol))
+        kept = tuple(route for route in routes if self._may_take(principal, agent, capability, route))
         return routes if len(kept) == len(routes) else kept
+
+    def _may_take(self, principal: Principal, agent: str, capability: str, route: Route) -> bool:
+        """Whether a route may be taken. That of a stand-in is a call of the stand-in too, and is judged as such."""
+        if not self.allows(principal, agent, capability, route.protocol):
+            return False
+        other = route.stand_in
+        return other is None or self.allows(principal, other.agent, other.capability, route.protocol)

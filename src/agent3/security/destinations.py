@@ -54,15 +54,24 @@ class Policy:
     total_timeout: float = 30.0
     connect_timeout: float = 5.0
     setting: str = "outbound"
+    gateway: str = ""
+    """The id of the gateway that sends, which requests carry so that none comes back to it; see ``security.via``."""
 
     @classmethod
-    def of(cls, settings: Outbound) -> Policy:
+    def of(cls, settings: Outbound, gateway: str = "") -> Policy:
         """The policy of the settings."""
         return cls(
+            gateway=gateway,
             allow_loopback=settings.allow_loopback,
             allow_private=settings.allow_private,
             allow_hosts=frozenset(settings.allow_hosts),
         )
+
+    def registering(self, url: str) -> Policy:
+        """This policy, with the host of an address that the operator chose."""
+        parts = parse_url(url, self)
+        host = f"[{parts.host}]" if ":" in (parts.host or "") else parts.host
+        return replace(self, allow_hosts=self.allow_hosts | {f"{host}:{parts.port}"})
 
     def __post_init__(self) -> None:
         hosts = set()

@@ -1,4 +1,4 @@
-"""How often and how much at once: a token bucket for each caller, a ceiling for each agent.
+"""How often and how much at once: a token bucket for each caller, rates and a ceiling for each agent.
 
 ``RateLimiter`` and ``Ceiling`` count in this process only; ``SharedLimiter`` is one bucket for all processes on a
 database, and ``shared_ceiling.SharedCeiling`` one ceiling. A refusal says when to come back.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Protocol, TypeAlias
+
+import msgspec
 
 from agent3.env import REAL, Env
 from agent3.errors import StorageError
 from agent3.observe.logs import get as logger
+from agent3.settings import Rate
 from agent3.storage import Database, Transaction
 
-__all__ = ["Ceiling", "Limiter", "RateLimiter", "SharedLimiter"]
+__all__ = ["Ceiling", "Limiter", "Metered", "RateLimiter", "Rates", "SharedLimiter", "expire_buckets"]
 
 log = logger("limits")
 
@@ -146,13 +152,10 @@ class SharedLimiter:
                 return self._alone.take(key)
         return 0.0
 
-    async def expire(self) -> int:
-        """Delete buckets that have long been full: a new one is the same."""
-        if self._rate <= 0:
-            return 0
-        idle = 2 * self._burst / self._rate + 60.0
-        old = f"DELETE FROM limits WHERE at < {self._database.syntax.now} - CAST(? AS DOUBLE PRECISION)"
-        return await self._database.write(lambda tx: tx.run(old, idle))
+    @property
+    def idle(self) -> float:
+        """Seconds after which a bucket that nobody used has long been full: a new one is the same."""
+        return 2 * self._burst / self._rate + 60.0 if self._rate > 0 else 0.0
 
     async def _fetch(self, key: str, purse: _Purse) -> None:
         await asyncio.sleep(0)  # let callers of the same moment join
@@ -176,6 +179,42 @@ class SharedLimiter:
         purse.stale = now + max(granted / self._rate, 1.0)
         if granted < wanted:
             purse.empty = now + wait
+
+
+async def expire_buckets(database: Database, limiters: Sequence[SharedLimiter]) -> int:
+    """Delete the buckets that are full by the slowest of the limiters: they are all in one table."""
+    idle = max((limiter.idle for limiter in limiters), default=0.0)
+    if not idle:
+        return 0
+    old = f"DELETE FROM limits WHERE at < {database.syntax.now} - CAST(? AS DOUBLE PRECISION)"
+    return await database.write(lambda tx: tx.run(old, idle))
+
+
+Metered: TypeAlias = tuple[SharedLimiter, str, Rate]
+"""A bucket that a call takes a token from: its limiter, its key, and the rate."""
+
+
+class Rates:
+    """The rates of agents and capabilities in the settings, each a bucket for all processes on the database."""
+
+    def __init__(self, rates: Sequence[Rate], database: Database, *, env: Env = REAL):
+        self.limiters = [SharedLimiter(database, rate.per_minute, rate.burst, env=env) for rate in rates]
+        pairs = [pair for pair in zip(rates, self.limiters, strict=True) if pair[0].per_minute > 0]
+
+        @lru_cache(maxsize=10_000)
+        def match(principal: str, agent: str, capability: str) -> tuple[Metered, ...]:
+            found = []
+            for rate, limiter in pairs:
+                patterns = ((principal, rate.principal), (agent, rate.agent), (capability, rate.capability))
+                if all(fnmatchcase(value, pattern) for value, pattern in patterns):
+                    named = capability if rate.capability != "*" else ""
+                    client = principal if rate.each == "client" else ""
+                    key = ("rate", rate.agent, rate.capability, rate.principal, agent, named, client)
+                    found.append((limiter, msgspec.json.encode(key).decode(), rate))
+            return tuple(found)
+
+        self.match = match
+        """The buckets that a call takes a token from: limiter, key, and the rate itself."""
 
 
 class Ceiling:

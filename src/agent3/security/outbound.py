@@ -33,6 +33,7 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
+from agent3.security import via
 from agent3.security.destinations import NO_SETTING, SWITCHES, Policy, judge, parse_url, refusal
 
 __all__ = ["Gate", "Policy", "Resolver", "Response", "Stream", "judge", "parse_url"]
@@ -247,6 +248,8 @@ class Gate:
                 raise refusal("method", f"The method {method[:32]!r} is not one of {', '.join(sorted(_METHODS))}")
             place = parse_url(url, self.policy)
             checked = dict(headers or {})
+            if self.policy.gateway:
+                checked[via.HEADER] = via.outgoing(self.policy.gateway)
             for name, value in checked.items():
                 if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
                     raise refusal("header", f"The header {name[:64]!r} holds characters that no header may hold")

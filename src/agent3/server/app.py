@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3._version import __version__
-from agent3.errors import Agent3Error, MethodNotAllowed, NotFound, SecurityError
+from agent3.errors import Agent3Error, LoopDetected, MethodNotAllowed, NotFound, SecurityError
 from agent3.gateway.dead_letters import measure
 from agent3.gateway.http import error_response, json_response
 from agent3.gateway.lanes import Guest, HungUp, Lane, Reply
@@ -26,13 +26,16 @@ from agent3.gateway.protocol import Door, Listening
 from agent3.identity import access_tokens
 from agent3.identity.doorkeeper import Doorkeeper, SignedRequests, is_loopback
 from agent3.observe.logs import get as logger
+from agent3.security import via
 from agent3.server.build import Server
+from agent3.server.compression import PackAnswers, UnpackRequests
 from agent3.server.rest import Rest
 
 __all__ = ["Doors", "app"]
 
 log = logger("server")
 
+_VIA = via.HEADER.lower().encode()
 _INTERNAL = "Internal error. The gateway's log has the details."
 
 
@@ -58,6 +61,8 @@ def app(server: Server) -> Doors:
         settings=server.settings.server,
         env=server.env,
     )
+    how = server.settings.server
+    unpacking = partial(UnpackRequests, limit=how.max_body, seconds=how.body_seconds)
     inner: ASGIApp = Starlette(
         routes=[
             *Pages(server, doors).routes(),
@@ -65,7 +70,7 @@ def app(server: Server) -> Doors:
             *access_tokens.metadata_routes(server.settings, server.env),
             *Rest(services).routes(),
         ],
-        middleware=[Middleware(judge)] if doorkeeper.judges else [],
+        middleware=[*([Middleware(judge)] if doorkeeper.judges else []), Middleware(unpacking)],
         lifespan=lifespan,
         exception_handlers={404: handle_not_found, 405: handle_not_allowed, 500: handle_internal},
     )
@@ -78,7 +83,7 @@ def app(server: Server) -> Doors:
             allow_headers=["*"],
             expose_headers=["Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id", "A2A-Extensions", "ETag"],
         )
-    return Doors(inner, doors, server, judge if doorkeeper.judges else None)
+    return Doors(inner, doors, server, judge if doorkeeper.judges else None, unpacking)
 
 
 class Doors:
@@ -88,22 +93,40 @@ class Doors:
     """
 
     def __init__(
-        self, inner: ASGIApp, doors: Sequence[Door], server: Server, judge: Callable[[ASGIApp], ASGIApp] | None
+        self,
+        inner: ASGIApp,
+        doors: Sequence[Door],
+        server: Server,
+        judge: Callable[[ASGIApp], ASGIApp] | None,
+        unpacking: Callable[[ASGIApp], ASGIApp],
     ):
         self._inner = inner
         self._doors = doors
         self._judge = judge
-        self._direct = [(door, judge(door.app) if judge else door.app) for door in doors if door.app is not None]
+        around = (lambda app: judge(unpacking(app))) if judge else unpacking
+        self._direct = [(door, around(door.app)) for door in doors if door.app is not None]
         self._checked: dict[int, _CheckedLane] = {}
         settings = server.settings.server
         self._origins = {*settings.allowed_origins}
         self._hosts = {"127.0.0.1", "localhost", "[::1]", settings.host, *settings.allowed_hosts}
         self._open = not is_loopback(settings.host)
+        least = settings.compress_bytes
+        self._packed: ASGIApp = PackAnswers(self._serve, least=least) if least else self._serve
+        self._gateway = server.services.policy.gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._packed(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
+        if came_by := _came_by(scope):
+            try:
+                via.enter(self._gateway, came_by)
+            except LoopDetected as error:
+                await error_response(error)(scope, receive, send)
+                return
         direct, checks_hosts = None, False
         for door, direct_app in self._direct:
             if door.takes(scope):
@@ -186,10 +209,18 @@ class _CheckedLane:
         self._find_refusal = find_refusal
 
     async def reply(self, scope: Scope, body: bytes, hung_up: HungUp) -> Reply | None:
-        return await self._lane.reply(scope, body, hung_up) if self._find_refusal(scope) is None else None
+        return await self._lane.reply(scope, body, hung_up) if self._takes(scope) else None
 
     def guest(self, scope: Scope) -> Guest | None:
-        return self._lane.guest(scope) if self._find_refusal(scope) is None else None
+        return self._lane.guest(scope) if self._takes(scope) else None
+
+    def _takes(self, scope: Scope) -> bool:
+        return self._find_refusal(scope) is None and not _came_by(scope)
+
+
+def _came_by(scope: Scope) -> str:
+    """The gateways that a request came through, as it says."""
+    return ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == _VIA)
 
 
 class Pages:

@@ -6,21 +6,26 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent3.calls.callbacks import Callbacks
 from agent3.calls.core import Core
 from agent3.calls.outbox import Outbox
 from agent3.calls.runner import Target
 from agent3.directory import Directory, Reputation
+from agent3.directory.meaning import load_encoder
 from agent3.env import REAL, Env
 from agent3.gateway import Gateway
+from agent3.gateway.departures import Departures
 from agent3.gateway.protocol import Protocol, Services
 from agent3.gateway.registration import Registration
 from agent3.gateway.renewal import Renewals
+from agent3.identity.gateway_id import gateway_id
+from agent3.identity.kept_secrets import KeptSecrets
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
-from agent3.identity.secrets import EnvironmentVault
+from agent3.identity.secret_refs import missing_references
+from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.identity.sign_ins import SignIns
 from agent3.model import Agent
 from agent3.observe import traces
@@ -32,9 +37,12 @@ from agent3.protocols.functions.standalone import blob_folder
 from agent3.security.outbound import Policy
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
-from agent3.settings import Settings, database_url
+from agent3.settings import Llm, Settings, database_url
 from agent3.storage import Blobs, Database, open_database
 from agent3.storage.notifications import News
+
+if TYPE_CHECKING:
+    from agent3.llm import Anthropic, OpenAICompatible
 
 __all__ = ["Server", "build"]
 
@@ -51,6 +59,7 @@ class Server:
     registration: Registration
     renewals: Renewals
     readiness: Readiness
+    language_model: Anthropic | OpenAICompatible | None = None
     ready: bool = False
 
     def stop(self) -> None:
@@ -100,11 +109,15 @@ async def build(
     url = database_url(settings)
     database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
     try:
-        server = _assemble(settings, database, url, agents, env, METRICS if metrics is None else metrics, take_over)
+        own_id = await gateway_id(database, env)
+        chosen = METRICS if metrics is None else metrics
+        server = _assemble(settings, database, url, own_id, agents, env, chosen, take_over)
         core = server.core
+        departures = Departures(server.directory, server.protocols)
         try:
             for protocol in server.protocols.values():
                 await protocol.start()
+            await core.parts.prices.refresh()
             if take_over:
                 server.gateway.on_use = server.renewals.used
                 server.gateway.renewing = frozenset(
@@ -114,21 +127,41 @@ async def build(
                     log.info("%d jobs of an earlier process were taken over", taken)
                 if core.callbacks is not None:
                     core.callbacks.start()
+                departures.start()
             core.runner.takeover.start(take_over=take_over)
             server.ready = True
             yield server
         finally:
             server.ready = False
+            await departures.aclose()
             await server.renewals.aclose()
+            await server.directory.aclose()
             await core.aclose()
+            if server.language_model is not None:
+                await server.language_model.aclose()
     finally:
         await database.aclose()
+
+
+def _language_model(settings: Llm, vault: Vault) -> Anthropic | OpenAICompatible | None:
+    """The model of the settings. It is loaded only where there is one."""
+    if not settings.model:
+        return None
+    import agent3.llm as vendors
+
+    key, seconds = settings.key or None, settings.timeout
+    if settings.api == "anthropic":
+        address = settings.base_url or "https://api.anthropic.com"
+        return vendors.Anthropic(settings.model, key, base_url=address, timeout=seconds, retries=1, vault=vault)
+    address = settings.base_url or "https://api.openai.com/v1"
+    return vendors.OpenAICompatible(address, settings.model, key, timeout=seconds, retries=1, vault=vault)
 
 
 def _assemble(
     settings: Settings,
     database: Database,
     url: str,
+    own_id: str,
     agents: Sequence[LocalAgent],
     env: Env,
     metrics: Metrics,
@@ -137,17 +170,27 @@ def _assemble(
     """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
     plain = EnvironmentVault()
     master_keys = MasterKeys(settings.storage.seal, url, plain)
-    sign_ins = SignIns(database, plain, master_keys, env)
+    kept = KeptSecrets(database, plain, master_keys, env)
+    sign_ins = SignIns(database, kept, master_keys, env)
     own_keys = OwnKeys(database, master_keys, env)
     news = News(database, env.id())
     files = blob_folder(settings, url)
     outbox = Outbox(settings, database, sign_ins, env, metrics, own_keys)
+    llm = _language_model(settings.llm, sign_ins)
+    proposals = None
+    if llm is not None:
+        from agent3.llm.proposals import Proposals
+
+        how = settings.llm
+        proposals = Proposals(
+            llm, seconds=how.timeout, per_day=how.per_day, max_tokens=how.max_tokens, env=env, metrics=metrics
+        )
     services = Services(
         settings=settings,
         env=env,
         metrics=metrics,
         database=database,
-        policy=Policy.of(settings.outbound),
+        policy=Policy.of(settings.outbound, own_id),
         vault=sign_ins,
         master_keys=master_keys,
         own_keys=own_keys,
@@ -155,12 +198,15 @@ def _assemble(
         outbox=outbox,
         files=files,
         lasting=lasting,
+        llm=llm,
+        proposals=proposals,
     )
     protocols = {kind.name: kind(services) for kind in load_protocols()}
     sign_ins.new_token = {name: protocol.new_token for name, protocol in protocols.items()}
     functions = protocols["local"]
     assert isinstance(functions, Functions)
-    directory = Directory(database, env, metrics, news)
+    encoder = load_encoder() if settings.search.semantic else None
+    directory = Directory(database, env, metrics, news, settings.routes, encoder)
     for agent in agents:
         functions.connector.add(agent)
         directory.host(agent.agent)
@@ -183,8 +229,10 @@ def _assemble(
         news=news,
         callbacks=Callbacks(outbox, env),
         own_agents=functions.connector.agents,
+        propose=proposals,
     )
     services.gateway = gateway = Gateway(core, directory, Reputation(database, env))
+    core.statistics.learn = gateway.reputation.learn
     services.renewals = renewals = Renewals(
         directory,
         protocols,
@@ -198,10 +246,12 @@ def _assemble(
     async def notes(agent: Agent) -> dict[str, Any]:
         signed = await sign_ins.about(agent)
         found: dict[str, Any] = {} if signed is None else {"signIn": signed}
+        if missing := await missing_references(agent, plain):
+            found["missing"] = missing
         for protocol in protocols.values():
             found |= await protocol.notes(agent)
         return found
 
     gateway.notes = notes
-    registration = Registration(directory, protocols, sign_ins)
-    return Server(services, gateway, protocols, registration, renewals, Readiness(env))
+    registration = Registration(directory, protocols, sign_ins, kept, services.policy)
+    return Server(services, gateway, protocols, registration, renewals, Readiness(env), llm)

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from agent3.calls.coroutines import Left
 from agent3.gateway.lanes import Guest, Lane, Reply
 from agent3.observe.logs import get as logger
+from agent3.server.compression import choose_encoding, pack
 
 __all__ = ["KnownHeads", "make_connection_class"]
 
@@ -47,7 +48,7 @@ _MAX_KNOWN = 1_000
 _MAX_KNOWN_HEAD = 4_096
 _MAX_LENGTH_DIGITS = 9
 _END_OF_HEAD = b"\r\n\r\n"
-_PARSED_EACH_TIME = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+_PARSED_EACH_TIME = frozenset({b"connection", b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that decide how a request is read or answered, which is up to the parser each time."""
 
 
@@ -110,9 +111,31 @@ def _find_length(data: bytes, end: int) -> tuple[int, int]:
     return (found + 18, stop) if stop - found - 18 <= _MAX_LENGTH_DIGITS else (0, 0)
 
 
-def make_connection_class(seconds: float, find_lane: FindLane = lambda path: None) -> type[HttpToolsProtocol]:
-    """The class for ``uvicorn.Config(http=…)``. Connections wait this long for the headers of a request."""
-    members = {"seconds": seconds, "find_lane": staticmethod(find_lane), "heads": KnownHeads[Guest]()}
+def _find_accepted(head: bytes) -> bytes | None:
+    """The Accept-Encoding in the bytes of a known head, which has one line for each header."""
+    lower = head.lower()
+    found = lower.find(b"\r\naccept-encoding:")
+    return lower[found + 18 : lower.find(b"\r\n", found + 18)].strip() if found >= 0 else None
+
+
+async def _pack(reply: Reply, accepted: bytes | None) -> tuple[Reply, str | None]:
+    encoding = choose_encoding(accepted)
+    return (reply, None) if encoding is None else (reply._replace(body=await pack(reply.body, encoding)), encoding)
+
+
+def make_connection_class(
+    seconds: float, find_lane: FindLane = lambda path: None, *, compress: int = 0
+) -> type[HttpToolsProtocol]:
+    """The class for ``uvicorn.Config(http=…)``. Connections wait this long for the headers of a request.
+
+    Answers of a lane of at least ``compress`` bytes are packed for clients that accept it; 0 packs none.
+    """
+    members = {
+        "seconds": seconds,
+        "find_lane": staticmethod(find_lane),
+        "heads": KnownHeads[Guest](),
+        "compress": compress,
+    }
     return type("Connection", (_Connection,), members)
 
 
@@ -126,6 +149,7 @@ class _Connection(HttpToolsProtocol):
     seconds: float
     find_lane: FindLane
     heads: KnownHeads[Guest]
+    compress: int
 
     _timer: asyncio.TimerHandle | None = None
     _idle_since: float | None = None
@@ -250,7 +274,7 @@ class _Connection(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
             return
         lane = self.find_lane(scope["path"]) if scope["method"] == "POST" and app is self.app else None
-        if lane is None:
+        if lane is None or any(name == b"content-encoding" for name, _ in scope["headers"]):
             super()._start_asgi_task(cycle, app)
             return
         self.tasks.add(self.loop.create_task(self._answer_parsed(lane, cycle, app, raw)))
@@ -274,10 +298,14 @@ class _Connection(HttpToolsProtocol):
                 cycle.message_event.set()  # hung_up may have cleared it, and the app has yet to read the body
                 await cycle.run_asgi(app)
                 return
+            encoding = None
+            if 0 < self.compress <= len(reply.body):
+                accepted = next((value for name, value in scope["headers"] if name == b"accept-encoding"), None)
+                reply, encoding = await _pack(reply, accepted)
             if self.flow.write_paused and not cycle.disconnected:
                 await self.flow.drain()
             if not cycle.disconnected:
-                self._write(reply, keep_alive=cycle.keep_alive)
+                self._write(reply, keep_alive=cycle.keep_alive, encoding=encoding)
                 cycle.response_started = cycle.response_complete = True
                 cycle.message_event.set()
                 self.on_response_complete()
@@ -299,12 +327,14 @@ class _Connection(HttpToolsProtocol):
                     cycle.message_event.clear()
                     await cycle.message_event.wait()
 
-    def _write(self, reply: Reply, *, keep_alive: bool) -> None:
+    def _write(self, reply: Reply, *, keep_alive: bool, encoding: str | None = None) -> None:
         more = b""
         for name, value in self.server_state.default_headers:
             more += b"%b: %b\r\n" % (name, value)
         if reply.session:
             more += b"mcp-session-id: %b\r\n" % reply.session
+        if encoding:
+            more += b"content-encoding: %b\r\nvary: Accept-Encoding\r\n" % encoding.encode()
         if not keep_alive:
             more += b"connection: close\r\n"
         self.transport.write(_ANSWER % (len(reply.body), more, reply.body))
@@ -344,7 +374,9 @@ class _Connection(HttpToolsProtocol):
             await self._disconnected.wait()
 
         try:
-            reply = await guest.reply(extras, data[start:], hung_up)
+            reply, encoding = await guest.reply(extras, data[start:], hung_up), None
+            if reply is not None and 0 < self.compress <= len(reply.body):
+                reply, encoding = await _pack(reply, _find_accepted(data[:start]))
             if self.flow.write_paused and self._disconnected is None:
                 await self.flow.drain()
         except Left:
@@ -363,7 +395,7 @@ class _Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if reply is not None:
-            self._write(reply, keep_alive=not self._is_last)
+            self._write(reply, keep_alive=not self._is_last, encoding=encoding)
             self.on_response_complete()
         else:
             self._scope_extras = extras or None

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from agent3.errors import ValidationError
 from agent3.model import Price
 from agent3.protocols.functions import Context, LocalAgent, SyncContext
+from agent3.server.demo_images import images
 
 __all__ = ["agents"]
 
@@ -150,4 +151,4 @@ def guess(ctx: SyncContext) -> str:
 
 def agents() -> tuple[LocalAgent, ...]:
     """All demo agents."""
-    return echo, pizza, calculator, story
+    return echo, pizza, calculator, story, images

@@ -5,8 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from agent3._version import __version__
 from agent3.calls.callbacks import EVENTS
+from agent3.calls.history import Wanted
+from agent3.calls.statistics import StatisticsWanted
+from agent3.gateway import output_schemas
+from agent3.gateway.routes import ROUTE_SCHEMA
 from agent3.gateway.tool_texts import TOOLS
 
 __all__ = ["document"]
@@ -29,33 +35,8 @@ _ERROR = {
     "required": ["error"],
 }
 _RESPONSE = {
-    "type": "object",
+    **output_schemas.CALL,
     "description": "The result of a call, or the question it asks (status needs), or the job that goes on.",
-    "properties": {
-        "success": {"type": "boolean"},
-        "result": {},
-        "error": {"type": "string"},
-        "errorCode": {"type": "string"},
-        "retryable": {"type": "boolean"},
-        "details": {"type": "object"},
-        "job": {"type": "string"},
-        "text": {"type": "string"},
-        "status": {"enum": ["needs", "working"]},
-        "questions": {"type": "array", "items": {"type": "object"}},
-        "metadata": {
-            "type": "object",
-            "properties": {
-                "responseTime": {"type": "number"},
-                "tokensUsed": {"type": "integer"},
-                "cost": {"type": "number"},
-                "statusCode": {"type": "integer"},
-                "retryCount": {"type": "integer"},
-                "retryAfter": {"type": "number"},
-                "sources": {"type": "array", "items": {"type": "object"}},
-            },
-        },
-    },
-    "required": ["success", "metadata"],
 }
 _ANSWER = {
     "type": "object",
@@ -86,6 +67,21 @@ _CALLBACKS = {
         },
     },
     "required": ["job", "callbacks"],
+}
+
+
+_PRICE = {
+    "type": "object",
+    "properties": {
+        "agentId": {"type": "string"},
+        "capability": {"type": "string"},
+        "price": {
+            "type": ["object", "null"],
+            "properties": {name: {"type": "number", "minimum": 0} for name in ("call", "second", "tokens")},
+        },
+    },
+    "required": ["agentId"],
+    "additionalProperties": False,
 }
 
 
@@ -121,6 +117,11 @@ def _query(name: str, most: int) -> dict[str, Any]:
     return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": most}}
 
 
+def _filters(kind: type[Struct], *more: str) -> list[dict[str, Any]]:
+    names = [name.replace("_", "-") for name in kind.__struct_fields__]
+    return [{"name": name, "in": "query", "schema": {"type": "string"}} for name in (*names, *more)]
+
+
 def _header(name: str, example: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "schema": {"type": "string"}, "example": example}
 
@@ -131,8 +132,10 @@ def document() -> dict[str, Any]:
     body = {text.name: text.input_schema for text in TOOLS}
     agent, job, artifact = [_path("agent_id")], [_path("job_id")], [_path("artifact_id")]
     words = [{"name": "query", "in": "query", "schema": {"type": "string"}}, _query("limit", 50)]
+    capability, also = ({"name": name, "in": "query", "schema": {"type": "string"}} for name in ("capability", "also"))
     return {
         "openapi": "3.1.0",
+        "x-agent3-gateway": True,
         "info": {
             "title": "agent3",
             "version": __version__,
@@ -144,8 +147,17 @@ def document() -> dict[str, Any]:
             "/v1/agents/{agent_id}": {"get": _operation("One agent in detail", parameters=agent)},
             "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
-            "/v1/call": {"post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")])},
+            "/v1/call": {
+                "post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")], streams=True)
+            },
+            "/v1/calls": {
+                "get": _operation("Calls of the ledger, a page at a time", parameters=_filters(Wanted, "format"))
+            },
+            "/v1/calls/stats": {"get": _operation("Statistics of calls", parameters=_filters(StatisticsWanted))},
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
+            "/v1/calls/{job_id}/record": {
+                "get": _operation("What the ledger has of a call, with all its turns", parameters=job)
+            },
             "/v1/calls/{job_id}/events": {
                 "get": _operation(
                     "Its events, as a stream; resumes after Last-Event-ID",
@@ -158,7 +170,13 @@ def document() -> dict[str, Any]:
             },
             "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
             "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
+            "/v1/prices": {"post": _operation("Set what calls of an agent cost", _PRICE)},
             "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
+            "/v1/routes": {
+                "get": _operation("Which capabilities answer for others while those are down", parameters=[capability]),
+                "put": _operation("Let one answer for another", ROUTE_SCHEMA),
+                "delete": _operation("Let it no more", parameters=[{**capability, "required": True}, also]),
+            },
             "/v1/artifacts/{artifact_id}": {
                 "get": _operation(
                     "The bytes of a large result",
@@ -175,11 +193,15 @@ def document() -> dict[str, Any]:
     }
 
 
-def _call(summary: str, body: dict[str, Any], parameters: list[dict[str, Any]]) -> dict[str, Any]:
+def _call(
+    summary: str, body: dict[str, Any], parameters: list[dict[str, Any]], *, streams: bool = False
+) -> dict[str, Any]:
     """A turn of a call: done, asking, going on (202), or failed with the status of what went wrong."""
     told = {"$ref": "#/components/schemas/CallResponse"}
     refused = {"$ref": "#/components/schemas/Error"}
     operation = _operation(summary, body, told, parameters=parameters)
+    if streams:
+        operation["responses"]["200"]["content"]["text/event-stream"] = {}
     where = {"Location": {"description": "The job", "schema": {"type": "string"}}}
     operation["responses"]["202"] = {"description": "It goes on as a job", "headers": where, "content": _json(told)}
     operation["responses"]["default"]["content"] = _json({"anyOf": [refused, told]})

@@ -18,6 +18,7 @@ _OURS = (
     "agent3.protocols.functions.protocol:Functions",
     "agent3.protocols.mcp.protocol:MCP",
     "agent3.protocols.a2a.protocol:A2A",
+    "agent3.protocols.openapi.protocol:OpenAPI",
     "agent3.protocols.nlweb.protocol:NLWeb",
 )
 

@@ -10,19 +10,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agent3 import jsonrpc
 from agent3.calls.artifact_sharing import Sharing
+from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import describe_job
-from agent3.errors import Agent3Error, RequestError, ValidationError
-from agent3.gateway import Caller, Verbs, response
+from agent3.errors import Agent3Error, JobNotFound, NotFound, RequestError, ValidationError, by_code
+from agent3.gateway import Caller, Verbs, is_batch, response
 from agent3.gateway.http import error_response, json_response, retry_after
 from agent3.gateway.protocol import Services
-from agent3.model import Done, Failed, Outcome, encode, value_of
+from agent3.gateway.reports import Reports, to_csv
+from agent3.gateway.routes import RouteBook
+from agent3.model import Price, Principal, encode
 from agent3.observe.logs import get as logger
+from agent3.server.call_stream import stream_call
 from agent3.server.openapi import document
 
 __all__ = ["Rest"]
@@ -38,11 +44,14 @@ class Rest:
     def __init__(self, services: Services):
         self._gateway = services.gateway
         self._verbs = Verbs(services.gateway)
+        self._book = RouteBook(services.gateway)
         self._doorkeeper = services.doorkeeper
         self._env = services.env
         self._database = services.database
         self._settings = services.settings.server
         self._limits = jsonrpc.Limits(body=self._settings.max_body)
+        core = services.gateway.core
+        self._reports = Reports(services.database, services.env, core.statistics, core.parts.prices)
 
     def routes(self) -> list[Route]:
         """Everything below /v1, and the document that describes it."""
@@ -53,13 +62,20 @@ class Rest:
             ("/v1/agents/{agent_id}/card", "GET", self.card),
             ("/v1/search", "POST", self.search),
             ("/v1/call", "POST", self.call),
+            ("/v1/calls", "GET", self.calls),
+            ("/v1/calls/stats", "GET", self.stats),
             ("/v1/calls/{job_id}", "GET", self.job),
+            ("/v1/calls/{job_id}/record", "GET", self.record),
             ("/v1/calls/{job_id}/events", "GET", self.events),
             ("/v1/calls/{job_id}/callbacks", "GET", self.callbacks),
             ("/v1/calls/{job_id}/answer", "POST", self.answer),
             ("/v1/calls/{job_id}/cancel", "POST", self.cancel),
             ("/v1/feedback", "POST", self.feedback),
+            ("/v1/routes", "GET", self.list_routes),
+            ("/v1/routes", "PUT", self.put_route),
+            ("/v1/routes", "DELETE", self.delete_route),
             ("/v1/artifacts/{artifact_id}", "GET", self.artifact),
+            ("/v1/prices", "POST", self.price),
         ]
 
         def guard(view: View) -> View:
@@ -95,7 +111,7 @@ class Rest:
     async def agents(self, request: Request) -> Response:
         limit = _parse_query_number(request, "limit", 50, 1, 50)
         query = request.query_params.get("query", "")
-        return json_response(await self._gateway.search(self._caller(request), query, limit))
+        return json_response(await self._gateway.find_agents(self._caller(request), query, limit))
 
     async def agent(self, request: Request) -> Response:
         agent_id = request.path_params["agent_id"]
@@ -111,23 +127,51 @@ class Rest:
     async def feedback(self, request: Request) -> Response:
         return await self._verb("agent3_feedback", request)
 
+    async def list_routes(self, request: Request) -> Response:
+        capability = request.query_params.get("capability")
+        return json_response(await self._book.list(self._caller(request), capability))
+
+    async def put_route(self, request: Request) -> Response:
+        caller = self._caller(request)
+        return json_response(await self._book.put(caller, await self._body(request)))
+
+    async def delete_route(self, request: Request) -> Response:
+        capability, also = request.query_params.get("capability"), request.query_params.get("also")
+        if not capability:
+            raise RequestError("Say whose routes to remove: ?capability=AGENT.CAPABILITY, and &also=AGENT.CAPABILITY.")
+        return json_response(await self._book.remove(self._caller(request), capability, also))
+
     async def call(self, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        started = self._env.monotonic()
         self._verbs.check("agent3_call", body)
+        metadata = body.get("metadata") or {}
+        streaming = metadata.get("streaming", "text/event-stream" in request.headers.get("accept", "").lower())
         # An answer to a job is given in place: a preference need not be honoured (RFC 7240, 2).
-        continues = bool((body.get("metadata") or {}).get("job"))
-        if "respond-async" in request.headers.get("prefer", "").lower() and not continues:
-            detached = await self._gateway.call(caller, self._verbs.request(body, detach=True))
-            return _json_outcome(detached, self._env.monotonic() - started)
-        outcome = await self._verbs.run("agent3_call", body, caller)
-        return _respond(outcome, self._env.monotonic() - started)
+        detach = "respond-async" in request.headers.get("prefer", "").lower() and not metadata.get("job")
+        if streaming and not detach and not is_batch(body):
+            return await stream_call(
+                lambda listener: self._verbs.answer("agent3_call", body, replace(caller, listener=listener)),
+                _status,
+                lambda: self._gateway.core.metrics.events_dropped.inc(("slow reader",)),
+            )
+        calling = self._verbs.answer("agent3_call", body, caller, detach=detach)
+        if detach or metadata.get("idempotencyKey"):  # whoever comes back with the key gets the result
+            return _json_body(await calling)
+
+        async def hung_up() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        try:
+            return _json_body(await run_watched(calling, hung_up))
+        except Left:  # nobody reads what is answered now
+            return Response(status_code=499)
 
     async def _verb(self, name: str, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        return _respond(await self._verbs.run(name, body, caller), 0.0)
+        return json_response(await self._verbs.answer(name, body, caller))
 
     # Jobs
 
@@ -135,9 +179,16 @@ class Rest:
         caller, gateway = self._caller(request), self._gateway
         seconds = float(_parse_query_number(request, "wait", 0, 0, 60))
         job_id = request.path_params["job_id"]
-        if seconds:
-            await gateway.wait(caller, job_id, seconds)
-        return json_response(describe_job(await gateway.job(caller, job_id)))
+        try:
+            if seconds:
+                await gateway.wait(caller, job_id, seconds)
+            return json_response(describe_job(await gateway.job(caller, job_id)))
+        except JobNotFound as unknown:
+            # A call that ended at once was never a job: the ledger has it.
+            try:
+                return json_response(await self._reports.show(caller.principal, job_id))
+            except NotFound:
+                raise unknown from None
 
     async def events(self, request: Request) -> Response:
         caller, gateway = self._caller(request), self._gateway
@@ -171,13 +222,51 @@ class Rest:
                 raise ValidationError('Send {"answers": {"q1": …}} by question id, or {"message": "…"} for the first.')
         started = self._env.monotonic()
         outcome = await self._gateway.reply(caller, request.path_params["job_id"], answer)
-        return _json_outcome(outcome, self._env.monotonic() - started)
+        return _json_body(response(outcome, self._env.monotonic() - started))
 
     async def cancel(self, request: Request) -> Response:
         caller, gateway = self._caller(request), self._gateway
         job_id = request.path_params["job_id"]
         await gateway.cancel(caller, job_id)
         return json_response(describe_job(await gateway.job(caller, job_id)))
+
+    # The ledger
+
+    async def calls(self, request: Request) -> Response:
+        reader = self._reader(request)
+        query = dict(request.query_params)
+        form = query.pop("format", "csv" if "text/csv" in request.headers.get("accept", "") else "json")
+        if form not in ("json", "csv"):
+            raise ValidationError(f"format is {form[:40]!r}; it is json or csv.")
+        page = await self._reports.list(reader, query)
+        if form == "json":
+            return json_response(page)
+        headers = {"X-Next-Cursor": page["next"]} if page["next"] else {}
+        return Response(to_csv(page["calls"]), 200, headers, "text/csv; charset=utf-8")
+
+    async def stats(self, request: Request) -> Response:
+        return json_response(await self._reports.stats(self._reader(request), dict(request.query_params)))
+
+    async def record(self, request: Request) -> Response:
+        return json_response(await self._reports.show(self._reader(request), request.path_params["job_id"]))
+
+    async def price(self, request: Request) -> Response:
+        reader = self._reader(request)
+        match await self._body(request):
+            case {"agentId": str(agent), **given} if set(given) <= {"capability", "price"}:
+                try:
+                    price = msgspec.convert(given.get("price"), Price | None)
+                    capability = msgspec.convert(given.get("capability"), str | None)
+                except msgspec.ValidationError as error:
+                    raise ValidationError(str(error)) from None
+                return json_response(await self._reports.price(reader, agent, capability, price))
+            case _:
+                raise ValidationError('Send {"agentId": "…", "capability": "…", "price": {"call": 0.001}}.')
+
+    def _reader(self, request: Request) -> Principal:
+        principal = self._caller(request).principal
+        self._gateway.count_question(principal)
+        return principal
 
     async def artifact(self, request: Request) -> Response:
         artifact_id = request.path_params["artifact_id"]
@@ -206,25 +295,19 @@ def _parse_number(name: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _respond(outcome: Outcome, seconds: float) -> Response:
-    """The response to a verb; the data of a finished one is the body."""
-    if isinstance(outcome, Done):
-        return _json_body(value_of(outcome.parts))
-    return _json_outcome(outcome, seconds)
-
-
-def _json_outcome(outcome: Outcome, seconds: float) -> Response:
-    if isinstance(outcome, Failed) and outcome.parts:
-        return _json_body(value_of(outcome.parts))
-    return _json_body(response(outcome, seconds))
+def _status(body: dict[str, Any]) -> int:
+    """The HTTP status of a call's answer; that of the agent itself stands in its metadata."""
+    if "errorCode" in body:
+        return by_code(body["errorCode"]).http_status
+    return 202 if body.get("status") == "working" else 200
 
 
 def _json_body(body: dict[str, Any]) -> Response:
-    """A body with the status and headers that its own metadata name."""
+    """A body with its status, and the headers that belong to it."""
     metadata = body.get("metadata", {})
     headers: dict[str, str] = {}
     if "retryAfter" in metadata:
         headers["Retry-After"] = retry_after(metadata["retryAfter"])
     if body.get("status") == "working":
         headers["Location"] = f"/v1/calls/{body['job']}"
-    return json_response(body, metadata.get("statusCode", 200), headers)
+    return json_response(body, _status(body), headers)

@@ -5,82 +5,150 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import importlib
 import json
 import os
 import signal
 import socket
 import sys
-import traceback
-from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 
+from agent3.client.announcement import announce, withdraw
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.observe.metrics import METRICS
-from agent3.protocols.a2a import build_agent, can_be_agent
 from agent3.protocols.functions import LocalAgent
-from agent3.server.announcement import announce, withdraw
 from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.connection import make_connection_class
-from agent3.server.demo import agents as demo_agents
+from agent3.server.loading import check_ids
 from agent3.settings import Settings, database_url
 from agent3.storage.connect import without_password
 
-__all__ = ["serve_forever", "serve_stdio"]
+__all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio"]
 
 
-def serve_forever(settings: Settings, agent: str | None = None, *, demo: bool = False) -> None:
+Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
+"""What runs beside a gateway while it serves: given the gateway and its URL, it yields lines for the greeting."""
+
+
+def serve_forever(
+    settings: Settings,
+    agents: Sequence[LocalAgent] = (),
+    *,
+    beside: Beside | None = None,
+    listener: socket.socket | None = None,
+) -> None:
     """Serve until a signal comes, then let running calls finish. Prints the addresses, and how to try it."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
-    agents = _load_agents(agent, demo)
+    check_ids(agents)
     Doorkeeper(settings, METRICS)  # raises before a port is opened, if anyone could call
 
     async def serve(listener: socket.socket) -> None:
-        async with build(settings, agents) as server:
-            doors = app(server)
-            config = uvicorn.Config(
-                doors,
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
-                limit_concurrency=2_000,
-                server_header=False,
-                http=make_connection_class(settings.server.body_seconds, doors.lane),
-                ws="none",
-            )
-            host, port = listener.getsockname()[:2]
-            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            ports = await doors.listen(url)
-            note = announce(url, settings)
-            _greet(url, settings, agents, ports)
-            # What start-up made lives as long as the process; the collector need not look at it again.
-            gc.freeze()
+        async with _open(settings, agents, listener, beside) as opened:
+            note = announce(opened.url, settings)
             try:
-                await _Uvicorn(config, server).serve(sockets=[listener])
+                _greet(opened, settings, agents)
+                # What start-up made lives as long as the process; the collector need not look at it again.
+                gc.freeze()
+                await opened.http.serve(sockets=[listener])
             finally:
                 withdraw(note)
-                for open_port in ports:
-                    await open_port.aclose()
 
-    with _listen(settings) as listener:
-        _run(serve(listener))
+    with listener or listen(settings) as ready:
+        _run(serve(ready))
 
 
-def serve_stdio(settings: Settings, agent: str | None = None, *, demo: bool = False) -> None:
+class InBackground:
+    """A gateway in a thread of its own for the length of a ``with`` block, whose value is its URL. Prints nothing."""
+
+    def __init__(self, settings: Settings, agents: Sequence[LocalAgent] = (), *, beside: Beside | None = None):
+        self._settings = settings
+        self._agents = agents
+        self._beside = beside
+        self._url: Future[str] = Future()
+        self._stop: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._serve, name="agent3-gateway")
+
+    def __enter__(self) -> str:
+        check_ids(self._agents)
+        Doorkeeper(self._settings, METRICS)
+        self._thread.start()
+        return self._url.result()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        async def serve(listener: socket.socket) -> None:
+            async with _open(self._settings, self._agents, listener, self._beside) as opened:
+                loop, stop = asyncio.get_running_loop(), opened.http.stop
+                self._stop = lambda: loop.call_soon_threadsafe(stop)
+                self._url.set_result(opened.url)
+                await opened.http.serve(sockets=[listener])
+
+        try:
+            with listen(self._settings) as listener:
+                _run(serve(listener))
+        except BaseException as error:
+            if self._url.done():
+                raise
+            self._url.set_exception(error)
+
+
+class _Opened(NamedTuple):
+    url: str
+    http: _Uvicorn
+    ports: Sequence[Listening]
+    notes: Sequence[str]
+    """Lines of what runs beside it."""
+
+
+@asynccontextmanager
+async def _open(
+    settings: Settings, agents: Sequence[LocalAgent], listener: socket.socket, beside: Beside | None
+) -> AsyncIterator[_Opened]:
+    """A gateway behind a socket, ready to be served; closed in order at the end."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(build(settings, agents))
+        server.directory.begin_indexing()
+        doors = app(server)
+        config = uvicorn.Config(
+            doors,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
+            limit_concurrency=2_000,
+            server_header=False,
+            http=make_connection_class(
+                settings.server.body_seconds, doors.lane, compress=settings.server.compress_bytes
+            ),
+            ws="none",
+        )
+        host, port = listener.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        ports = await doors.listen(url)
+        for open_port in ports:
+            stack.push_async_callback(open_port.aclose)
+        notes = () if beside is None else await stack.enter_async_context(beside(server, url))
+        yield _Opened(url, _Uvicorn(config, server), ports, notes)
+
+
+def serve_stdio(settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:
     """Serve one host. Standard output belongs to the protocol; logs go to standard error."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
-    agents = _load_agents(agent, demo)
+    check_ids(agents)
     if sys.stdin.isatty():
         # A person started it by hand, but it speaks to programs.
         entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
@@ -141,8 +209,16 @@ class _Uvicorn(uvicorn.Server):
             self.should_exit = True
         return await super().on_tick(counter)
 
+    def stop(self) -> None:
+        """Stop listening at once, and let running calls finish."""
+        self._server.stop()
+        self.should_exit = True
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # others get no signals
+            yield
+            return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -151,7 +227,7 @@ class _Uvicorn(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """Bind the port before anything else is started, so that a taken one is reported in one sentence."""
     host, port = settings.server.host, settings.server.port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -173,53 +249,9 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _load_agents(reference: str | None, demo: bool) -> list[LocalAgent]:
-    """The demo agents, if wanted, and what MODULE:NAME names; the current folder is searched first.
-
-    NAME is an agent or a list of them: a LocalAgent, an AgentExecutor, a function, or a class with public methods.
-    """
-    agents = list(demo_agents()) if demo else []
-    if reference is not None:
-        module, _, name = reference.partition(":")
-        if not name or not module or module.endswith(".py") or "/" in module:
-            raise SetupError(f"{reference!r} must be MODULE:NAME, such as travel:agent for agent in travel.py.")
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            loaded = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name in (module, module.partition(".")[0]):
-                raise SetupError(
-                    f"{reference}: there is no module {module!r} here. Run it from the folder of the module."
-                ) from error
-            raise _load_error(reference, error) from error
-        except Exception as error:
-            raise _load_error(reference, error) from error
-        value = getattr(loaded, name, None)
-        named: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
-        if not named or not all(can_be_agent(item) for item in named):
-            what = f"is a {type(value).__name__}" if hasattr(loaded, name) else "does not exist"
-            raise SetupError(
-                f"{reference}: {name!r} in {module!r} {what}. It must be an agent, or a list of them: a LocalAgent, an "
-                "AgentExecutor, a function, or a class with methods."
-            )
-        agents.extend(build_agent(item) for item in named)
-    ids = Counter(agent.id for agent in agents)
-    if duplicates := [name for name, count in ids.items() if count > 1]:
-        raise SetupError(
-            f"Two agents have the id {duplicates[0]!r}. Give one of them another agent_id, or leave out --demo."
-        )
-    return agents
-
-
-def _load_error(reference: str, error: Exception) -> SetupError:
-    """With the line of the author's module at which loading failed."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
-    return SetupError(f"{reference} could not be loaded: {type(error).__name__}: {error}{place}")
-
-
-def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], ports: Sequence[Listening]) -> None:
+def _greet(opened: _Opened, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     """Print the addresses, what to paste into a client, and one command to try."""
+    url, ports = opened.url, opened.ports
     entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
     keyed = [client.id for client in settings.clients if client.key and not client.require_signature]
     if keyed:
@@ -250,6 +282,7 @@ def _greet(url: str, settings: Settings, agents: Sequence[LocalAgent], ports: Se
         if any(agent.id == "pizza" for agent in agents):
             example = 'call pizza "I want a pepperoni pizza"'
         lines += ["", "Try it in another terminal:", f"  {'AGENT3_KEY=KEY ' if keyed else ''}{command} {example}"]
+    lines += opened.notes
     if keyed:
         lines += ["", f"KEY is the key of a client: {', '.join(keyed)}."]
     elif settings.clients:

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from agent3.errors import JobNotFound, MalformedResponse, SecurityError, TargetError, TargetRefused, Unavailable
+from agent3.errors import (
+    JobNotFound,
+    MalformedResponse,
+    SecurityError,
+    SetupError,
+    TargetError,
+    TargetRefused,
+    Unavailable,
+)
 from agent3.identity.secrets import Secret
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.peer.client import A2AClient, SyncA2AClient
@@ -216,8 +224,8 @@ ODD: list[tuple[Response, type[Exception], str]] = [
     (JSONResponse({"jsonrpc": "2.0", "id": 1, "result": {"sum": 5}}), MalformedResponse, "answer"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}), MalformedResponse, "not a JSON-RPC error"),
     (Response("[" * 10_000), MalformedResponse, "not JSON-RPC"),
-    (JSONResponse({}, 500), TargetError, "answered"),
-    (Response(status_code=502), Unavailable, "answered"),
+    (JSONResponse({}, 500), TargetError, "reports an error"),
+    (Response(status_code=502), Unavailable, "not available"),
     (Response(status_code=302, headers={"location": "http://169.254.169.254/"}), SecurityError, "metadata"),
 ]
 
@@ -468,3 +476,9 @@ def test_the_synchronous_face_searches_and_has_somebody_told() -> None:
         assert client.search("Paris", 5).tasks == ()
         client.cancel(asked.id)
     core.close()
+
+
+def test_a_client_that_is_made_without_connect_says_how_it_is_made() -> None:
+    for kind in (A2AClient, SyncA2AClient):
+        with pytest.raises(SetupError, match=r"made by connect"):
+            kind("http://127.0.0.1:1")  # type: ignore[arg-type]

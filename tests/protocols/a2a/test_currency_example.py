@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agent3.a2a import ArtifactUpdate, SyncA2AClient, Task
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "currency-agent"
 STAND_IN = (
     "import agent3.a2a, time, currency\n"
@@ -60,3 +62,22 @@ def test_it_converts_in_one_turn_asks_back_and_streams(url: str) -> None:
         "two turns: 100 USD is 92.00 EUR.",
     ]
     assert lines[3:6] == ["streamed: 1 USD is 1 USD", "streamed: 1 USD is 0.92 EUR", "streamed: 1 USD is 0.79 GBP"]
+
+
+def said(task: object) -> str:
+    assert isinstance(task, Task)
+    message = task.status.message
+    parts = [part for one in task.artifacts for part in one.parts] or (message.parts if message else ())
+    return " ".join(part.text for part in parts if part.text)
+
+
+@pytest.mark.requirement("SP-18")
+def test_the_sentences_of_the_study_plan_need_no_skill(url: str) -> None:
+    with SyncA2AClient.connect(url) as client:
+        assert said(client.send("100 USD en CAD")) == "100 USD is 136.00 CAD."
+        streamed = [item for item in client.stream("50 EUR en JPY") if isinstance(item, ArtifactUpdate)]
+        assert [part.text for item in streamed for part in item.artifact.parts] == ["50 EUR is 8152.17 JPY."]
+        asked = client.send("100 USD")
+        assert isinstance(asked, Task)
+        assert asked.status.state == "TASK_STATE_INPUT_REQUIRED"
+        assert said(client.send("en GBP", task=asked.id)) == "100 USD is 79.00 GBP."

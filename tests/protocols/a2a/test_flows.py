@@ -11,7 +11,8 @@ import pytest
 from agent3.definitions import AgentCard
 from agent3.errors import SecurityError, TargetRefused
 from agent3.identity.authorization import RenewableSecret
-from agent3.protocols.a2a.peer.credentials import Credential, carry_plainly
+from agent3.identity.scheme_credentials import carry_plainly
+from agent3.protocols.a2a.peer.credentials import Credential
 from agent3.protocols.a2a.peer.sign_in import find_flow
 from agent3.security.outbound import Gate, Policy
 

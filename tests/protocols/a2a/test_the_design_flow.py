@@ -6,6 +6,8 @@ One gateway, and one agent of each generation behind it: the official SDK for 1.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -144,3 +146,23 @@ def test_an_agent_that_fails_twice_and_then_answers_has_answered(town: Town, gen
     finally:
         peer.refuse = lambda path, headers: None
     assert len(turned_away) == 2
+
+
+@pytest.mark.requirement("AC-28")
+@pytest.mark.parametrize("generation", ["1.0"])  # the SDK's 0.3 reads the bytes of a file as text
+def test_a_file_reaches_an_agent_that_takes_it_and_no_other(town: Town, generation: str) -> None:
+    content = bytes(range(256))
+
+    async def story(client: Client) -> None:
+        file = {"bytes": base64.b64encode(content).decode(), "name": "all.bin"}
+        arguments = {"agentId": agent_id(NAMES[generation]), "message": "file this", "files": [file]}
+        answer = body(await client.call_tool("agent3_call", arguments))
+        assert answer["success"] is True, answer
+        assert base64.b64encode(content[::-1]).decode() in json.dumps(answer["result"])
+        refused = body(
+            await client.call_tool("agent3_call", {**arguments, "files": [{**file, "mediaType": "image/png"}]})
+        )
+        assert refused["errorCode"] == "invalid_input"
+        assert refused["error"].endswith("It takes text/plain, application/octet-stream.")
+
+    talk(town, story)

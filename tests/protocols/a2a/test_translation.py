@@ -85,8 +85,9 @@ def test_the_artifact_called_result_is_the_result_and_others_stay_beside_it() ->
     assert [each.id for each in outcome.artifacts] == ["a"]
 
 
-def test_without_artifacts_the_last_words_are_the_result_and_usage_is_counted() -> None:
-    used = {USAGE: {"tokens": 7, "cost": 0.5}}
+@pytest.mark.parametrize("ours", [True, False])
+def test_without_artifacts_the_last_words_are_the_result_and_usage_is_counted(ours: bool) -> None:
+    used = {USAGE: {"tokens": 7, "cost": 0.5}} if ours else {"usage": {"total_tokens": 7, "cost": 0.5}}
     outcome = to_outcome(task(State.COMPLETED, said(Part(text="done")), metadata=used), call())
     assert isinstance(outcome, Done)
     assert (value_of(outcome.parts), outcome.usage) == ("done", Usage(tokens=7, cost=0.5))

@@ -563,9 +563,10 @@ def _listed(door: Hosted, agent: str, key: str | None, **headers: str) -> Any:
 
 def test_what_one_may_not_call_looks_like_what_is_not_there(guarded: Hosted) -> None:
     denied, absent = (_listed(guarded, name, KEYS["guest"]) for name in ("kitchen", "nowhere"))
-    assert denied.status == absent.status == 404
-    assert denied.raw.replace(b"kitchen", b"nowhere") == absent.raw
-    assert absent.json["error"]["data"]["code"] == "agent_not_found"
+    # The guest has no right to anything, which says nothing of what is there.
+    assert denied.status == absent.status == 403
+    assert denied.raw == absent.raw
+    assert absent.json["error"]["data"]["code"] == "forbidden"
     assert absent.json["jsonrpc"] == "2.0"
 
 
@@ -723,7 +724,7 @@ def test_who_may_only_read_gets_in_and_has_no_tools(tmp_path: Path, acme: None) 
     with echoing(tmp_path, Rule("allow", principal="guest", capability="resources/*")) as running:
         assert _asked(running, "tools/list", {})["result"]["tools"] == []
         assert _asked(running, "resources/list", {})["result"]["resources"]
-        assert _asked(running, "tools/list", {}, KEYS["cook"])["error"]["data"]["code"] == "agent_not_found"
+        assert _asked(running, "tools/list", {}, KEYS["cook"])["error"]["data"]["code"] == "forbidden"
 
 
 def test_a_forbidden_resource_is_not_watched_either(tmp_path: Path) -> None:

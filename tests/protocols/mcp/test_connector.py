@@ -137,7 +137,8 @@ def test_a_server_is_described_as_an_agent(everywhere: Everywhere) -> None:
         talk = everywhere.talk
         agent = talk.agent
         assert (agent.id, agent.name, agent.version) == ("test-server", "Test Server", "7")
-        assert agent.description == "Use it for tests."
+        # Never the instructions: they are written for a model that uses this server alone.
+        assert agent.description.startswith("Test Server tools: echo, region, ")
         assert agent.card["protocolVersion"] == ("2026-07-28" if way.endswith("modern") else "2025-11-25")
         echo = agent.capability("echo")
         assert echo is not None
@@ -554,7 +555,9 @@ def test_a_program_gets_its_credential_and_little_else(tmp_path: Path, monkeypat
             assert environment["PLAIN"] == "value"
             assert environment["FROM_US"] == "by reference"
             assert "OUR_OWN_SECRET" not in environment
-            assert set(environment) <= {"PATH", "HOME", "LANG", "API_TOKEN", "PLAIN", "FROM_US", "LC_CTYPE", "PWD"}
+            certificates = {"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"}
+            given = {"PATH", "HOME", "LANG", "API_TOKEN", "PLAIN", "FROM_US", "LC_CTYPE", "PWD"}
+            assert set(environment) <= given | certificates
             other = await connector.call(replace(call, secret=Secret("another-token")))
             assert isinstance(other, Done)
             assert value_of(other.parts)["pid"] != value_of(outcome.parts)["pid"]

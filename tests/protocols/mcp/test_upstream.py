@@ -454,3 +454,40 @@ def test_errors_of_the_server_come_as_it_said_them(tmp_path: Path) -> None:
             assert caught.value.code == -32601
 
     run(story())
+
+
+LATE = """
+import json, sys
+
+def read():
+    while "id" not in (message := json.loads(sys.stdin.readline())):
+        pass
+    return message
+
+def write(key, **rest):
+    print(json.dumps({"jsonrpc": "2.0", "id": key, **rest}), flush=True)
+
+probe, opening = read(), read()  # a program that is still being installed answers nothing until both have come
+assert (probe["method"], opening["method"]) == ("server/discover", "initialize")
+write(probe["id"], error={"code": -32601, "message": "Method not found"})
+write(opening["id"], result={
+    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "late", "version": "1"}})
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("method") == "tools/call":
+        write(message["id"], result={"content": [], "structuredContent": {"text": "hi"}})
+"""
+
+
+def test_a_program_that_answers_the_probe_late_is_not_taken_at_that_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.protocols.mcp.client.upstream._PROBE", 0.5)
+    script = tmp_path / "late.py"
+    script.write_text(LATE, "utf-8")
+
+    async def story() -> None:
+        async with pool() as upstreams:
+            assert await echo(upstreams.get(Command(sys.executable, (str(script),)).address)) == "hi"
+
+    run(story())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -126,6 +128,20 @@ def test_a_dialog_that_one_of_our_own_steps_opened_is_not_answered(play: Stage) 
     with pytest.raises(CallTimeout):
         play.act(step(A.NAVIGATE, value="/answer"), step(A.CLICK, "#ask"), step(A.CLICK, "#go", timeout=0.9))
     assert play.page.evaluate("chosen") == []
+
+
+def test_a_dialog_is_not_answered_before_we_hear_that_our_step_is_done(
+    play: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.protocols.nlweb.steps.consent_banners._acted_on", Deaf())
+    test_a_dialog_that_one_of_our_own_steps_opened_is_not_answered(play)
+
+
+class Deaf(WeakSet[Any]):
+    """Hears of no deed."""
+
+    def add(self, item: Any) -> None:
+        """Nothing."""
 
 
 @pytest.mark.parametrize(("path", "pressed"), [("/both", []), ("/informs", []), ("/cmp", ["Reject all"])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent3.protocols.nlweb.commands.lexicon import has_consequences
+from agent3.sentences.lexicon import has_consequences
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from agent3.errors import (
     Agent3Error,
     CallTimeout,
     CapabilityNotFound,
+    RateLimited,
     SecurityError,
     SetupError,
     TargetError,
@@ -287,7 +288,7 @@ def test_an_optional_step_may_fail(executor: NLWebExecutor) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    ("code", "kind"), [(404, TargetError), (403, TargetRefused), (503, Unavailable), (429, Unavailable)]
+    ("code", "kind"), [(404, TargetError), (403, TargetRefused), (503, Unavailable), (429, RateLimited)]
 )
 def test_a_page_that_says_error_is_an_error(executor: NLWebExecutor, code: int, kind: type[Agent3Error]) -> None:
     with pytest.raises(kind, match=f"status {code}"):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from agent3 import bridge
 from agent3.cli import doctor
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
-from agent3.errors import SecurityError, TargetError, Unavailable, ValidationError
+from agent3.errors import RateLimited, SecurityError, TargetError, Unavailable, ValidationError
 from agent3.gateway.http import error_response
 from agent3.model import LOCAL, Call, Capability, Done, Event, Failed, Turn
 from agent3.observe.metrics import Metrics
@@ -199,7 +199,7 @@ def test_a_session_alone_keeps_the_crawl_delay_of_as_much_of_a_robots_txt_as_is_
         bridge.run(story(interface), timeout=60)
         assert [path for _, path in site.requests][:2] == ["/robots.txt", "/"]
     if waits:
-        with pytest.raises(Unavailable, match="left alone"):
+        with pytest.raises(RateLimited, match="left alone"):
             asyncio.run(throttle.wait_for_turn(site_of(site.url), Pace.of(interface)))
     else:
         assert asyncio.run(throttle.wait_for_turn(site_of(site.url), Pace.of(interface))) < 1

@@ -16,7 +16,7 @@ import pytest
 
 from agent3.definitions import ActionType, Condition
 from agent3.env import SeededEnv
-from agent3.errors import CallTimeout, MalformedResponse, SetupError, Unavailable, ValidationError
+from agent3.errors import CallTimeout, MalformedResponse, RateLimited, SetupError, Unavailable, ValidationError
 from agent3.model import Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.authoring.workbench import run_action
@@ -170,7 +170,7 @@ def test_a_page_that_a_click_led_to_counts_for_the_pace() -> None:
     async def story() -> None:
         throttle, pace = Throttle(env=SeededEnv(), metrics=Metrics()), Pace(seconds=5.0, patience=1.0)
         throttle.note_page("https://shop.example", pace)
-        with pytest.raises(Unavailable, match="left alone"):
+        with pytest.raises(RateLimited, match="left alone"):
             await throttle.wait_for_turn("https://shop.example", pace)
 
     asyncio.run(story())

@@ -9,7 +9,7 @@ import pytest
 
 from agent3.definitions import NLWebInterface
 from agent3.env import SeededEnv
-from agent3.errors import SetupError, Unavailable
+from agent3.errors import RateLimited, SetupError
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.visit.throttle import FREE, Pace, Throttle, site_of
 
@@ -70,7 +70,7 @@ def test_a_site_that_says_too_much_is_left_alone_as_long_as_it_says(
         throttle.note_overload("http://127.0.0.1:1", status, None)
         assert await throttle.wait_for_turn("http://127.0.0.1:1", FREE) == 0.0  # this machine is no stranger
         if seconds:
-            with pytest.raises(Unavailable, match="left alone") as caught:
+            with pytest.raises(RateLimited, match="left alone") as caught:
                 await throttle.wait_for_turn(SITE, pace)
             assert caught.value.retry_after == pytest.approx(seconds)
             env.advance(seconds)
@@ -85,7 +85,7 @@ def test_a_date_is_understood_as_the_end_of_the_pause() -> None:
         throttle = Throttle(env=env)
         await throttle.wait_for_turn(SITE, Pace())
         throttle.note_overload(SITE, 429, email.utils.formatdate(env.now() + 300, usegmt=True))
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(RateLimited) as caught:
             await throttle.wait_for_turn(SITE, Pace())
         assert caught.value.retry_after == pytest.approx(300, abs=1)
 

@@ -17,9 +17,9 @@ from agent3.errors import (
     Agent3Error,
     CapabilityNotFound,
     Interrupted,
+    RateLimited,
     SetupError,
     TargetRefused,
-    Unavailable,
     ValidationError,
 )
 from agent3.identity.secrets import EnvironmentVault
@@ -296,7 +296,7 @@ def test_a_visit_reports_when_it_waits_for_its_site_and_not_when_it_waits_for_it
 
         bridge.run(visit(), timeout=60)
         assert waiting == [False, True, False]
-        with pytest.raises(Unavailable, match="left alone") as caught:
+        with pytest.raises(RateLimited, match="left alone") as caught:
             bridge.run(visit(), timeout=60)
     assert waiting == [False, True, False, False]
     assert not caught.value.sent
@@ -308,9 +308,9 @@ def test_a_site_that_answers_too_many_requests_is_left_alone(house: House) -> No
     house.site.pages["/busy"] = Answer("later", 429, {"Retry-After": "600"})
     interface = shop(house.site.url, metadata={"pace": {"seconds": 0, "patience": 1}})
     interface.actions["look"][0].value = "/busy"
-    with pytest.raises(Unavailable, match="429"):
+    with pytest.raises(RateLimited, match="429"):
         house.run("look", interface=interface)
-    with pytest.raises(Unavailable, match="left alone") as caught:
+    with pytest.raises(RateLimited, match="left alone") as caught:
         house.run("account")
     assert caught.value.retry_after == pytest.approx(600, abs=60)
 

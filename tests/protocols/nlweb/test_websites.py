@@ -85,9 +85,7 @@ def test_the_actions_of_an_added_file_are_found_and_called_by_a_real_mcp_client(
             found = (
                 await client.call_tool("agent3_search", {"query": "search the shop for a product"})
             ).structured_content
-            assert found["agents"][0]["id"] == "shop"
-            offered = {one["name"] for one in found["agents"][0]["capabilities"]}
-            assert offered == {"search", "look", "buy", "account", "login", "command"}
+            assert (found["agents"][0]["id"], found["agents"][0]["capability"]) == ("shop", "search")
             wish = {"agentId": "shop", "capability": "search", "input": {"query": "tea"}}
             said = (await client.call_tool("agent3_call", wish)).structured_content
             assert names(said["result"]) == ["tea 1", "tea 2"]
@@ -441,3 +439,15 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
                 await asyncio.sleep(0.05)
 
     asyncio.run(wait())
+
+
+@pytest.mark.browser
+def test_an_action_that_reads_nothing_says_what_was_done(running: Hosted, site: Site, tmp_path: Path) -> None:
+    open_page = NLWebAction(action_type=ActionType.NAVIGATE, value="/?session=s3cret")
+    bell = NLWebInterface(interface_id="bell", name="Bell", base_url=site.url, actions={"ring": [open_page]})
+    file = tmp_path / "bell.yaml"
+    file.write_text(dump(bell))
+    running.run(add(running.server, str(file)))
+    outcome = call(running, "bell", capability="ring", input={})
+    assert isinstance(outcome, Done), outcome
+    assert value_of(outcome.parts) == {"done": "ring", "page": f"{site.url}/"}

@@ -54,7 +54,9 @@ _NO_ANSWERS: Final = encode_column({})
 def may_repeat(capability: Capability) -> bool:
     """Whether its author allows it to be run again when nobody knows how far an earlier run came."""
     hints = capability.hints
-    return hints.replay or hints.idempotent or hints.read_only
+    # Nobody knows either which of its routes was taken, so all that stand in for it must allow it too.
+    stand_ins = (route.stand_in for route in capability.routes if route.stand_in is not None)
+    return (hints.replay or hints.idempotent or hints.read_only) and all(one.repeatable for one in stand_ins)
 
 
 class _Entry(Struct, eq=False):

@@ -6,6 +6,7 @@ It is the only step that saw the try itself, so it alone judges whether it may b
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from agent3 import failpoints
 from agent3.calls.outcomes import failed_by, failed_by_any
 from agent3.calls.step import Entered, Left, Parts, Step
 from agent3.calls.steps.deadline import Timeouts, timed_out
-from agent3.errors import Unavailable
+from agent3.errors import Agent3Error, Unavailable
 from agent3.model import Call, Done, Failed, Outcome, Working
 from agent3.observe.logs import get as logger
 from agent3.security.sanitize import clean_outcome
@@ -70,7 +71,10 @@ class Attempt(Step):
             # Nobody cancelled this task: something that the target waited for was cancelled.
             outcome = Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
         elif isinstance(error, Exception):
-            log.debug("attempt at %s failed", call.agent, exc_info=error)
+            # An error of ours says all in its message; of any other only the stack says where it comes from.
+            known = isinstance(error, (Agent3Error, TimeoutError))
+            level = logging.DEBUG if known else logging.ERROR
+            log.log(level, "%s/%s raised in call %s", call.agent, call.capability, call.id, exc_info=error)
             cleaned = clean_outcome(failed_by_any(error, call.agent))
             assert isinstance(cleaned, Failed)
             outcome = cleaned

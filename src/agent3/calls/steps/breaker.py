@@ -189,7 +189,11 @@ class _Breaker(Stage):
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         if type(outcome) is Failed and outcome.code in _BREAKS:
-            self._breakers.add_silence(self._key(call), call, outcome.code)
+            if outcome.data.get("starting"):
+                # It installs itself, say: nothing to blame it for, and nothing to praise.
+                self._breakers.release_probe(self._key(call), call.id)
+            else:
+                self._breakers.add_silence(self._key(call), call, outcome.code)
         elif self._breakers.circuits:
             self._breakers.reset(self._key(call))
         return outcome

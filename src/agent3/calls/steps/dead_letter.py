@@ -12,7 +12,7 @@ __all__ = ["UNDELIVERED", "DeadLetter"]
 log = logger("calls")
 
 UNDELIVERED = frozenset(
-    {"timeout", "unavailable", "circuit_open", "malformed_response", "target_refused", "interrupted"}
+    {"timeout", "unavailable", "rate_limited", "circuit_open", "malformed_response", "target_refused", "interrupted"}
 )
 """Failures after which the work is still to be done; a target that ran and failed has given its answer."""
 

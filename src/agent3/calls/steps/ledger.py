@@ -16,8 +16,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from agent3 import failpoints
-from agent3.calls.outcomes import HEALS, REFUSALS, UNTRUSTED, failed_by
-from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
+from agent3.calls.outcomes import HEALS, NOTICES, REFUSALS, UNTRUSTED, failed_by
+from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Turn, Usage, Working
@@ -35,7 +35,7 @@ Row: TypeAlias = tuple[Any, ...]
 COLUMNS = (
     *("id", "job", "turn", "at", "principal", "tenant", "agent", "capability", "route", "door", "entry", "context"),
     *("trace", "status", "code", "message", "seconds", "attempts", "hops", "cached", "tokens", "cost"),
-    *("bytes_in", "bytes_out"),
+    *("bytes_in", "bytes_out", "estimated", "user_agent"),
 )
 _INSERT = f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _BACKLOG = 20_000
@@ -169,6 +169,10 @@ class Record(Step):
         self.env = parts.env
         self.metrics = parts.metrics
         self.tracer = None if isinstance(parts.tracer, NoTracer) else parts.tracer
+        self.prices = parts.prices
+        self.budgets = parts.budgets
+        self.standards = parts.standards
+        self.bodies = parts.bodies
 
     def bind(self, aim: Aim) -> Stage:
         return _Record(self, aim)
@@ -180,17 +184,32 @@ class _Record(Stage):
         self._ledger = step.ledger
         self._metrics = step.metrics
         self._tracer = step.tracer
-        self._price = aim.capability.price
-        self._door = aim.door
-        # The columns from ``principal`` to ``capability``, and from ``door`` to ``entry``.
         agent = aim.agent.id if aim.agent is not None else None
         self._agent = agent
+        self._price = step.prices.of(agent or "", aim.capability)
+        self._budgets = step.budgets
+        self._accounts = step.budgets.match(aim.principal.id, agent) if agent is not None else ()
+        # A turn that another process began was counted there.
+        resumed = aim.door == RECOVERY and aim.entry == "start" and bool(self._accounts)
+        self._reserved = self._price.call if resumed else 0.0
+        self._standards = step.standards
+        self._watched = frozenset(
+            route.protocol for route in aim.capability.routes if step.standards.watches(route.protocol)
+        )
+        self._bodies = step.bodies if step.bodies.on else None
+        self._door = aim.door
+        # The columns from ``principal`` to ``capability``, and from ``door`` to ``entry``.
         self._whose = (aim.principal.id, aim.principal.tenant, _storable(agent or ""), _storable(aim.capability.name))
         self._came_in = (aim.door, aim.entry)
         routes = aim.capability.routes
         self._keys = {id(route): _storable(route.key) for route in routes}
         self._routes = routes  # held, so that no other route gets one of these ids
-        self._done = {route.protocol: ((aim.door, route.protocol, "done", ""), (route.protocol,)) for route in routes}
+        # Names that do not exist are a stranger's choice, and no label.
+        self._label = agent or ""
+        self._done = {
+            route.protocol: ((self._label, aim.door, route.protocol, "done", ""), (self._label, route.protocol))
+            for route in routes
+        }
 
     def enter(self, call: Call) -> Entered:
         live = call.live
@@ -218,8 +237,12 @@ class _Record(Stage):
             usage = self._count_usage(live, outcome.usage, seconds, into + out)
             if usage is not outcome.usage:
                 outcome = replace(outcome, usage=usage)
+            if self._watched or self._accounts:
+                outcome = self._count_cost(live, outcome, usage)
         status = "done" if type(outcome) is Done else _status(outcome, live)
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
+        if self._bodies is not None:
+            self._bodies.keep(call, outcome)
         live.answered = True
         if live.span is not None:
             self._end_span(live, status)
@@ -235,6 +258,10 @@ class _Record(Stage):
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, _NOTHING, into, 0))
+            if self._accounts:
+                self._budgets.settle(self._accounts, -(live.reserved or self._reserved))
+            if self._bodies is not None:
+                self._bodies.keep(call, None)
             if live.span is not None:
                 self._end_span(live, "canceled")
             return error
@@ -250,8 +277,9 @@ class _Record(Stage):
         """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
+        price = self._price if live.served_by is None else live.served_by.price
         if given is None and live.attempts == 1:  # as most are
-            price, tokens = self._price, size // 4
+            tokens = size // 4
             return Usage(tokens, price.call + price.second * seconds + price.tokens * tokens / 1000, True)
         retries = max(0, live.attempts - 1)
         # What a target counts is its own word: it must at least be a number that can be stored and added up.
@@ -263,9 +291,21 @@ class _Record(Stage):
             return given
         counted = given is not None and given.tokens > 0
         tokens = given.tokens if given is not None and counted else size // 4
-        price = self._price
         cost = price.call + price.second * seconds + price.tokens * tokens / 1000
         return Usage(tokens, cost, not counted, retries)
+
+    def _count_cost(self, live: Turn, outcome: Done | Failed, usage: Usage | None) -> Outcome:
+        """Count what the turn cost on its budgets; the caller is told which budgets and standards are exceeded."""
+        cost = 0.0 if live.cached or usage is None else usage.cost
+        notes = []
+        if live.attempts and live.route is not None and live.route.protocol in self._watched:
+            notes += self._standards.note(live.route.protocol, cost)
+        if self._accounts:
+            self._budgets.settle(self._accounts, cost - (live.reserved or self._reserved))
+            notes += self._budgets.notes(self._accounts)
+        if not notes or not isinstance(outcome, Done):
+            return outcome
+        return replace(outcome, meta={**outcome.meta, NOTICES: [*(outcome.meta.get(NOTICES) or ()), *notes]})
 
     def _row(self, call: Call, outcome: Outcome, status: str, seconds: float, usage: Usage, into: int, out: int) -> Row:
         live, metrics = call.live, self._metrics
@@ -280,7 +320,8 @@ class _Record(Stage):
                 code, message = live.denied or outcome.code, _storable(outcome.message[:500])
                 if status in ("denied", "refused"):
                     metrics.refusals.inc((code,))
-            labels, timed = (self._door, protocol, status, code or ""), (protocol,)
+            label = self._label if call.agent == self._agent else ""
+            labels, timed = (label, self._door, protocol, status, code or ""), (label, protocol)
         if isinstance(outcome, Done) and outcome.meta and (notes := _notes(outcome.meta)):
             message = _storable(notes[:500])
         metrics.calls.inc(labels)
@@ -313,6 +354,8 @@ class _Record(Stage):
             cost,
             into,
             out,
+            int(usage.estimated),
+            _user_agent(call.meta) if call.meta else None,
         )
 
     async def _write(self, row: Row, outcome: Outcome, refusal: bool) -> Outcome:
@@ -373,6 +416,12 @@ def _json_bytes(value: Any) -> int:
         return len(_encode(value))
     except (TypeError, ValueError, RecursionError):
         return 0
+
+
+def _user_agent(meta: Mapping[str, Any]) -> str | None:
+    """The agent that calls on behalf of the caller, by the caller's own word."""
+    given = meta.get("userAgentId")
+    return _storable(given[:200]) if isinstance(given, str) else None
 
 
 def _notes(meta: Mapping[str, Any]) -> str:

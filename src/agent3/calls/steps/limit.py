@@ -1,33 +1,64 @@
-"""``limit``: charges the caller once for a call, and keeps an agent from being flooded."""
+"""``limit``: charges the caller once for a call, and keeps an agent from being flooded.
+
+A call takes a token of its client, one of each rate that its agent or capability has, and counts on its budgets. Which
+these are is known when the handler is compiled: a call that has none pays nothing for them.
+"""
 
 from __future__ import annotations
 
-from agent3.calls.outcomes import failed_by
-from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Step
-from agent3.errors import RateLimited
-from agent3.model import Call, Failed, Outcome
+from collections.abc import Sequence
 
-__all__ = ["Limit"]
+from agent3.calls.outcomes import failed_by
+from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
+from agent3.errors import BudgetExceeded, RateLimited
+from agent3.model import Call, Capability, Failed, Outcome, Principal
+from agent3.security.limits import Metered
+
+__all__ = ["Limit", "charge_rates"]
 
 
 class Limit(Step):
-    """Rate per caller, concurrency per agent. Only the turn that starts a job is counted."""
+    """Rate per caller, rates, budgets and concurrency per agent. Only the turn that starts a job is counted."""
 
     name = "limit"
 
     def __init__(self, parts: Parts):
-        self._limiter = parts.limiter
-        self._ceiling = parts.ceiling
+        self.limiter = parts.limiter
+        self.rates = parts.rates
+        self.budgets = parts.budgets
+        self.prices = parts.prices
+        self.ceiling = parts.ceiling
 
     def idle(self, aim: Aim) -> bool:
         return aim.entry != "start" or aim.door == RECOVERY
+
+    def bind(self, aim: Aim) -> Stage:
+        agent = aim.agent.id if aim.agent is not None else ""
+        return _Limit(self, aim.principal, agent, aim.capability)
+
+    async def charge(self, call: Call) -> Failed | None:
+        """Charge the caller of a call; the refusal of one that comes too often or has spent its budget."""
+        return await _Limit(self, call.principal, call.agent, call.live.capability).charge(call)
+
+
+class _Limit(Stage):
+    def __init__(self, step: Limit, principal: Principal, agent: str, capability: Capability):
+        self._limiter = step.limiter
+        self._ceiling = step.ceiling
+        self._budgets = step.budgets
+        self._rates = step.rates.match(principal.id, agent, capability.name)
+        self._accounts = step.budgets.match(principal.id, agent)
+        self._price = step.prices.of(agent, capability).call if self._accounts else 0.0
+        self._free = not self._rates and not self._accounts
 
     def enter(self, call: Call) -> Entered:
         if call.entry != "start" or call.live.door == RECOVERY:
             return call
         live, principal = call.live, call.principal
-        # The local person is not charged, and a job has paid before it was written down.
-        if not live.charged and principal.kind != "local" and self._limiter.take(principal.id):
+        # A job has paid before it was written down. The local person has no rate of its own.
+        if live.charged:
+            live.reserved = self._price
+        elif not self._free or (principal.kind != "local" and self._limiter.take(principal.id)):
             return self._admit(call, paid=False)
         if not self._ceiling.enter(call.agent):
             return self._admit(call, paid=True)
@@ -47,19 +78,22 @@ class Limit(Step):
         return error
 
     async def charge(self, call: Call) -> Failed | None:
-        """Charge the caller of a call; the refusal of one that comes too often."""
+        """Charge the caller; the refusal, if it is one. The budget comes last: a call that is refused costs nothing."""
         principal = call.principal
         if principal.kind != "local" and (wait := await self._limiter.charge(principal.id)):
-            return failed_by(
-                RateLimited(
-                    f"Rate limit exceeded for client {principal.id}. The next call is taken in {wait:.1f} s.",
-                    retry_after=wait,
-                )
-            )
+            return _too_often(f"Rate limit exceeded for client {principal.id}.", wait)
+        if (refusal := await charge_rates(self._rates, call.agent, call.capability)) is not None:
+            return refusal
+        if self._accounts and (self._price or not self._budgets.is_open(self._accounts)):
+            try:
+                await self._budgets.reserve(self._accounts, self._price)
+            except BudgetExceeded as error:
+                return failed_by(error)
+            call.live.reserved = self._price
         return None
 
     async def _admit(self, call: Call, *, paid: bool) -> Call | Failed:
-        """The same where the database has to be asked."""
+        """The same where the database may have to be asked."""
         if not paid and (refusal := await self.charge(call)) is not None:
             return refusal
         if not (self._ceiling.enter(call.agent) or await self._ceiling.admit(call.agent)):
@@ -70,3 +104,17 @@ class Limit(Step):
             )
         call.live.admitted = True
         return call
+
+
+async def charge_rates(rates: Sequence[Metered], agent: str, capability: str) -> Failed | None:
+    """Take a token of each rate of an agent; the refusal of the first that has none."""
+    for limiter, key, rate in rates:
+        if wait := await limiter.charge(key):
+            what = f"{agent}/{capability}" if rate.capability != "*" else f"Agent {agent!r}"
+            whose = "from each client" if rate.each == "client" else "in all"
+            return _too_often(f"{what} takes {rate.per_minute:g} calls a minute {whose}, and had them.", wait)
+    return None
+
+
+def _too_often(text: str, wait: float) -> Failed:
+    return failed_by(RateLimited(f"{text} The next call is taken in {wait:.1f} s.", retry_after=wait))

@@ -8,8 +8,8 @@ from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.sanitize import clean_event
 from agent3.errors import Agent3Error, CallTimeout, TargetError
 from agent3.identity.redaction import redact, redact_error, redact_event, redact_outcome
-from agent3.identity.secret_refs import open_route
-from agent3.model import Call, Event, Handler, Outcome, Route
+from agent3.identity.secret_refs import open_route, refers_to_secret
+from agent3.model import Call, Event, Handler, Outcome
 from agent3.security.sanitize import clean_outcome, clean_text
 
 __all__ = ["RouteSecrets"]
@@ -24,11 +24,11 @@ class RouteSecrets(Step):
         self._vault = parts.vault
 
     def idle(self, aim: Aim) -> bool:
-        return aim.entry == "start" and not any(map(_refers_to_secret, aim.capability.routes))
+        return aim.entry == "start" and not any(map(refers_to_secret, aim.capability.routes))
 
     def around(self, inner: Handler) -> Handler:
         async def with_secrets(call: Call) -> Outcome:
-            if call.route is None or not _refers_to_secret(call.route):
+            if call.route is None or not refers_to_secret(call.route):
                 return await inner(call)
             opened = await open_route(call.route, self._vault)
             hidden, live = opened.hidden, call.live
@@ -59,8 +59,3 @@ class RouteSecrets(Step):
             return masked if again is cleaned else again
 
         return with_secrets
-
-
-def _refers_to_secret(route: Route) -> bool:
-    """Whether a route refers to a secret, beside its address or in it."""
-    return route.credential is not None or "env:" in route.address or "${" in route.address

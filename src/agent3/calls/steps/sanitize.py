@@ -38,14 +38,12 @@ class Sanitize(Step):
         self.limit = parts.settings.calls.result_bytes
 
     def bind(self, aim: Aim) -> Stage:
-        return _Sanitize(self, aim)
+        return _Sanitize(self)
 
 
 class _Sanitize(Stage):
-    def __init__(self, step: Sanitize, aim: Aim):
+    def __init__(self, step: Sanitize):
         self._limit = step.limit
-        self._capability = aim.capability
-        self._definition = aim.capability.output_schema
 
     def enter(self, call: Call) -> Entered:
         live = call.live
@@ -54,16 +52,19 @@ class _Sanitize(Stage):
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         call.live.filters = call.live.filters[1:]
-        if self._definition is not None and type(outcome) is Done:
+        # Of the one that was asked: that is a stand-in where one was.
+        capability = call.live.capability
+        definition = capability.output_schema
+        if definition is not None and type(outcome) is Done:
             # The schema speaks of the one datum, also where a text for people stands beside it; else of all there is.
             data = [part.data for part in outcome.parts if part.data is not UNSET]
             try:
                 # Compiled here and not beforehand: what a server says of its results may be a schema that we do not
                 # take, and then its questions, its work and its cancellation go on all the same.
                 result = data[0] if len(data) == 1 else value_of(outcome.parts)
-                compiled(self._definition).check(result, what="result")
+                compiled(definition).check(result, what="result")
             except Agent3Error as error:
-                text = f"{self._capability.name} answered with something that breaks its own schema: {error.message}"
+                text = f"{capability.name} answered with something that breaks its own schema: {error.message}"
                 return failed_by(MalformedResponse(text, data=error.data))
         return clean_outcome(outcome, self._limit)
 

@@ -10,7 +10,7 @@ from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, Validatio
 from agent3.gateway import Caller, Gateway
 from agent3.model import Agent, Principal
 from agent3.protocols.a2a.agents.authoring import build_card, to_skill
-from agent3.protocols.a2a.door.targeting import Intent, choose_target, read_intent
+from agent3.protocols.a2a.door.targeting import Intent, choose_target, read_intent, unclear
 from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message
 from agent3.settings import Settings
@@ -58,10 +58,17 @@ class GatewayHost:
             if known is not None and gateway.offered(known, principal):
                 agent = known
             else:
+                gateway.require_rights(principal)
                 agent, intent = await self._find_agent(principal, intent, tenant, message.metadata or {})
             if agent.status in ("suspended", "retired"):
                 raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
-            return choose_target(agent, gateway.offered(agent, principal), intent)
+            offered = gateway.offered(agent, principal)
+            if intent.name is None and len(offered) > 1:
+                best = await gateway.directory.choose(agent, offered, intent.text)
+                if best is None:
+                    raise unclear(agent, offered)
+                intent = intent._replace(name=best.name)
+            return choose_target(agent, offered, intent)
         except Agent3Error as refusal:
             await gateway.refuse(Caller(principal, DOOR), tenant or "", intent.name or "", refusal)
             raise
@@ -103,7 +110,7 @@ class GatewayHost:
         if named is not None:
             return await self._get(named, principal), intent
         if intent.name is None or intent.name == ASK:
-            hits = await directory.search(intent.text, 1, lambda agent: bool(offered(agent, principal)))
+            hits = await directory.find_agents(intent.text, 1, self._gateway.accepts(principal))
             if not hits:
                 raise AgentNotFound(
                     "No agent fits this message. Name one as tenant, or a skill as skillId: agent/skill."

@@ -40,7 +40,7 @@ class A2A(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self.connector = A2AConnector(services.policy, env=services.env)
+        self.connector = A2AConnector(services.policy, env=services.env, metrics=services.metrics)
 
     # agent3 add
 

@@ -569,7 +569,7 @@ class LocalAgent:
         inline: bool = False,
         timeout: float | None = None,
         cache_ttl: float = 0.0,
-        price: Price = Price(),  # noqa: B008 - frozen
+        price: float | Price = 0.0,
         tags: tuple[str, ...] = (),
         examples: tuple[Any, ...] = (),
         phrases: tuple[str, ...] = (),
@@ -599,9 +599,10 @@ class LocalAgent:
         consequential: bool = False,
         replay: bool = False,
         inline: bool = False,
+        price: float | Price = 0.0,
         **rest: Any,
     ) -> Capability:
-        """Offer a function under a name, with schemas of its own where they are given."""
+        """Offer a function under a name, with schemas of its own where they are given. A price is dollars per call."""
         signature = schema.from_function(fn)
         called = name or fn.__name__
         if inline and (signature.takes_context or signature.is_async or signature.streams):
@@ -614,7 +615,8 @@ class LocalAgent:
             hints=Hints(read_only, idempotent, consequential, replay),
             interactive=signature.takes_context and signature.is_async,
             routes=(Route("local", self.id, called),),
-            **rest,
+            price=price if isinstance(price, Price) else Price(call=price) if price else Price(),
+            **(rest | {"meta": {"reads": "context", **rest.get("meta", {})}} if signature.takes_context else rest),
         )
         self.put(Function(fn, signature, capability, inline))
         return capability

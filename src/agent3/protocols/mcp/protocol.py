@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,22 +13,20 @@ from msgspec.structs import replace
 from starlette.routing import Route as Path_
 from starlette.types import Scope
 
-from agent3.errors import Agent3Error, SetupError, TargetError, TargetRefused
+from agent3.errors import Agent3Error, LoopDetected, SetupError, TargetError, TargetRefused
 from agent3.gateway.lanes import Lane
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
-from agent3.gateway.registration import named_credential
 from agent3.identity.doorkeeper import is_loopback
 from agent3.identity.flow_tokens import AccessToken
 from agent3.identity.oauth import SignIn
 from agent3.identity.redaction import redact_agent, redact_error
-from agent3.identity.secret_detection import holds_secret, names_secret, variable
-from agent3.identity.secret_refs import check_query, check_words, open_route
+from agent3.identity.secret_refs import HEADERS, open_route
 from agent3.identity.secrets import Secret, Vault
 from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import LOCAL, Agent, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
-from agent3.protocols.mcp.client.processes import Command
+from agent3.protocols.mcp.client_files import command_route, read_servers
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
@@ -38,7 +35,6 @@ from agent3.protocols.mcp.door.toolset import ToolSet
 
 __all__ = ["MCP"]
 
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 _METHODS = ["GET", "POST", "DELETE"]
 """Requests, the streams of legacy sessions, and their end."""
 
@@ -56,34 +52,32 @@ class MCP(Protocol):
             if services.lasting:
                 services.renewals.changed(address)
 
-        idle = services.settings.calls.attempt_timeout
-        self.connector = MCPConnector(services.policy, idle=idle, on_change=on_change, env=services.env)
+        calls = services.settings.calls
+        self.connector = MCPConnector(
+            services.policy,
+            idle=calls.attempt_timeout,
+            first_start=calls.start_seconds,
+            on_change=on_change,
+            env=services.env,
+        )
 
     # agent3 add
 
     def read(self, given: Given) -> Sequence[Found]:
-        """A client's file with ``mcpServers``, or a command that runs a server."""
-        document = given.document
-        if isinstance(document, Mapping):
-            servers = document.get("mcpServers") or document.get("servers")
-            if not isinstance(servers, Mapping) or not servers:
-                return ()
-            if given.name is not None and len(servers) > 1:
-                if given.name not in servers:
-                    names = ", ".join(sorted(servers))
-                    raise SetupError(f"{given.where} holds no server {given.name!r}; it holds {names}.")
-                servers = {given.name: servers[given.name]}
-            return [
-                Found(_parse_entry(name, entry, given.credential), given.name or name)
-                for name, entry in servers.items()
-            ]
-        if given.file is not None or document is not None or re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://", given.text):
+        """A client's file, a ``server.json`` of the MCP registry, or a command that runs a server."""
+        if found := read_servers(given):
+            return found
+        if (
+            given.file is not None
+            or given.document is not None
+            or re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://", given.text)
+        ):
             return ()
         try:
             words = shlex.split(given.text)
         except ValueError as error:
             raise SetupError(f"The command cannot be read: {error}. Check its quotes.") from None
-        return [Found(_command_route(words, {}, None, given.credential), given.name)]
+        return [Found(command_route(words, {}, None, given.credential), given.name)]
 
     def likelihood(self, address: str) -> float:
         return 0.5
@@ -92,27 +86,36 @@ class MCP(Protocol):
         """The server at an address, or at ``/mcp`` below it: people give the address of a site as often."""
         route = found.route
         try:
-            return await self.describe(route, vault)
+            return await self.describe(route, vault, found.tell)
+        except LoopDetected:
+            raise
         except TargetError as error:
             if route.address.startswith("stdio:") or urlsplit(route.address).path not in ("", "/"):
                 raise
             bare, question, query = route.address.partition("?")
             endpoint = f"{bare.rstrip('/')}/mcp{question}{query}"
             try:
-                return await self.describe(replace(route, address=endpoint), vault)
+                return await self.describe(replace(route, address=endpoint), vault, found.tell)
             except TargetRefused as refused:
                 if refused.data.get("status") != 401:
                     raise error from None
                 refused.data["address"] = endpoint
                 raise
+            except LoopDetected:
+                raise
             except TargetError:
                 raise error from None
 
-    async def describe(self, route: Route, vault: Vault) -> Agent:
+    async def describe(self, route: Route, vault: Vault, tell: Callable[[str], None] | None = None) -> Agent:
         opened = await open_route(route, vault)
         try:
             agent = await self.connector.describe(
-                opened.route.address, secret=opened.secret, route=route, registered=True
+                opened.route.address,
+                secret=opened.secret,
+                route=route,
+                registered=True,
+                headers=opened.route.meta.get(HEADERS),
+                on_wait=tell,
             )
         except Agent3Error as error:
             raise redact_error(error, opened.hidden) from None
@@ -142,6 +145,12 @@ class MCP(Protocol):
             )
         return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
 
+    def connected(self) -> Collection[str]:
+        return self.connector.connected()
+
+    async def disconnect(self, addresses: Collection[str]) -> None:
+        await self.connector.disconnect(addresses)
+
     def renews(self, route: Route) -> bool:
         return True
 
@@ -158,13 +167,15 @@ class MCP(Protocol):
             allowed_hosts=hosts,
             allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
             max_body=settings.max_body,
+            gateway=self.services.policy.gateway,
             **more,
         )
         return MCPDoor(tools, options, env=self.services.env)
 
     def doors(self) -> Sequence[Door]:
         services = self.services
-        front = self.door(GatewayTools(services.gateway), principal=services.doorkeeper, instructions=INSTRUCTIONS)
+        tools = GatewayTools(services.gateway)
+        front = self.door(tools, principal=services.doorkeeper, instructions=INSTRUCTIONS, marks_tools=True)
         agents = AgentEndpoints(services, self.connector, front, self.door)
         lane = FastLane(front, env=services.env)
 
@@ -195,7 +206,8 @@ class MCP(Protocol):
 
     async def serve_stdio(self) -> None:
         tools = GatewayTools(self.services.gateway, "stdio")
-        await self.door(tools, principal=lambda scope: LOCAL, instructions=INSTRUCTIONS).stdio()
+        door = self.door(tools, principal=lambda scope: LOCAL, instructions=INSTRUCTIONS, marks_tools=True)
+        await door.stdio()
 
 
 class _Switch:
@@ -207,62 +219,3 @@ class _Switch:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         await (self._lane if scope["path"] == "/mcp" else self._agents)(scope, receive, send)
-
-
-# The entries of a client's file
-
-
-def _parse_entry(name: str, entry: Any, credential: str | None) -> Route:
-    if isinstance(entry, Mapping) and isinstance(entry.get("url"), str):
-        header, reference = named_credential(credential or _header_credential(name, entry.get("headers") or {}))
-        meta = {"secret_header": header} if header else {}
-        return Route("mcp", check_query(entry["url"]), credential=reference, meta=meta)
-    if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
-        arguments = [str(argument) for argument in entry.get("args") or ()]
-        environment = _environment(name, entry.get("env") or {})
-        return _command_route([entry["command"], *arguments], environment, entry.get("cwd"), credential)
-    raise SetupError(f'The server {name!r} has neither a "url" nor a "command".')
-
-
-def _header_credential(name: str, headers: Mapping[str, Any]) -> str | None:
-    """The one header that the route can carry, as a reference."""
-    if not headers:
-        return None
-    if len(headers) > 1:
-        raise SetupError(f"The server {name!r} wants several headers. Give the one that counts as --credential.")
-    header, value = next(iter(headers.items()))
-    bearer = header.lower() == "authorization" and str(value).lower().startswith("bearer ")
-    reference = variable(str(value)[7:] if bearer else str(value))
-    if reference is None:
-        raise SetupError(
-            f"The server {name!r} holds the secret of its header {header!r} itself. Put it into an environment "
-            f'variable and write "{"Bearer " if bearer else ""}${{NAME}}" in its place.'
-        )
-    return f"env:{reference}" if bearer else f"{header}=env:{reference}"
-
-
-def _environment(name: str, given: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for key, value in given.items():
-        reference = variable(str(value))
-        named = _SECRET.search(key) or names_secret(key)
-        if reference is None and (named or holds_secret(key, str(value))):
-            raise SetupError(
-                f"The server {name!r} holds the secret {key} itself, and secrets are not stored. Set {key} in the "
-                f'environment of the gateway and write "{key}": "${{{key}}}".'
-            )
-        found[key] = f"env:{reference}" if reference is not None else str(value)
-    return found
-
-
-def _command_route(
-    words: Sequence[str], environment: dict[str, str], folder: str | None, credential: str | None
-) -> Route:
-    # The gateway may run in another folder than the one that the command is added from.
-    command = Command(words[0], tuple(check_words(list(words[1:]))), environment, folder or str(Path.cwd()))
-    name, reference = named_credential(credential)
-    if reference is not None and name is None:
-        name = variable(reference)
-        if name is None:
-            raise SetupError("Say in which variable the program gets the credential: --credential NAME=REFERENCE.")
-    return Route("mcp", command.address, credential=reference, meta={"secret_env": name} if name else {})

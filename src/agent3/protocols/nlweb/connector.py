@@ -162,7 +162,6 @@ class NLWebConnector:
             raise Interrupted(f"{call.agent}/{call.capability} was interrupted. Call it again.")
         agent: Agent | None = call.live.agent
         name = str(route.meta.get("interface") or call.agent)
-        # A route that stands in for another agent's capability leads to an interface that is not that agent's own.
         own = agent if agent is not None and (agent.id == name or "interface" not in route.meta) else None
         interface = await self._get_interface(name) if own is None else interface_of(own)
         if call.entry == "answer":
@@ -175,8 +174,8 @@ class NLWebConnector:
             return Needs(questions, state=msgspec.to_builtins(intent))
         steps, parameters = prepare(interface, intent.action, intent.slots, checked=True)
         if own is None or intent.text is not None:
-            # The chain checked the input against the capability's schema. A sentence, and the input of the capability
-            # that a website stands in for, have not been checked against the schema of this action.
+            # The chain checked the input against the capability's schema. A sentence has not been checked, nor has the
+            # input of a call that comes without an agent.
             compile_schema(input_schema(interface, intent.action)).check(parameters)
         info = interface.info.get(intent.action)
         if info is not None and info.hints.consequential and not intent.confirmed:
@@ -212,9 +211,7 @@ class NLWebConnector:
         if route.target is not None and call.input is not None:
             if not isinstance(call.input, dict):
                 raise ValidationError(f"{route.target} takes an object, got {type(call.input).__name__}.")
-            # A route that stands in for another one maps the names of its parameters to ours.
-            names: Mapping[str, str] = route.meta.get("input") or {}
-            slots = {names.get(name, name): value for name, value in call.input.items() if value is not None}
+            slots = {name: value for name, value in call.input.items() if value is not None}
             return _Intent(route.target, slots)
         given = call.input if isinstance(call.input, dict) else {}
         text = text_of(call.parts) if call.input is None else str(given.get("text") or "")
@@ -254,6 +251,8 @@ class NLWebConnector:
         self, text: str, interface: NLWebInterface, action: str | None = None, *, previous: Sequence[str] = ()
     ) -> _Intent:
         resolution = await self._resolve(text, interface, previous)
+        if resolution.forbidden:
+            raise Declined(resolution.question or "Nothing was done.")
         name = resolution.action or action
         candidate = next((candidate for candidate in resolution.candidates if candidate.action == name), None)
         given = resolution.slots or (candidate.slots if candidate is not None else {})
@@ -425,11 +424,12 @@ def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
 
 def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, route: Route) -> Done:
     """The outcome of a visit: pictures as such, everything else as data."""
-    result, field = visited.result, route.meta.get("output")
+    result = visited.result
+    info = interface.info.get(action)
+    if result is None and (info is None or info.output_schema is None):
+        result = {"done": action, "page": visited.page}  # it reads nothing, but its caller must know that it was done
     has_pictures = isinstance(result, list) and any(isinstance(value, bytes) for value in result)
     values = result if has_pictures else [result]
-    if field is not None and len(values) == 1 and not isinstance(result, bytes):
-        values = [{field: result}]  # the name that the capability gives it for which the website stands in
     parts = tuple(
         Part(raw=value, media_type="image/png") if isinstance(value, bytes) else Part(data=value) for value in values
     )
@@ -442,6 +442,5 @@ def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, rout
     }
     meta |= {key: values for key, values in details.items() if values}
     # Called by its name, an action has the price of its capability. A sentence costs what the action costs.
-    info = interface.info.get(action)
     usage = Usage(cost=info.cost) if route.target is None and info is not None and info.cost else None
     return Done(parts, usage=usage, meta=meta)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent3.definitions import NLWebInterface
-from agent3.directory.stand_ins import stand_in
-from agent3.errors import AgentNotFound, SetupError
+from agent3.errors import Agent3Error, AgentNotFound, SetupError
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.identity.secrets import Vault
 from agent3.model import Agent, Principal, Route, agent_id
+from agent3.observe.logs import get as logger
 from agent3.protocols.nlweb.ask.door import AskDoor
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.authoring.files import load
-from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.commands import Resolution, resolve_with_model, understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
 from agent3.protocols.nlweb.healing import ElementStore, Healer
 from agent3.protocols.nlweb.healing.review import list_heals
@@ -25,6 +26,8 @@ from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import Visits
 
 __all__ = ["NLWeb"]
+
+log = logger("nlweb")
 
 _INTERFACE = Route("nlweb", "an interface")
 
@@ -57,13 +60,29 @@ class NLWeb(Protocol):
 
         self.connector = NLWebConnector(
             visits,
-            resolve=understand,
+            resolve=self._understand,
             load=load,
             find=lambda agent: services.gateway.directory.get(agent),
             may=may_call,
             sites=Sites(services.policy),
             env=services.env,
         )
+
+    async def _understand(self, text: str, interface: NLWebInterface, previous: Sequence[str]) -> Resolution:
+        """What a sentence means; the language model of the settings is asked where words leave it open."""
+        found = await understand(text, interface, previous)
+        llm, proposals = self.services.llm, self.services.proposals
+        if llm is None or proposals is None or found.forbidden or (found.action and not found.missing):
+            return found
+        if not proposals.take():
+            return found
+        try:
+            async with asyncio.timeout(self.services.settings.llm.timeout):
+                return await resolve_with_model(text, interface, llm)
+        except (Agent3Error, TimeoutError) as error:
+            log.warning("the language model did not help with a command: %s", str(error) or "it took too long")
+            self.services.metrics.sentences.inc(("unreachable",))
+            return found
 
     # agent3 add
 
@@ -90,7 +109,7 @@ class NLWeb(Protocol):
         return agent_of(interface)
 
     async def on_added(self, agent: Agent) -> None:
-        await stand_in(self.services.gateway.directory, agent)
+        await self.services.gateway.directory.routes.define_for_website(agent)
 
     async def on_removed(self, agent: Agent) -> None:
         """What other websites of the directory share with it stays: sessions of the same scope, elements of an id."""

@@ -112,7 +112,6 @@ def test_what_was_written_is_read_as_the_same(generation: Any) -> None:
     ours = {
         Unauthenticated: TargetRefused,
         AccessError: TargetRefused,
-        RateLimited: Unavailable,
         Agent3Error: TargetError,
     }
     for kind, *_ in TABLE:

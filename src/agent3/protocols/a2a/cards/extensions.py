@@ -97,10 +97,12 @@ _MOST_SCHEMAS: Final = 100
 
 
 def schemas_of(card: AgentCard) -> list[AgentExtension]:
-    """The extension with the schemas of a card's skills; empty where there are none, or too many."""
+    """The extension with the schemas and hints of a card's skills; empty where there are none, or too many."""
     skills: dict[str, Any] = {}
     for skill in card.capabilities:
-        schemas = {"input": skill.input_schema, "output": skill.output_schema}
+        hints = {"readOnly": skill.read_only, "idempotent": skill.idempotent, "consequential": skill.consequential}
+        schemas: dict[str, Any] = {"input": skill.input_schema, "output": skill.output_schema}
+        schemas["hints"] = {name: True for name, holds in hints.items() if holds}
         if present := {name: schema for name, schema in schemas.items() if schema}:
             skills[skill.id or skill.name] = present
     if not 0 < len(skills) <= _MOST_SCHEMAS:

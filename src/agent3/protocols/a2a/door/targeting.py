@@ -6,13 +6,14 @@ a data part ``{"skill": "…", "input": {…}}``. Without a name, the words of t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UnsetType
 
-from agent3.directory.search import Index
+from agent3.directory.choice import choose, index_capabilities
 from agent3.errors import CapabilityNotFound, ValidationError
 from agent3.model import Agent, Capability
 from agent3.protocols.a2a.door.projection import parts_in
@@ -20,12 +21,10 @@ from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message, Part
 from agent3.schema import nearest
 
-__all__ = ["Intent", "choose_target", "read_intent"]
+__all__ = ["Intent", "choose_target", "read_intent", "unclear"]
 
 _NAMES = ("skillId", "skill", "capability")
 _MOST_NAMED = 20
-_CLEARLY = 1.15
-"""How much better than the second the first must fit, where none is named."""
 
 
 class Intent(NamedTuple):
@@ -83,16 +82,19 @@ def choose_target(
     elif not offered:
         raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
     else:
-        by_name = {each.name: each for each in offered}
-        index = Index({name: Agent(id=name, name=name, capabilities=(each,)) for name, each in by_name.items()})
-        ranked = index.search(intent.text)
-        if not ranked or (len(ranked) > 1 and ranked[0][1] < _CLEARLY * ranked[1][1]):
-            raise ValidationError(
-                f"Agent {agent.id!r} can do several things and the message does not say which. "
-                f"Name one in its metadata as skillId: {_join_names(offered)}"
-            )
-        found = by_name[ranked[0][0]]
+        best = choose(index_capabilities(offered), offered, intent.text, time.time())
+        if best is None:
+            raise unclear(agent, offered)
+        found = best
     return Aim(agent, found, intent.input, parts_in(intent.parts))
+
+
+def unclear(agent: Agent, offered: Sequence[Capability]) -> ValidationError:
+    """The refusal of a message that could mean several capabilities."""
+    return ValidationError(
+        f"Agent {agent.id!r} can do several things and the message does not say which. "
+        f"Name one in its metadata as skillId: {_join_names(offered)}"
+    )
 
 
 def _join_names(offered: Sequence[Capability]) -> str:

@@ -156,6 +156,7 @@ class Engine:
         self._gateway = gateway
         self._jobs = jobs = gateway.core.jobs
         self._host = host
+        self._messages = gateway.core.metrics.a2a_messages_sent
         self._env = gateway.core.env
         self._push = push
         self._door = door
@@ -393,6 +394,7 @@ class Engine:
                 text = f"must have at most {_ID} characters, got {len(value)}"
                 raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
         aim = await self._host.aim(caller.principal, message, request.tenant)
+        self._messages.inc((caller.principal.id, aim.agent.id, "request"))
         _check_modes(request, aim.capability)
         timeout: float | None = None
         if caller.until is not None:
@@ -539,6 +541,7 @@ class Engine:
         repeatable = self._idempotent and (request.task_alias is None or job.turn == 1 or job.status != "needs")
         if repeatable and await self._has_message(job, message):
             return  # 0.1 has no message ids: there the same words may well answer another question
+        self._messages.inc((caller.principal.id, job.call.agent, "request"))
         if job.status != "needs":
             raise InvalidTaskState(
                 f"Task {message.task_id or request.task_alias} is {job.status} and waits for no message. "

@@ -16,7 +16,8 @@ import grpc
 import grpc.aio
 
 from agent3 import jsonrpc
-from agent3.errors import Agent3Error, ValidationError
+from agent3.env import REAL
+from agent3.errors import Agent3Error, RateLimited, ValidationError
 from agent3.protocols.a2a.grpc.codecs import GRPCS, Rpc, read_status
 from agent3.protocols.a2a.wire import Value
 from agent3.protocols.a2a.wire.types import Generation, Item, Request
@@ -131,9 +132,16 @@ def _roots() -> bytes | None:
 
 
 def _read_error(error: grpc.aio.AioRpcError) -> Agent3Error:
-    details = dict(error.trailing_metadata() or ()).get(_DETAILS)
+    trailers = dict(error.trailing_metadata() or ())
+    details = trailers.get(_DETAILS)
     text = error.details() or ""
     code = error.code().name
     read = read_status(code, text, details if isinstance(details, bytes) else None)
-    read.sent = not (code == "UNAVAILABLE" and _NO_CONNECTION in text)
+    if isinstance(read, RateLimited):  # an agent that says "too often" did not take it
+        asked = trailers.get("retry-after")
+        if read.retry_after is None and isinstance(asked, str):
+            read.retry_after = jsonrpc.parse_retry_after(asked, REAL.now())
+        read.sent = False
+    else:
+        read.sent = not (code == "UNAVAILABLE" and _NO_CONNECTION in text)
     return read

@@ -20,6 +20,7 @@ from agent3.errors import (
     Canceled,
     MalformedResponse,
     MethodNotFound,
+    RateLimited,
     RequestError,
     TargetError,
     TargetRefused,
@@ -306,7 +307,7 @@ _BY_CODE: Final[dict[str, type[Agent3Error]]] = {
     "DEADLINE_EXCEEDED": CallTimeout,
     "PERMISSION_DENIED": TargetRefused,
     "UNAUTHENTICATED": TargetRefused,
-    "RESOURCE_EXHAUSTED": Unavailable,
+    "RESOURCE_EXHAUSTED": RateLimited,
     "UNIMPLEMENTED": MethodNotFound,
     "UNAVAILABLE": Unavailable,
 }
@@ -331,6 +332,7 @@ def read_status(code: str, text: str, details: bytes | None, limits: jsonrpc.Lim
     """The error that an agent answered with: by its details, by its name in the text as in 0.3, or by its code."""
     info: Mapping[str, Any] = {}
     violations: list[dict[str, Any]] = []
+    pause: float | None = None
     bounds = {"depth": limits.depth, "nodes": limits.nodes}
     try:
         for detail in ERROR_DETAILS.decode("Status", details or b"", **bounds).get("details", ()):
@@ -340,15 +342,22 @@ def read_status(code: str, text: str, details: bytes | None, limits: jsonrpc.Lim
             elif kind == "BadRequest":
                 fields = ERROR_DETAILS.decode(kind, value, **bounds).get("fieldViolations", ())
                 violations += [{"path": f.get("field", ""), "message": f.get("description", "")} for f in fields]
+            elif kind == "RetryInfo":
+                delay = ERROR_DETAILS.decode(kind, value, **bounds).get("retryDelay") or {}
+                pause = max(0.0, float(delay.get("seconds", 0)) + float(delay.get("nanos", 0)) / 1e9)
     except (RequestError, TooLarge):
-        info, violations = {}, []  # details that cannot be read are as good as none
+        info, violations, pause = {}, [], None  # details that cannot be read are as good as none
     name, _, rest = text.partition(": ")
     reason = info.get("reason") or (errors.reason_of(name) if name.endswith("Error") else "")
     if reason:
         made = errors.read_reason(str(reason), text if info else rest, info.get("metadata") or {})
         if isinstance(made, ValidationError):
             made.errors.extend(violations)
+        made.retry_after = pause if made.retry_after is None else made.retry_after
         if type(made) is not TargetError:
             return made
     by_code = _BY_CODE.get(code, TargetError)
-    return by_code(text or f"The agent answered with {code}", data={"grpc_status": code})
+    if by_code is RateLimited and "larger than max" in text:
+        by_code = TooLarge  # gRPC has one code for both
+    words = text or f"The agent reports an error (gRPC status {code})"
+    return by_code(words, data={"grpc_status": code}, retry_after=pause)

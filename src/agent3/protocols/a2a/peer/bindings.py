@@ -21,7 +21,16 @@ from msgspec.structs import replace
 
 from agent3 import jsonrpc
 from agent3.env import REAL
-from agent3.errors import Agent3Error, MalformedResponse, MissingExtra, ParseError, TargetRefused, TooLarge, Unavailable
+from agent3.errors import (
+    Agent3Error,
+    LoopDetected,
+    MalformedResponse,
+    MissingExtra,
+    ParseError,
+    TargetRefused,
+    TooLarge,
+    Unavailable,
+)
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.wire import CODECS, RESTS, Value
 from agent3.protocols.a2a.wire import errors as wire_errors
@@ -110,6 +119,8 @@ def _to_refusal(status: int, error: Agent3Error, headers: Mapping[str, str], int
     host = urlsplit(interface.url).netloc
     if status in (401, 403):
         error = TargetRefused(f"{host} refused our credentials (HTTP {status}).", data={"status": status})
+    elif status == LoopDetected.http_status:
+        error = LoopDetected(f"{host} is this gateway itself, or leads back to it. A gateway does not call itself.")
     elif 300 <= status < 400:
         error = Unavailable(f"{host} has moved (HTTP {status}). Add it again at its new address.")
     retry_after = headers.get("Retry-After")

@@ -18,6 +18,7 @@ from agent3 import jsonrpc
 from agent3.definitions import AgentCard
 from agent3.errors import (
     Agent3Error,
+    LoopDetected,
     MalformedResponse,
     ParseError,
     SecurityError,
@@ -27,10 +28,10 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
+from agent3.identity.scheme_credentials import carry_plainly
 from agent3.identity.secrets import Secret
 from agent3.protocols.a2a.cards import cards, signatures
 from agent3.protocols.a2a.peer.bindings import LIMITS
-from agent3.protocols.a2a.peer.credentials import carry_plainly
 from agent3.security.outbound import Gate, Response
 
 __all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card"]
@@ -97,6 +98,8 @@ async def _fetch(
         return known
     if status in (401, 403):
         raise TargetRefused(f"{_host(url)} requires credentials for its card (HTTP {status}).", data={"status": status})
+    if status == LoopDetected.http_status:
+        raise LoopDetected(f"{_host(url)} is this gateway itself, or leads back to it. A gateway does not call itself.")
     if status in (429, 503):
         raise Unavailable(f"{_host(url)} is too busy to serve its card (HTTP {status}).")
     if status != 200:

@@ -67,6 +67,11 @@ class A2AClient:
     """
 
     def __init__(self, peer: Peer, seconds: float = 300.0):
+        if not isinstance(peer, Peer):  # an address, as a user's first try has it
+            raise SetupError(
+                "A2AClient is made by connect, which reads the agent's card: await A2AClient.connect(address). "
+                "Synchronous code uses SyncA2AClient."
+            )
         self._peer = peer
         self._options = RequestOptions(timeout=seconds)
 
@@ -239,6 +244,8 @@ class SyncA2AClient:
     """
 
     def __init__(self, client: A2AClient):
+        if not isinstance(client, A2AClient):
+            raise SetupError("SyncA2AClient is made by connect: client = SyncA2AClient.connect(address).")
         self._client = client
 
     @classmethod

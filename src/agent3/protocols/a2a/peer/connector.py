@@ -37,6 +37,7 @@ from agent3.identity.redaction import redact_event, redact_outcome
 from agent3.identity.secrets import Secret
 from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
 from agent3.protocols.a2a.peer.bindings import RequestOptions
 from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
@@ -90,6 +91,8 @@ _SHORTEST_POLL: Final = 0.05
 """Seconds before a job is entered again whose next turn waits for a push by itself."""
 
 
+_SENDER: Final = "agent3"
+"""Who sends, in the metrics: the gateway, on behalf of whoever called it."""
 _KEPT_TASK: Final = "a2a.task"
 """The name under which a job keeps the id of the task it started."""
 _KEEP_AFTER: Final = 0.2
@@ -114,7 +117,9 @@ class A2AConnector:
         unused: float = 600.0,
         pauses: float = 0.2,
         env: Env = REAL,
+        metrics: Metrics = METRICS,
     ):
+        self._messages = metrics.a2a_messages_sent
         self.peers = Peers(policy, ceiling=ceiling, unused=unused, pauses=pauses, env=env)
         self._idle = idle
         self._ceiling = ceiling
@@ -257,6 +262,7 @@ class A2AConnector:
         The push configuration goes with the message only where that cannot cost the message: to an agent whose pushes
         arrive, or one that dedupes. Any other is given it when its task is known.
         """
+        self._messages.inc((_SENDER, call.agent, "request"))
         if peer.streams:
             return await self._follow(call, peer, self._build_send(call, peer, message), message.task_id)
         push = self._push_follower(call, peer)

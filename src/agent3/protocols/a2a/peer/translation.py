@@ -16,6 +16,7 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from agent3 import model
+from agent3.calls.outcomes import read_usage
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import TargetError, ValidationError, by_code
 from agent3.model import (
@@ -127,6 +128,7 @@ def describe_agent(
         known: Mapping[str, Any] = given if isinstance(given, dict) else {}
         input_schema = known.get("input") or skill.input_schema or (skill.to_schema() if skill.parameters else None)
         output_schema = known.get("output") or skill.output_schema
+        hints: Any = known.get("hints") if isinstance(known.get("hints"), dict) else {}
         capabilities.append(
             Capability(
                 name=name,
@@ -141,9 +143,9 @@ def describe_agent(
                 output_modes=tuple(skill.output_modes or card.default_output_modes),
                 price=Price(call=skill.cost),
                 hints=Hints(
-                    read_only=skill.read_only,
-                    idempotent=skill.idempotent,
-                    consequential=skill.consequential,
+                    read_only=skill.read_only or hints.get("readOnly") is True,
+                    idempotent=skill.idempotent or hints.get("idempotent") is True,
+                    consequential=skill.consequential or hints.get("consequential") is True,
                     replay=True,  # a restart finds the task again, or says that it was interrupted
                 ),
                 routes=(replace(pattern, target=name),),
@@ -390,7 +392,7 @@ def _usage(metadata: Mapping[str, Any] | None) -> Usage | None:
     try:
         return msgspec.convert((metadata or {})[USAGE], Usage)
     except (KeyError, msgspec.ValidationError):
-        return None
+        return read_usage(metadata)
 
 
 def _to_needs(task: Task, call: Call) -> Needs:

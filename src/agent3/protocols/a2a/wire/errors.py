@@ -232,7 +232,6 @@ _BY_REASON: Final[dict[str, type[Agent3Error]]] = {reason_of(row.name): kind for
 _THEIR_SIDE: Final[dict[type[Agent3Error], type[Agent3Error]]] = {
     Unauthenticated: TargetRefused,
     AccessError: TargetRefused,
-    RateLimited: Unavailable,
     Agent3Error: TargetError,
 }
 _BY_STATUS: Final[dict[int, type[Agent3Error]]] = {
@@ -245,7 +244,7 @@ _BY_STATUS: Final[dict[int, type[Agent3Error]]] = {
     413: TooLarge,
     415: ContentTypeNotSupported,
     422: ValidationError,
-    429: Unavailable,
+    429: RateLimited,
     501: MethodNotFound,
     502: Unavailable,
     503: Unavailable,
@@ -297,11 +296,30 @@ def _find_info(data: Any) -> Mapping[str, Any]:
     return next((entry for entry in entries if isinstance(entry, Mapping) and "reason" in entry), {})
 
 
+_WITHOUT_WORDS: Final[dict[type[Agent3Error], str]] = {
+    CallTimeout: "The agent reports that it ran out of time",
+    Canceled: "The agent reports that the task was cancelled",
+    ContentTypeNotSupported: "The agent does not take this kind of content",
+    JobNotFound: "The agent does not know the task",
+    MalformedResponse: "The agent reports that it could not make a valid answer",
+    MethodNotFound: "The agent does not offer this operation",
+    RateLimited: "The agent takes no more calls for now",
+    RequestError: "The agent does not take this request",
+    TargetRefused: "The agent refused our credentials",
+    TooLarge: "The request is too large for the agent",
+    Unavailable: "The agent is not available now",
+    ValidationError: "The agent does not take this input",
+}
+"""What is said for an agent that gives no reason."""
+
+
 def _make(
     kind: type[Agent3Error], message: Any, info: Mapping[str, Any], details: Any, data: dict[str, Any]
 ) -> Agent3Error:
     kind = _THEIR_SIDE.get(kind, kind)
-    text = message if isinstance(message, str) and message else f"The agent answered with {kind.__name__}"
+    text = message if isinstance(message, str) and message else _WITHOUT_WORDS.get(kind, "The agent reports an error")
+    if text is not message and "http_status" in data:
+        text += f" (HTTP {data['http_status']})"
     metadata = info.get("metadata")
     retry_after: float | None = None
     if isinstance(metadata, Mapping):
@@ -312,7 +330,9 @@ def _make(
         if retry_after is not None and not 0 <= retry_after < 1e9:
             retry_after = None
     if not issubclass(kind, ValidationError):
-        return kind(text, data=data, retry_after=retry_after)
+        made = kind(text, data=data, retry_after=retry_after)
+        made.sent = kind is not RateLimited  # an agent that says "too often" did not take it
+        return made
     entries = details if isinstance(details, list) else ()
     listed = [entry.get("fieldViolations") for entry in entries if isinstance(entry, Mapping)]
     violations = [

@@ -207,4 +207,6 @@ Any typeUrl=1 value=2:bytes
 ErrorInfo reason=1 domain=2 metadata=3:%text
 BadRequest fieldViolations=1:*FieldViolation
 FieldViolation field=1 description=2
+RetryInfo retryDelay=1:Duration
+Duration seconds=1:int nanos=2:int
 """

@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from agent3.calls.outcomes import HTTP_STATUS, read_usage
 from agent3.errors import (
     Agent3Error,
     CapabilityNotFound,
     Declined,
+    LoopDetected,
     MalformedResponse,
     RateLimited,
     TargetError,
@@ -29,8 +31,8 @@ from agent3.protocols.mcp.client.channels import ServerError, params_of
 from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
 
 __all__ = ["block_to_part", "content_to_parts", "encode_elicit_result", "encode_responses", "error_to_needs",
-           "notification_to_event", "request_to_question", "requests_to_needs", "result_to_outcome",
-           "server_error_to_error", "task_to_outcome"]  # fmt: skip
+           "handshake_task_to_outcome", "notification_to_event", "request_to_question", "requests_to_needs",
+           "result_to_outcome", "server_error_to_error", "task_to_outcome"]  # fmt: skip
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0
@@ -63,8 +65,9 @@ def result_to_outcome(result: Mapping[str, Any], call: Call) -> Outcome:
     kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)} if isinstance(meta, dict) else {}
     if result.get("isError"):
         text = text_of(parts)[:2_000] or f"{call.agent} reports that it failed."
-        return Failed("target_failed", text, parts=parts, data={PASSED: {"meta": kept}} if passed else {})
-    return Done(parts, meta=kept)
+        data = {PASSED: {"meta": kept}} if passed else {}
+        return Failed("target_failed", text, parts=parts, data=data, usage=read_usage(meta))
+    return Done(parts, meta=kept, usage=read_usage(meta))
 
 
 _PLAIN_KEYS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}
@@ -114,8 +117,8 @@ def content_to_parts(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
 
 
 def _repeats(part: Part, structured: Any) -> bool:
-    """Whether a text says just what the structured content says, where a plain value is wrapped as ``result``."""
-    if part.text is not None and structured == {"result": part.text}:
+    """Whether a text says only what the structured content says too: all of it as JSON, or one of its values."""
+    if part.text and isinstance(structured, dict) and part.text in structured.values():
         return True
     if part.text is None or not part.text or part.text[0] not in '{["0123456789-tfn':
         return False
@@ -264,10 +267,25 @@ def task_to_outcome(task: Mapping[str, Any], call: Call) -> Outcome:
         return Failed("canceled", str(text or f"{call.agent} reports that the task was cancelled."))
     if status == "input_required":
         return requests_to_needs(task, call, state)
-    poll = task.get("pollIntervalMs")
-    seconds = float(poll) / 1000 if isinstance(poll, int | float) and not isinstance(poll, bool) else 1.0
     shown = text if isinstance(text, str) else None
-    return Working(state, poll=min(max(seconds, _SHORTEST_POLL), _LONGEST_POLL), text=shown)
+    return Working(state, poll=_poll(task.get("pollIntervalMs")), text=shown)
+
+
+def handshake_task_to_outcome(task: Mapping[str, Any], call: Call) -> Outcome:
+    """The outcome of a task of 2025-11-25: its result, and whatever it asks, is fetched by a request of its own."""
+    task_id, status, text = task.get("taskId"), task.get("status"), task.get("statusMessage")
+    if not isinstance(task_id, str):
+        raise MalformedResponse(f"{call.agent} answered with a task that has no id.")
+    if status == "cancelled":
+        return Failed("canceled", str(text or f"{call.agent} reports that the task was cancelled."))
+    state = {"mcp": "task", "task": task_id, "era": "legacy", "status": status}
+    return Working(state, poll=_poll(task.get("pollInterval")), text=text if isinstance(text, str) else None)
+
+
+def _poll(milliseconds: Any) -> float:
+    """The seconds until a task is looked at again."""
+    is_number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
+    return min(max(float(milliseconds) / 1000 if is_number else 1.0, _SHORTEST_POLL), _LONGEST_POLL)
 
 
 # Notifications and errors
@@ -303,7 +321,7 @@ def server_error_to_error(error: ServerError, who: str, *, passed: bool = False)
     """Our error for a server's; ``passed`` keeps the original in its data, for an MCP client that is to see it."""
     data = error.data if isinstance(error.data, dict) else {}
     after = data.get("retry_after")
-    kind = _ERRORS.get(error.code or 0, TargetError)
+    kind = LoopDetected if data.get("code") == LoopDetected.code else _ERRORS.get(error.code or 0, TargetError)
     if error.code == -32602:
         # The protocol has one code for an unknown tool and for invalid arguments; only the text tells them apart.
         text = error.message.lower()
@@ -315,6 +333,8 @@ def server_error_to_error(error: ServerError, who: str, *, passed: bool = False)
     )
     if passed and error.code is not None:
         found.data[PASSED] = {"error": {"code": error.code, "message": error.message, "data": error.data}}
-    if error.status is not None and error.status < 500:
+    if error.status is not None:
+        found.data[HTTP_STATUS] = error.status
+    if kind is RateLimited or (error.status is not None and error.status < 500):
         found.sent = False  # refused at the door: no tool has run
     return found

@@ -9,16 +9,20 @@ neither protocol eras nor tools; those are negotiated by the upstream.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 from agent3 import jsonrpc
+from agent3.calls.outcomes import HTTP_STATUS
 from agent3.env import REAL
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
+    LoopDetected,
     MalformedResponse,
     ParseError,
     RateLimited,
@@ -38,6 +42,7 @@ __all__ = [
     "OnRequest",
     "PendingRequest",
     "ServerError",
+    "Silent",
     "answer_request",
     "decode_message",
     "params_of",
@@ -57,6 +62,8 @@ RESUMPTIONS = 5
 """How often one legacy answer is resumed after its stream broke off."""
 _RENEWALS = 2
 """How often one request is repeated with a better credential: once for a missing one, once for a wider scope."""
+_MOVES = 3
+"""Redirects that one channel follows."""
 _COURTESY = 2.0
 """Seconds that telling a server of a cancellation or of the end of a session may take."""
 _DRAIN = 0.02
@@ -82,13 +89,18 @@ class ServerError(Exception):
         self.status = status
 
 
+class Silent(CallTimeout):
+    """The server said nothing for too long."""
+
+
 class PendingRequest:
     """One request under way: who gets its notifications, who answers the server, how long it may stay silent.
 
     Every message of the server restarts the ``idle`` clock, up to ``ceiling`` seconds in total. No clock runs while the
     caller is being asked. ``subscription`` marks a request that only listens. ``features`` are what the caller can do
-    besides elicitation (``sampling``, ``roots``); ``level`` is the lowest log level it wants. Use as ``async with``;
-    raises CallTimeout when the time is over.
+    besides elicitation (``sampling``, ``roots``); ``level`` is the lowest log level it wants; ``patience`` is how many
+    seconds it waits for a server that is still starting. Use as ``async with``; raises CallTimeout when the time is
+    over.
     """
 
     def __init__(
@@ -101,27 +113,32 @@ class PendingRequest:
         subscription: bool = False,
         features: frozenset[str] = frozenset(),
         level: str | None = None,
+        patience: float | None = None,
     ):
         self.subscription = subscription
         self.features = features
         self.level = level
+        self.patience = patience
         self._on_notification = on_notification
         self._on_request = on_request
         self._idle = idle
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + ceiling
         self._limit = asyncio.timeout_at(self._next_deadline())
+        self._running = False
         self._paused = 0
 
     async def __aenter__(self) -> PendingRequest:
         await self._limit.__aenter__()
+        self._running = True
         return self
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._running = False
         try:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise CallTimeout(
+            raise Silent(
                 f"The MCP server showed no sign of progress for {self._idle:g} s; the call was cancelled there."
             ) from None
 
@@ -130,6 +147,11 @@ class PendingRequest:
         self._restart_clock()
         if self._on_notification is not None:
             self._on_notification(method, params)
+
+    def tell_of_wait(self, text: str) -> None:
+        """Tell the caller why nothing has happened yet."""
+        if self._on_notification is not None:
+            self._on_notification("notifications/message", {"level": "info", "data": text})
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of the server; ServerError if the caller cannot."""
@@ -143,7 +165,8 @@ class PendingRequest:
         """Stop the clock for the length of a block: waiting for a person is not the server's delay."""
         began = self._loop.time()
         self._paused += 1
-        self._limit.reschedule(None)
+        if self._running:
+            self._limit.reschedule(None)
         try:
             yield
         finally:
@@ -160,7 +183,8 @@ class PendingRequest:
         return min(self._loop.time() + self._idle, self._ends)
 
     def _restart_clock(self) -> None:
-        if not self._paused and not self._limit.expired():
+        # A question may outlive its request, such as when the gateway stops while a person is being asked.
+        if self._running and not self._paused and not self._limit.expired():
             self._limit.reschedule(self._next_deadline())
 
 
@@ -271,8 +295,10 @@ class HTTPChannel:
             **(headers or {}),
         }
         self.place = "/".join(url.split("/", 3)[:3])
+        self.request_ids = itertools.count(1)
         self.legacy = False
         self.session: str | None = None
+        self._moves = 0
         self.on_message: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -284,12 +310,19 @@ class HTTPChannel:
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
         state = _StreamState()
         try:
+            moved = None
             async with self._open("POST", body, headers, pending) as answer:
-                if session := answer.headers.get("mcp-session-id"):
-                    self.session = session
-                if not _is_event_stream(answer):
+                if 300 <= answer.status < 400:
+                    moved = self._moved_to(answer)
+                elif self.legacy and self.session is None and answer.status < 300:
+                    # Of ``initialize`` only: some servers put the id of a session that they discard on a refusal.
+                    self.session = answer.headers.get("mcp-session-id")
+                if moved is None and not _is_event_stream(answer):
                     return self._parse_body(answer, b"".join([chunk async for chunk in answer]))
-                message = await self._read_stream(answer, key, pending, headers, state)
+                message = await self._read_stream(answer, key, pending, headers, state) if moved is None else None
+            if moved is not None:
+                self._url, self._moves = moved, self._moves + 1
+                return await self.request(key, body, headers, pending)
             if message is None:
                 message = await self._resume(key, pending, headers, state)
             return parse_result(message, self.place)
@@ -395,6 +428,14 @@ class HTTPChannel:
 
     # Receiving
 
+    def _moved_to(self, answer: Stream) -> str | None:
+        """Where a redirect leads, if it stays with the same server: from ``/mcp`` to ``/mcp/``, say."""
+        location = answer.headers.get("location")
+        if not location or self._moves >= _MOVES:
+            return None
+        old, new = urlsplit(self._url), urlsplit(urljoin(self._url, location))
+        return new.geturl() if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
+
     def _parse_body(self, answer: Stream, content: bytes) -> Any:
         """The result in an answer that came in one piece; an error for every other status."""
         status, place = answer.status, self.place
@@ -403,16 +444,22 @@ class HTTPChannel:
         # These statuses speak for themselves, whatever the body says. All but 5xx refuse before any tool has run.
         error: Agent3Error | None = None
         if status < 400:
-            error = TargetError(f"{place} redirects (HTTP {status}); add the final address instead.")
+            error = TargetError(f"{place} redirects to elsewhere (HTTP {status}); add the final address instead.")
+        elif status == LoopDetected.http_status:
+            error = LoopDetected(
+                f"{place} is this gateway itself, or leads back to it. A gateway does not call itself."
+            )
         elif status in (401, 403):
             what = "requires a valid credential" if status == 401 else "does not allow this with our credential"
             hint = "Give it one with agent3 add --credential env:NAME."
             error = TargetRefused(f"{place} {what} (HTTP {status}). {hint}", data={"status": status})
         elif status == 429:
-            error = RateLimited(f"{place} takes no more calls at the moment.", retry_after=_retry_after(answer))
+            error = RateLimited(f"{place} takes no more calls for now (HTTP 429).", retry_after=_retry_after(answer))
         elif status in (502, 503, 504):
-            raise Unavailable(f"{place} is not available (HTTP {status}).", retry_after=_retry_after(answer))
+            text, own = f"{place} is not available (HTTP {status}).", {HTTP_STATUS: status}
+            raise Unavailable(text, retry_after=_retry_after(answer), data=own)
         if error is not None:
+            error.data[HTTP_STATUS] = status
             error.sent = False
             raise error
         try:

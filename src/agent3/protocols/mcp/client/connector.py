@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,15 +19,29 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, Interrupted, ValidationError
-from agent3.identity.secret_refs import STORED
+from agent3.errors import Agent3Error, Interrupted, LoopDetected, ValidationError
+from agent3.identity.secret_refs import HEADERS, STORED
 from agent3.identity.secrets import Secret
-from agent3.model import Agent, Answer, Call, Capability, Failed, Hints, Outcome, Route, agent_id, place_of
+from agent3.model import (
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Failed,
+    Hints,
+    Outcome,
+    Route,
+    Working,
+    agent_id,
+    one_line,
+    place_of,
+)
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.answers import (
     encode_elicit_result,
     encode_responses,
     error_to_needs,
+    handshake_task_to_outcome,
     notification_to_event,
     request_to_question,
     result_to_outcome,
@@ -36,8 +50,9 @@ from agent3.protocols.mcp.client.answers import (
 )
 from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError
 from agent3.protocols.mcp.client.processes import PREFIX
-from agent3.protocols.mcp.client.upstream import OnChange, Session, Upstream, Upstreams
+from agent3.protocols.mcp.client.upstream import FIRST_START, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
+from agent3.security import via
 from agent3.security.outbound import Policy
 
 __all__ = ["MCPConnector", "client_meta", "encode_answer", "feature_of"]
@@ -48,6 +63,8 @@ KEY_META = "io.agent3/idempotency-key"
 """The ``_meta`` key that tells the server the idempotency key of a call."""
 
 _FEATURES = frozenset({"sampling", "roots"})
+_DESCRIPTION = 300
+"""Characters of the description of a server."""
 _REJECTED = -1
 """The error code for a person's refusal of sampling."""
 _MOST_EVENTS = 10_000
@@ -59,7 +76,9 @@ class MCPConnector:
 
     A call may be silent for ``idle`` seconds (longer if its caller allows more), and each notification restarts that
     clock, up to ``ceiling`` seconds. Connections and programs that have not been used for ``unused`` seconds are closed
-    and come back on demand. ``on_change`` takes the address of a server that says that its lists changed.
+    and come back on demand. A program has ``first_start`` seconds to answer for the first time; a call does not wait
+    for that longer than its own time, and the start goes on without it. ``on_change`` takes the address of a server
+    that says that its lists changed.
     """
 
     def __init__(
@@ -69,6 +88,7 @@ class MCPConnector:
         idle: float = 20.0,
         ceiling: float = 300.0,
         unused: float = 600.0,
+        first_start: float = FIRST_START,
         on_change: OnChange | None = None,
         env: Env = REAL,
     ):
@@ -83,41 +103,55 @@ class MCPConnector:
             for on_notification in list(self._listeners.get(self._stored.get(address, address), ())):
                 on_notification(method, params)
 
-        self.upstreams = Upstreams(policy, idle=unused, on_change=notice_change, env=env)
+        self.upstreams = Upstreams(policy, idle=unused, on_change=notice_change, env=env, first_start=first_start)
         self.upstreams.on_note = pass_on
+        self._env = env
+        self._gateway = "" if policy is None else policy.gateway
         self._idle = idle
         self._ceiling = ceiling
         self._listeners: dict[str, list[OnNotification]] = {}
         self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
-        self, address: str, *, secret: Secret | None = None, route: Route | None = None, registered: bool = False
+        self,
+        address: str,
+        *,
+        secret: Secret | None = None,
+        route: Route | None = None,
+        registered: bool = False,
+        headers: Mapping[str, str] | None = None,
+        on_wait: OnWait | None = None,
     ) -> Agent:
         """The server as an agent, each tool a capability. Raises if it cannot be reached; never an empty list instead.
 
         ``registered`` says that the operator chose the address. ``route`` is the pattern for the routes of its tools,
-        with the address as it is stored, where they need a credential or references stand in the address.
+        with the address as it is stored, where they need a credential or references stand in the address; ``headers``
+        are those of its ``meta`` with what their references stand for. ``on_wait``
+        hears of a start that takes long.
         """
         pattern = route or Route("mcp", address)
         if registered:
             pattern = replace(pattern, meta={**pattern.meta, "registered": True})
         if address != pattern.address:
             self._stored[address] = pattern.address
-        upstream = self.upstreams.get(address, secret, pattern.meta)
-        session = await upstream.session()
+        upstream = self.upstreams.get(address, secret, {**pattern.meta, **({HEADERS: headers} if headers else {})})
+        session = await upstream.session(on_wait=on_wait)
         tools: list[dict[str, Any]] = []
         if "tools" in session.capabilities or not session.capabilities:
             try:
                 tools = await upstream.items("tools/list", "tools", fresh=True)
             except ServerError as error:
                 raise server_error_to_error(error, place_of(address)) from None
+        own = self._gateway
+        if own and any(isinstance(meta := tool.get("_meta"), dict) and meta.get(via.META) == own for tool in tools):
+            raise LoopDetected(f"{place_of(address)} leads back to this gateway. A gateway does not call itself.")
         capabilities = (_to_capability(tool, pattern, session, self._ceiling) for tool in tools)
         info, place = session.info, place_of(address)
         website = info.get("websiteUrl")
         return Agent(
             id=agent_id(str(info.get("name") or place), "mcp-server"),
             name=str(info.get("title") or info.get("name") or place),
-            description=str(info.get("description") or session.instructions or "")[:2_000],
+            description=_describe(info, [tool.get("name") for tool in tools], place),
             version=str(info.get("version") or "1"),
             provider=website if isinstance(website, str) else None,
             tags=("mcp",),
@@ -188,6 +222,9 @@ class MCPConnector:
         if known is None or known[0] is not schema:
             known = self._param_headers[key] = schema, x_mcp_header_map(schema)
         headers = mcp_param_headers(known[1], arguments) if known[1] else None
+        as_task = await self._needs_task(call, upstream)
+        if as_task:
+            params["task"] = {}
         result = await upstream.request(
             "tools/call",
             params,
@@ -196,7 +233,18 @@ class MCPConnector:
             headers=headers,
             harmless=call.idempotent or call.key is not None,
         )
+        if as_task and isinstance(task := result.get("task"), dict):
+            return handshake_task_to_outcome(task, call)
         return result_to_outcome(result, call)
+
+    async def _needs_task(self, call: Call, upstream: Upstream) -> bool:
+        """Whether a tool can only be called as a task of the handshake era, in which the client has to say so."""
+        execution = call.live.capability.meta.get("execution")
+        if not isinstance(execution, dict) or execution.get("taskSupport") != "required":
+            return False
+        pending = self._make_pending(call)
+        session = await upstream.session(patience=pending.patience, on_wait=pending.tell_of_wait)
+        return session.era == "legacy"
 
     async def _continue_task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
         """The next step of a task that runs at the server."""
@@ -209,6 +257,12 @@ class MCPConnector:
         if call.entry == "cancel":
             await request("tasks/cancel")
             return Failed("canceled", "The task was cancelled.")
+        if call.state.get("era") == "legacy":
+            outcome = handshake_task_to_outcome(await request("tasks/get"), call)
+            # What it asks comes while the result is waited for.
+            if isinstance(outcome, Working) and outcome.state["status"] in ("completed", "input_required", "failed"):
+                return result_to_outcome(await request("tasks/result"), call)
+            return outcome
         if call.entry == "answer":
             await request("tasks/update", inputResponses=encode_responses(call))
         return task_to_outcome(await request("tasks/get"), call)
@@ -222,6 +276,7 @@ class MCPConnector:
                 call.emit(event)
 
         idle = max(self._idle, 0.9 * (call.timeout or 0.0))
+        remaining = (call.live.expires or float("inf")) - self._env.monotonic()
         able = call.live.ask is not None and any(_can(call, feature) for feature in ("form", "url", *_FEATURES))
         return PendingRequest(
             emit,
@@ -230,6 +285,8 @@ class MCPConnector:
             ceiling=max(self._ceiling, idle),
             features=_FEATURES.intersection(call.meta[PASSED]["can"]) if able and PASSED in call.meta else frozenset(),
             level=_wanted_level(call),
+            # A little less than the call has, so that it ends by saying what it waited for.
+            patience=max(0.0, min(0.9 * remaining, self._ceiling)),
         )
 
     # Anything but calls
@@ -302,6 +359,15 @@ class MCPConnector:
                 await upstream.request("resources/subscribe", {"uri": uri}, PendingRequest, harmless=True)
         except ServerError as error:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
+
+    def connected(self) -> frozenset[str]:
+        """The addresses, as they are stored, to which something is open."""
+        return frozenset(self._stored.get(address, address) for address in self.upstreams.addresses())
+
+    async def disconnect(self, addresses: Collection[str]) -> None:
+        """End the programs and connections of these addresses, and what is under way there."""
+        opened = self.upstreams.addresses()
+        await self.upstreams.close({one for one in opened if self._stored.get(one, one) in addresses})
 
     async def aclose(self) -> None:
         await self.upstreams.aclose()
@@ -376,6 +442,18 @@ def client_meta(passed: Mapping[str, Any]) -> dict[str, Any]:
     if passed.get("level"):
         meta["io.modelcontextprotocol/logLevel"] = passed["level"]
     return meta
+
+
+def _describe(info: Mapping[str, Any], tools: Sequence[Any], place: str) -> str:
+    """What a server says of itself in one line, or what its name and its tools say.
+
+    Never its instructions: they are written for a model that uses this server alone, and can be of any length.
+    """
+    if isinstance(given := info.get("description"), str) and given.strip():
+        return one_line(given, _DESCRIPTION)
+    name = str(info.get("title") or info.get("name") or place)
+    listed = ", ".join(str(tool) for tool in tools if isinstance(tool, str)) or "none"
+    return one_line(f"{name} tools: {listed}", _DESCRIPTION)
 
 
 def _to_capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float) -> Capability | None:

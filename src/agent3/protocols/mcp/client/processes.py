@@ -1,15 +1,17 @@
 """MCP servers that are programs on this machine, spoken to over standard input and output.
 
 Each runs in a session of its own, so that it and everything it starts can be ended together. Its environment is small:
-the paths of programs and home, the language, and what the operator gave. If the gateway dies, a watchdog ends what it
-left behind: one shell for all programs, which waits for its own standard input to close, as the kernel does however
-the gateway died. ``PR_SET_PDEATHSIG`` would reach only the first process of each tree (``npx``, not the ``node`` below
-it), follows the thread and not the process, and needs code between fork and exec, which is unsafe with threads.
+the paths of programs, home and certificates, the language, and what the operator gave. If the gateway dies, a watchdog
+ends what it left behind: one shell for all programs, which waits for its own standard input to close, as the kernel
+does however the gateway died. ``PR_SET_PDEATHSIG`` would reach only the first process of each tree (``npx``, not the
+``node`` below it), follows the thread and not the process, and needs code between fork and exec, which is unsafe with
+threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -41,7 +43,11 @@ log = logger("mcp.process")
 
 PREFIX = "stdio:"
 """How the address of a program begins; its command follows as JSON."""
-_INHERITED = ("PATH", "HOME", "LANG") if os.name == "posix" else ("PATH", "USERPROFILE", "SYSTEMROOT", "TEMP")
+_INHERITED = (
+    *(("PATH", "HOME", "LANG") if os.name == "posix" else ("PATH", "USERPROFILE", "SYSTEMROOT", "TEMP")),
+    # Where this machine keeps the certificates that it trusts, without which npx and uvx install nothing.
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+)
 _GRACE = 2.0
 """Seconds that a program gets to end by itself once its input is closed, and again after SIGTERM."""
 _REAP = 5.0
@@ -188,6 +194,7 @@ class StdioChannel:
         self._process = process
         self._watchdog = watchdog
         self.place = f"The program {command.name!r}"
+        self.request_ids = itertools.count(1)
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_crash: Callable[[], None] | None = None
         self.on_ambiguous: Callable[[], None] | None = None
@@ -315,8 +322,13 @@ class StdioChannel:
         error.sent = sent
         return error
 
+    @property
+    def last_words(self) -> str:
+        """The last line of its standard error."""
+        return self._stderr_tail[-1][:300] if self._stderr_tail else ""
+
     def _last_line(self) -> str:
-        return f" Its last output: {self._stderr_tail[-1][:300]}" if self._stderr_tail and not self._closing else ""
+        return f" Its last output: {self.last_words}" if self._stderr_tail and not self._closing else ""
 
     # What it writes
 

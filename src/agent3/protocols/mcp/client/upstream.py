@@ -8,20 +8,21 @@ server's questions could not be told apart otherwise. ``Upstreams`` is the pool.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import contextvars
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
 from agent3 import jsonrpc
 from agent3._version import __version__
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, Unavailable
+from agent3.errors import Agent3Error, CallTimeout, LoopDetected, MalformedResponse, TargetError, Unavailable
 from agent3.identity.authorization import Authorization, RenewableSecret
+from agent3.identity.secret_refs import HEADERS
 from agent3.identity.secrets import Secret
 from agent3.model import place_of
 from agent3.observe.logs import get as logger
@@ -31,13 +32,15 @@ from agent3.protocols.mcp.client.channels import (
     HTTPChannel,
     PendingRequest,
     ServerError,
+    Silent,
     answer_request,
     params_of,
     spawn,
 )
 from agent3.protocols.mcp.client.processes import PREFIX, Command, Restarts, StdioChannel, Watchdog
 from agent3.protocols.mcp.meta_keys import TASKS
-from agent3.security.outbound import Gate, Policy, parse_url
+from agent3.security import via
+from agent3.security.outbound import Gate, Policy
 
 __all__ = ["OnChange", "Session", "Upstream", "Upstreams"]
 
@@ -48,9 +51,12 @@ Features = frozenset[str]
 """What a legacy session declares besides elicitation, for callers that can do it: ``sampling``, ``roots``."""
 OnChange = Callable[[str], None]
 """Takes the address of a server whose lists changed."""
+OnWait = Callable[[str], None]
+"""Takes what is known of a server that is still starting."""
 OnNote = Callable[[str, str, dict[str, Any]], None]
 """Takes the address of a server, and the method and parameters of a notification that belongs to no request."""
 
+Agent3ErrorT = TypeVar("Agent3ErrorT", bound=Agent3Error)
 _NO_FEATURES: Features = frozenset()
 _CLIENT_INFO = {"name": "agent3", "version": __version__}
 _ELICITATION: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -63,9 +69,15 @@ _MODERN_CODES = frozenset({-32020, -32021, -32022, -32601, -32602, -32603, -3270
 """Errors by which a modern server refuses a modern request; any other 4xx comes from one that is not modern."""
 _UNSUPPORTED_VERSION = -32022
 _PROBE = 10.0
-"""Seconds that a server gets to say whether it is modern. Legacy programs may say nothing at all."""
+"""Seconds that a program gets to say whether it is modern. Legacy programs may say nothing at all."""
 _HANDSHAKE = 30.0
-"""Seconds that a legacy server gets to answer ``initialize``."""
+"""Seconds that a server gets to answer ``initialize``; a program that starts for the first time gets more."""
+FIRST_START = 300.0
+"""Seconds that a program gets until it answers for the first time: npx and uvx install it meanwhile."""
+_NEWS_OF_START = 2.0
+"""Seconds between two notices of a start that takes long."""
+_TRY_AGAIN = 10.0
+"""Seconds after which a caller that was sent away may find that the server has started."""
 _PAGES = 1_000
 _LEGACY_TTL = 30.0
 """Seconds that a legacy list is served from memory; that era cannot say how long a list is good."""
@@ -78,8 +90,16 @@ _OWN_SESSIONS = 8
 class Session:
     """A channel on which the era is agreed: adds the envelope and the headers to requests."""
 
-    def __init__(self, channel: HTTPChannel | StdioChannel, era: Era, version: str, greeting: Mapping[str, Any]):
+    def __init__(
+        self,
+        channel: HTTPChannel | StdioChannel,
+        era: Era,
+        version: str,
+        greeting: Mapping[str, Any],
+        gateway: str = "",
+    ):
         self.channel = channel
+        self._gateway = gateway
         self.era = era
         self.version = version
         self.level: str | None = None
@@ -96,7 +116,6 @@ class Session:
         )
         self.headers: Mapping[str, str] = {"MCP-Protocol-Version": version}
         """Those of messages that are not requests."""
-        self._keys = itertools.count(1)
 
     @property
     def alive(self) -> bool:
@@ -112,8 +131,11 @@ class Session:
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The result of a request; ServerError for an error of the server."""
-        key = next(self._keys)
+        # Of the channel, not of the session: a slow server may answer the probe while ``initialize`` is waited for.
+        key = next(self.channel.request_ids)
         meta = {**(_MODERN_META if self.era == "modern" else {}), **(params.get("_meta") or {}), "progressToken": key}
+        if self._gateway:
+            meta[via.META] = via.outgoing(self._gateway)
         body = jsonrpc.request(key, method, {**params, "_meta": meta})
         sent = self.headers
         if self.era == "modern":
@@ -163,6 +185,12 @@ class Session:
         await self.channel.aclose()
 
 
+def _unsent(error: Agent3ErrorT) -> Agent3ErrorT:
+    """The error of a call that never left."""
+    error.sent = False
+    return error
+
+
 def _table(where: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = where.get(key)
     return value if isinstance(value, dict) else {}
@@ -184,8 +212,12 @@ class Upstream:
         on_change: OnChange | None = None,
         env: Env = REAL,
         gate: Gate | None = None,
+        gateway: str = "",
+        first_start: float = FIRST_START,
     ):
         self.address = address
+        self._gateway = gateway
+        self._first_start = first_start
         self.used = env.monotonic()
         self.busy = 0
         self.on_note: OnNote | None = None
@@ -195,26 +227,72 @@ class Upstream:
         self._env = env
         self._gate = gate
         self._shared: dict[Features, Session] = {}
-        self._connecting = asyncio.Lock()
+        self._opening: dict[Features, asyncio.Task[Session]] = {}
+        self._begun = 0.0
+        self._greeting: HTTPChannel | StdioChannel | None = None
         self._keeps_apart = False
         self._spare: list[tuple[Features, Session]] = []
         self._own_places = asyncio.Semaphore(_OWN_SESSIONS)
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def session(self, features: Features = _NO_FEATURES) -> Session:
-        """The session shared by all requests with these features, opened if necessary."""
+    async def session(
+        self, features: Features = _NO_FEATURES, patience: float | None = None, on_wait: OnWait | None = None
+    ) -> Session:
+        """The session shared by all requests with these features, opened if necessary.
+
+        A server may take minutes to start, longer than a caller can wait: after ``patience`` seconds Unavailable says
+        when to try again, and the start goes on. ``on_wait`` hears meanwhile what is known of it.
+        """
         session = self._shared.get(features)
         if session is not None and session.alive:
             return session
-        async with self._connecting:
-            session = self._shared.get(features)
-            if session is None or not session.alive:
-                session = self._shared[features] = await self._connect(features)
-                session.watching = spawn(self._tasks, self._watch(session))
-            return session
+        opening = self._opening.get(features)
+        if opening is None:
+            # In a task of its own, and not in the name of the caller that happens to be the first.
+            opening = self._opening[features] = asyncio.get_running_loop().create_task(
+                self._open_shared(features), context=contextvars.Context()
+            )
+            self._tasks.add(opening)
+            opening.add_done_callback(partial(self._opened, features))
+        loop = asyncio.get_running_loop()
+        ends = float("inf") if patience is None else loop.time() + patience
+        while not opening.done():
+            left = ends - loop.time()
+            if left <= 0:
+                raise self._still_starting()
+            await asyncio.wait([opening], timeout=min(left, _NEWS_OF_START))
+            if on_wait is not None and not opening.done():
+                on_wait(self._start_text())
+        if opening.cancelled():
+            raise _unsent(Unavailable(f"{place_of(self.address)} was closed before it had started."))
+        if (error := opening.exception()) is not None:
+            # Of its own for each that waited: what is added to it on one way must not show on another.
+            raise copy.copy(error) if isinstance(error, Agent3Error) else error
+        return opening.result()
+
+    async def _open_shared(self, features: Features) -> Session:
+        session = self._shared[features] = await self._connect(features)
+        session.watching = spawn(self._tasks, self._watch(session))
+        return session
+
+    def _opened(self, features: Features, opening: asyncio.Task[Session]) -> None:
+        self._tasks.discard(opening)
+        self._opening.pop(features, None)
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            log.info("%s could not be reached: %s", place_of(self.address), error)
+
+    def _start_text(self) -> str:
+        """How long the server has been starting, and the last that it said."""
+        seconds = self._env.monotonic() - self._begun
+        said = self._greeting.last_words if isinstance(self._greeting, StdioChannel) else ""
+        return f"{place_of(self.address)} is still starting, for {seconds:.0f} s now{f': {said}' if said else ''}"
+
+    def _still_starting(self) -> Unavailable:
+        text = f"{self._start_text().rstrip('.')}. The start goes on; try again in {_TRY_AGAIN:g} s."
+        return _unsent(Unavailable(text, data={"starting": True}, retry_after=_TRY_AGAIN))
 
     async def request(
         self,
@@ -234,9 +312,15 @@ class Upstream:
         self.busy += 1
         try:
             for last in (False, True):
-                session = await self.session()
-                if session.era == "legacy" and (features := make_pending().features):
-                    session = await self.session(features)
+                try:
+                    session = self._shared.get(_NO_FEATURES)
+                    if session is None or not session.alive:
+                        asked = make_pending()
+                        session = await self.session(_NO_FEATURES, asked.patience, asked.tell_of_wait)
+                    if session.era == "legacy" and (features := (asked := make_pending()).features):
+                        session = await self.session(features, asked.patience, asked.tell_of_wait)
+                except Agent3Error as error:
+                    raise _unsent(error)  # noqa: B904 - the same error
                 pending = make_pending()
                 try:
                     if self._keeps_apart and session.era == "legacy" and pending.can_answer:
@@ -296,34 +380,37 @@ class Upstream:
 
     async def _connect(self, features: Features) -> Session:
         if self._closed:
-            error = Unavailable("The gateway is stopping.")
-            error.sent = False
-            raise error
+            raise _unsent(Unavailable(f"{place_of(self.address)} was closed."))
+        self._begun = self._env.monotonic()
         era = self._eras.get(self.address)
         try:
             return await self._negotiate(await self._open_channel(), era, features)
-        except Unavailable:
-            # Some programs exit at a first message they do not know.
-            if era is not None or not self.address.startswith(PREFIX):
+        except Unavailable as error:
+            # Some programs exit at a first message they do not know, and some servers hang up.
+            if era is not None or not (self.address.startswith(PREFIX) or error.sent):
                 raise
             return await self._negotiate(await self._open_channel(), "legacy", features)
 
     async def _negotiate(self, channel: HTTPChannel | StdioChannel, era: Era | None, features: Features) -> Session:
+        self._greeting = channel
         try:
-            session = await self._discover(channel) if era != "legacy" else None
-            session = session or await self._initialize(channel, features)
+            if isinstance(channel, StdioChannel):
+                session = await self._greet_program(channel, era, features)
+            else:
+                modern = await self._discover(channel, _HANDSHAKE) if era != "legacy" else None
+                session = modern or await self._initialize(channel, features, _HANDSHAKE)
         except ServerError as error:
             await channel.aclose()
             self._eras.pop(self.address, None)
+            if isinstance(error.data, dict) and error.data.get("code") == LoopDetected.code:
+                raise LoopDetected(f"{channel.place} answered: {error.message[:300]}") from None
             text = f"{channel.place} is not an MCP server that agent3 can talk to: {error.message[:300]}"
-            failure = TargetError(text)
-            failure.sent = False
-            raise failure from None
-        except BaseException as error:
+            raise _unsent(TargetError(text)) from None
+        except BaseException:
             await channel.aclose()
-            if isinstance(error, Agent3Error):
-                error.sent = False  # the call itself never left
             raise
+        finally:
+            self._greeting = None
         self._eras[self.address] = session.era
         if isinstance(channel, HTTPChannel):
             channel.on_message = partial(self._take_message, session)
@@ -332,12 +419,37 @@ class Upstream:
             channel.on_ambiguous = partial(self._keep_apart, session)
         return session
 
-    async def _discover(self, channel: HTTPChannel | StdioChannel) -> Session | None:
+    async def _greet_program(self, channel: StdioChannel, era: Era | None, features: Features) -> Session:
+        """Agree on an era with a program, which may have to install itself before it reads a word.
+
+        Some legacy programs do not answer a question that they do not know. So after a while the legacy one is asked
+        as well; a program that was only slow answers both, in their order.
+        """
+        limit = _HANDSHAKE if self.address in self._eras else self._first_start
+        if era == "legacy":
+            return await self._initialize(channel, features, limit)
+        tasks: set[asyncio.Task[Any]] = set()
+        probe = spawn(tasks, self._discover(channel, limit))
+        try:
+            await asyncio.wait([probe], timeout=_PROBE)
+            if not probe.done():
+                opening: asyncio.Task[Session] = spawn(tasks, self._initialize(channel, features, limit))
+                await asyncio.wait([probe, opening], return_when=asyncio.FIRST_COMPLETED)
+                if not probe.done() or probe.result() is None:
+                    return await opening
+            modern: Session | None = probe.result()
+            return modern or await self._initialize(channel, features, limit)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _discover(self, channel: HTTPChannel | StdioChannel, limit: float) -> Session | None:
         """The modern session, or None for a legacy server."""
-        probe = Session(channel, "modern", LATEST_MODERN_VERSION, {})
+        probe = Session(channel, "modern", LATEST_MODERN_VERSION, {}, self._gateway)
         for last in (False, True):
             try:
-                greeting = await probe.request("server/discover", {}, PendingRequest(idle=_PROBE))
+                greeting = await probe.request("server/discover", {}, PendingRequest(idle=limit, ceiling=limit))
                 break
             except ServerError as error:
                 versions = error.data.get("supported") if isinstance(error.data, dict) else None
@@ -346,7 +458,7 @@ class Upstream:
                 # Some servers refuse our version and name it as supported all the same; asked again they take it.
                 if unsupported and probe.version in supported and not last:
                     continue
-                if error.status is not None and error.status >= 500:
+                if error.status == LoopDetected.http_status:
                     raise
                 if (
                     unsupported
@@ -355,16 +467,14 @@ class Upstream:
                 ):
                     raise
                 return None
-            except CallTimeout:
-                if isinstance(channel, StdioChannel):
-                    return None
-                raise
+            except Silent:
+                return None
         offered = greeting.get("supportedVersions")
         if not isinstance(offered, list) or LATEST_MODERN_VERSION not in offered:
             return None
-        return Session(channel, "modern", LATEST_MODERN_VERSION, greeting)
+        return Session(channel, "modern", LATEST_MODERN_VERSION, greeting, self._gateway)
 
-    async def _initialize(self, channel: HTTPChannel | StdioChannel, features: Features) -> Session:
+    async def _initialize(self, channel: HTTPChannel | StdioChannel, features: Features, limit: float) -> Session:
         if isinstance(channel, HTTPChannel):
             channel.legacy = True
         capabilities = {**_ELICITATION, **{feature: {} for feature in sorted(features)}}
@@ -373,12 +483,18 @@ class Upstream:
             "capabilities": capabilities,
             "clientInfo": _CLIENT_INFO,
         }
-        opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {})
-        greeting = await opening.request("initialize", params, PendingRequest(idle=_HANDSHAKE))
+        opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {}, self._gateway)
+        try:
+            greeting = await opening.request("initialize", params, PendingRequest(idle=limit, ceiling=limit))
+        except Silent:
+            said = channel.last_words if isinstance(channel, StdioChannel) else ""
+            more = " More time is given by calls.start_seconds." if isinstance(channel, StdioChannel) else ""
+            last = f" Its last output: {said}" if said else ""
+            raise CallTimeout(f"{channel.place} did not answer within {limit:g} s of its start.{more}{last}") from None
         version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
-        session = Session(channel, "legacy", str(version), greeting)
+        session = Session(channel, "legacy", str(version), greeting, self._gateway)
         await channel.tell(jsonrpc.notification("notifications/initialized"), session.headers)
         return session
 
@@ -420,7 +536,10 @@ class Upstream:
             spare = next((entry for entry in self._spare if entry[0] == features), None)
             if spare is not None:
                 self._spare.remove(spare)
-            own = spare[1] if spare is not None else await self._connect(features)
+            try:
+                own = spare[1] if spare is not None else await self._connect(features)
+            except Agent3Error as error:
+                raise _unsent(error)  # noqa: B904 - the same error
             if own.watching is None:
                 own.watching = spawn(self._tasks, self._watch(own))
             good = False
@@ -541,9 +660,11 @@ class Upstreams:
         idle: float = 600.0,
         on_change: OnChange | None = None,
         env: Env = REAL,
+        first_start: float = FIRST_START,
     ):
         self._policy = policy or Policy()
         self._idle = idle
+        self._first_start = first_start
         self.on_note: OnNote | None = None
         self._on_change = on_change
         self._env = env
@@ -563,10 +684,13 @@ class Upstreams:
         """The upstream of an address and credential. ``where`` is the ``meta`` of the route.
 
         There ``secret_env`` names the variable in which a program gets the secret, ``secret_header`` the header that
-        carries it instead of ``Authorization: Bearer``; ``registered`` says that the operator chose the address.
+        carries it instead of ``Authorization: Bearer``, ``headers`` those that every request has; ``registered`` says
+        that the operator chose the address.
         """
         meta = where or {}
-        key = (address, secret, meta.get("secret_env"), meta.get("secret_header"), bool(meta.get("registered")))
+        carried = tuple(sorted((meta.get(HEADERS) or {}).items()))
+        named = meta.get("secret_env"), meta.get("secret_header"), carried
+        key = (address, secret, *named, bool(meta.get("registered")))
         found = self._all.get(key)
         if found is None:
             if self._closed:
@@ -581,6 +705,15 @@ class Upstreams:
     def authorize(self, address: str, by: Authorization) -> None:
         """Reach an address with a changing credential where no secret is given, from its next connection on."""
         self._authorizations[address] = by
+
+    def addresses(self) -> frozenset[str]:
+        """Where the upstreams are."""
+        return frozenset(upstream.address for upstream in self._all.values())
+
+    async def close(self, addresses: Collection[str]) -> None:
+        """Close the upstreams of these addresses, whatever is under way there; the next use opens new ones."""
+        gone = [key for key, upstream in self._all.items() if upstream.address in addresses]
+        await asyncio.gather(*(self._all.pop(key).aclose() for key in gone))
 
     async def aclose(self) -> None:
         self._closed = True
@@ -608,26 +741,25 @@ class Upstreams:
                 channel.on_crash = restarts.record_crash
                 return channel
 
-            return Upstream(address, start_program, self._eras, self._on_change, self._env)
+            gateway, first_start = self._policy.gateway, self._first_start
+            return Upstream(address, start_program, self._eras, self._on_change, self._env, None, gateway, first_start)
         policy = self._policy
         if meta.get("registered"):
-            url = parse_url(address, policy)
-            host = f"[{url.host}]" if ":" in (url.host or "") else url.host
-            policy = dataclasses.replace(policy, allow_hosts=policy.allow_hosts | {f"{host}:{url.port}"})
+            policy = policy.registering(address)
         gate = Gate(policy)
-        headers: dict[str, str] = {}
+        headers: dict[str, str] = dict(meta.get(HEADERS) or {})
         authorization = self._authorizations.get(address) if secret is None else None
         if isinstance(secret, RenewableSecret):
             authorization = secret.authorization
         elif secret is not None and (header := meta.get("secret_header")):
-            headers = {str(header): secret.reveal()}
+            headers[str(header)] = secret.reveal()
         elif secret is not None:
-            headers = {"Authorization": f"Bearer {secret.reveal()}"}
+            headers["Authorization"] = f"Bearer {secret.reveal()}"
 
         async def open_http() -> HTTPChannel | StdioChannel:
             return HTTPChannel(gate, address, headers, authorization)
 
-        return Upstream(address, open_http, self._eras, self._on_change, self._env, gate)
+        return Upstream(address, open_http, self._eras, self._on_change, self._env, gate, policy.gateway)
 
     async def _sweep(self) -> None:
         """Close what has not been used for a while; it comes back on demand."""

@@ -33,9 +33,11 @@ from agent3.model import (
     Route,
     Working,
     encode,
+    own_routes,
 )
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.gateway_tools import JobTasks
+from agent3.observe.performance import MCPPerformanceMonitor
+from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks
 from agent3.protocols.mcp.door.passthrough import Passthrough, passthrough_meta
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
@@ -90,7 +92,7 @@ def route_of(agent: Agent) -> Route | None:
     if agent.card.get("protocol") != "mcp":
         return None
     for capability in agent.capabilities:
-        for route in capability.routes:
+        for route in own_routes(capability):
             if route.protocol == "mcp":
                 return replace(route, target=None)
     try:
@@ -135,6 +137,7 @@ class AgentTools:
             completions=self if "completions" in offered else None,
             tasks=self,
             fingerprint=self.fingerprint,
+            on_listed=self.on_listed,
         )
 
     def renew(self, agent: Agent) -> bool:
@@ -154,6 +157,10 @@ class AgentTools:
     async def tools(self, principal: Principal) -> Sequence[Tool]:
         """Those that the caller may call."""
         return [self._all[capability.name] for capability in self._gateway.offered(self.agent, principal)]
+
+    def on_listed(self, seconds: float) -> None:
+        """Measure it."""
+        MCPPerformanceMonitor.record("list_tools", seconds, self._metrics, warn_every=WARN_EVERY)
 
     def fingerprint(self, principal: Principal) -> Hashable:
         """Changes with the agent, and with all of a caller that rules can ask for."""
@@ -189,7 +196,10 @@ class AgentTools:
             return outcome
         finally:
             self._metrics.mcp_tool_invocations.inc((name if capability is not None else "unknown", status))
-            self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
+            simple = capability is None or all(route.protocol == "local" for route in capability.routes)
+            operation = "invoke_tool_simple" if simple else "invoke_tool_complex"
+            seconds = self._env.monotonic() - started
+            MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
@@ -364,7 +374,7 @@ def _tool(capability: Capability) -> Tool:
         "idempotentHint": hints.idempotent,
         "destructiveHint": hints.consequential,
     }
-    if any(route.protocol == "mcp" for route in capability.routes):
+    if any(route.protocol == "mcp" for route in own_routes(capability)):
         annotations = meta.get("annotations") or {}  # the server's own
     return Tool(
         name=capability.name,

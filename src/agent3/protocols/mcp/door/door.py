@@ -92,6 +92,10 @@ class DoorOptions:
     retry: float = 1.0
     """Seconds that a legacy client waits before it resumes a lost stream."""
     hint: Hint = how_to_answer
+    gateway: str = ""
+    """The id of the gateway that serves, by which it recognises requests that came from itself."""
+    marks_tools: bool = False
+    """Whether its tools are those of the gateway itself and say so, wherever they are listed again."""
 
 
 class MCPDoor:
@@ -106,7 +110,13 @@ class MCPDoor:
         self._options = options
         tokens = StateTokens(options.key or env.random_bytes(32), options.answer_within, env)
         self.handlers = RequestHandlers(
-            toolset, self.capabilities, tokens, page_size=options.page_size, hint=options.hint
+            toolset,
+            self.capabilities,
+            tokens,
+            page_size=options.page_size,
+            hint=options.hint,
+            gateway=options.gateway,
+            marks_tools=options.marks_tools,
         )
         self._changes = self.handlers.changes
         self._manager: SessionManager | None = None

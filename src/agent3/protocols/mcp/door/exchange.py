@@ -63,12 +63,13 @@ class Operation(Generic[T]):
 
 
 class Exchange(Generic[T]):
-    """One incoming request, from its first turn to a result. ``level`` is the lowest log level the client wants."""
+    """One incoming request, from its first turn to a result. ``level`` is the lowest log level the client wants,
+    ``streaming`` what its arguments say about that."""
 
-    def __init__(self, ctx: Context, tokens: StateTokens, level: str | None):
+    def __init__(self, ctx: Context, tokens: StateTokens, level: str | None, streaming: bool | None = None):
         self._ctx = ctx
         self._tokens = tokens
-        self._notifier = _Notifier(ctx, level)
+        self._notifier = _Notifier(ctx, level, streaming)
         meta, features = meta_of(ctx), client_features(ctx)
         trace = meta.get("traceparent")
         self.caller = Caller(
@@ -81,6 +82,7 @@ class Exchange(Generic[T]):
             can=features,
             hang_up=self._notifier.hang_up if ctx.close_sse_stream is not None else None,
             level=level,
+            streams=self._notifier.streams,
         )
 
     async def run(self, operation: Operation[T], params: Params) -> T | Needs | wire.InputRequiredResult:
@@ -187,15 +189,21 @@ class _Notifier:
     ``listen`` never waits. Everything that was emitted is sent before the result is.
     """
 
-    def __init__(self, ctx: Context, level: str | None):
+    def __init__(self, ctx: Context, level: str | None, streaming: bool | None):
         self._ctx = ctx
         self._levels = _LEVELS[_LEVELS.index(level) :] if level in _LEVELS else ()
-        self._wants_progress = "progress_token" in (ctx.meta or {})
+        has_token = "progress_token" in (ctx.meta or {})
+        self._wants_progress = has_token and streaming is not False
+        # Without a token a stream goes as log messages. A modern client must have asked for these, by a level; a
+        # legacy one gets what the server chooses until it sets a level.
+        may_log = "info" in self._levels or (level is None and era_of(ctx) == "legacy")
+        self._as_log = bool(streaming) and not has_token and may_log
+        self.streams = self._wants_progress or self._as_log
         self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()
         self._progress: float | None = None
 
     def listen(self, event: Event) -> None:
-        wanted = self._levels if event.kind == "log" else self._wants_progress
+        wanted = self._levels if event.kind == "log" else self.streams
         if wanted and event.kind in ("log", "progress", "status", "artifact") and self._waiting.qsize() < BACKLOG:
             self._waiting.put_nowait(event)
 
@@ -208,7 +216,7 @@ class _Notifier:
     @asynccontextmanager
     async def send_meanwhile(self) -> AsyncIterator[None]:
         """Send notifications during a block, and the remaining ones at its end."""
-        if not (self._wants_progress or self._levels):
+        if not (self.streams or self._levels):
             yield
             return
         pump = asyncio.ensure_future(self._send_all())
@@ -225,7 +233,10 @@ class _Notifier:
             try:
                 if event is None:
                     return
-                await (self._send_log(event) if event.kind == "log" else self._send_progress(event))
+                if event.kind == "log":
+                    await self._send_log(event)
+                else:
+                    await (self._send_piece(event) if self._as_log else self._send_progress(event))
             except Exception:
                 log.exception("An event could not be sent to the client")
             finally:
@@ -244,6 +255,14 @@ class _Notifier:
             self._progress += 1e-6
         message = text[:MESSAGE_LENGTH] if text else None
         await self._ctx.session.report_progress(self._progress, event.total, message)
+
+    async def _send_piece(self, event: Event) -> None:
+        """A piece of the result, or how far it is, as a log message."""
+        text = event.text or (text_of(event.parts) if event.kind == "artifact" else None)
+        told = {"kind": event.kind, "text": text, "progress": event.done, "total": event.total}
+        data = {name: value for name, value in told.items() if value is not None}
+        params = wire.LoggingMessageNotificationParams(level="info", data=data, logger="agent3")
+        await self._ctx.session.send_notification(wire.LoggingMessageNotification(params=params), self._ctx.request_id)
 
     async def _send_log(self, event: Event) -> None:
         level: Any = event.name if event.name in _LEVELS else "info"

@@ -31,6 +31,7 @@ from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.toolset import Caller, ignore_event
 from agent3.protocols.mcp.meta_keys import PASSED, STRUCTURED
+from agent3.security import via
 
 __all__ = ["FastLane", "Visitor"]
 
@@ -38,6 +39,7 @@ log = logger("mcp")
 
 MODERN = b"2026-07-28"
 LEGACY = frozenset({b"2025-03-26", b"2025-06-18", b"2025-11-25"})
+_VIA = via.HEADER.lower().encode()
 REFRESH = 600.0
 """Seconds after which one request of a legacy session goes to the SDK again, to keep its idle timer from ending it."""
 MOST_PAGES = 1_000
@@ -51,6 +53,7 @@ class _Meta(Struct):
     info: dict[str, Any] | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
     level: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/logLevel", default=UNSET)
     progress: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+    via: Raw | UnsetType = msgspec.field(name=via.META, default=UNSET)
     traceparent: str | UnsetType = UNSET
 
 
@@ -104,6 +107,7 @@ class _Headers:
             and _takes_json(found.get(b"accept", b""), found.get(b"content-type", b""))
             and b"last-event-id" not in found
             and b"content-encoding" not in found
+            and _VIA not in found
             and b"mcp-param-" not in (names := b" ".join(found))
         )
         self.is_forwarded = not self.is_regular or b"x-forwarded-" in names
@@ -150,6 +154,7 @@ class FastLane:
         self._toolset = door.toolset
         self._is_regular_call = door.handlers.is_regular
         self._fingerprint = door.capabilities.fingerprint
+        self._streaming = door.capabilities.streaming
         self._principal = door.principal
         self._env = env
         self._hosts: dict[bytes, bool] = {}
@@ -266,6 +271,9 @@ class FastLane:
         else:
             can = self._sessions[headers.session].can
         name = params.name or ""
+        # Legacy clients can be sent log messages in place of progress, which takes a stream.
+        if self._streaming is not None and not modern and self._streaming(name, params.arguments or {}):
+            return None
         if can is None or not self._is_regular_call(name, headers.session.decode("latin-1"), can):
             return None
         trace = meta.traceparent if meta is not None else UNSET
@@ -312,13 +320,14 @@ class FastLane:
                 and not headers.session
                 and meta.progress is UNSET
                 and meta.level is UNSET
+                and meta.via is UNSET
                 and params.responses is UNSET
                 and params.state is UNSET
                 and params.task is UNSET
             )
         if headers.version not in LEGACY or method not in ("tools/call", "tools/list", "ping"):
             return False
-        if meta is not None and (meta.progress is not UNSET or meta.level is not UNSET):
+        if meta is not None and not (meta.progress is meta.level is meta.via is UNSET):
             return False
         session = self._sessions.get(headers.session)
         return (

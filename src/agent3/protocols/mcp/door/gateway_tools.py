@@ -14,17 +14,25 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from agent3.calls.outcomes import failed_by
+from agent3.calls.outcomes import failed_by, response
 from agent3.errors import Agent3Error, NotFound, TurnTaken
-from agent3.gateway import Caller, Gateway, Verbs
+from agent3.gateway import Caller, Gateway, Verbs, is_batch
 from agent3.gateway.tool_texts import ARTIFACT_NAME, ARTIFACT_TEXT, INSTRUCTIONS, TOOLS
-from agent3.model import Answer, Done, Event, Failed, Outcome, Part, Principal, Working
+from agent3.model import Answer, Done, Event, Failed, Needs, Outcome, Part, Principal, Working
+from agent3.observe.performance import MCPPerformanceMonitor
+from agent3.protocols.mcp.door.toolset import STRUCTURED, Resource, ResourceTemplate, Task, Tool
 from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
-from agent3.protocols.mcp.door.toolset import Resource, ResourceTemplate, Task, Tool
 
-__all__ = ["INSTRUCTIONS", "GatewayTools", "JobTasks"]
+__all__ = ["INSTRUCTIONS", "WARN_EVERY", "GatewayTools", "JobTasks"]
 
 _ARTIFACTS = "agent3://artifacts/"
+_MOST_MEDIA = 4 << 20
+"""Bytes of images and audio that one answer shows; what is beyond stays a link."""
+NOT_STREAMED = (
+    "Nothing was streamed: the request had no progress token, and no log level of info or below. The result is whole."
+)
+WARN_EVERY = 60.0
+"""Seconds between two lines of the log on an operation that misses its target; each miss is counted."""
 
 
 class GatewayTools:
@@ -44,6 +52,7 @@ class GatewayTools:
                 title=text.title,
                 description=text.description,
                 input_schema=text.input_schema,
+                output_schema=text.output_schema,
                 annotations={"readOnlyHint": text.read_only, "openWorldHint": text.name == "agent3_call"},
             )
             for text in TOOLS
@@ -57,16 +66,24 @@ class GatewayTools:
         """The list never changes while the process lives."""
         return "five"
 
+    def on_listed(self, seconds: float) -> None:
+        """Measure it."""
+        MCPPerformanceMonitor.record("list_tools", seconds, self._metrics, warn_every=WARN_EVERY)
+
     async def call(self, name: str, arguments: dict[str, Any], caller: MCPCaller) -> Outcome:
         """Run one of the five for a caller at the MCP door. What is refused has the form of a failed agent3_call."""
         started = self._env.monotonic()
         status = "error"
         try:
             self._verbs.check(name, arguments)
+            checked = self._env.monotonic() - started
+            MCPPerformanceMonitor.record("validate_schema", checked, self._metrics, warn_every=WARN_EVERY)
             who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
             outcome: Outcome
             if name != "agent3_call":
                 outcome = Done((Part(data=await self._verbs.look(name, arguments, who)),))
+            elif is_batch(arguments):
+                outcome = Done((Part(data=await self._verbs.batch(arguments, who)),))
             else:
                 metadata: Mapping[str, Any] = arguments.get("metadata") or {}
                 follows = "tasks" in caller.can
@@ -76,16 +93,22 @@ class GatewayTools:
                     called = await self._follow(caller, lambda who: self._gateway.call(who, request))
                 else:
                     called = await self._verbs.call(who, arguments)
-                outcome = self._answer(called, self._env.monotonic() - started, follows)
+                card = await self._verbs.card(who, arguments)
+                notice = NOT_STREAMED if metadata.get("streaming") and not caller.streams else None
+                seconds = self._env.monotonic() - started
+                outcome = await self._answer(caller, called, seconds, follows, card, notice)
             status = "error" if isinstance(outcome, Failed) else "success"
             return outcome
         except Agent3Error as refusal:
             if name not in self._verbs:
                 raise
-            return self._verbs.shape(failed_by(refusal), self._env.monotonic() - started)
+            return await self._answer(caller, failed_by(refusal), self._env.monotonic() - started, follows=False)
         finally:
             self._metrics.mcp_tool_invocations.inc((name if name in self._verbs else "unknown", status))
-            self._metrics.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - started)
+            # A call goes on to another agent; the others are answered here.
+            operation = "invoke_tool_complex" if name == "agent3_call" else "invoke_tool_simple"
+            seconds = self._env.monotonic() - started
+            MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: MCPCaller) -> Outcome:
         """The next turn of a call that asked; ``state`` is the job."""
@@ -99,29 +122,88 @@ class GatewayTools:
                 outcome = await self._gateway.answer(who, state, answers)
         except Agent3Error as refusal:
             outcome = failed_by(refusal)
-        return self._answer(outcome, self._env.monotonic() - started, follows)
+        return await self._answer(caller, outcome, self._env.monotonic() - started, follows)
 
-    def _answer(self, outcome: Outcome, seconds: float, follows: bool) -> Outcome:
-        """What the door is given: with a link to every large part that the result refers to.
+    def streaming(self, name: str, arguments: Mapping[str, Any]) -> bool | None:
+        """What ``metadata.streaming`` of an ``agent3_call`` says."""
+        metadata = arguments.get("metadata") if name == "agent3_call" else None
+        wanted = metadata.get("streaming") if isinstance(metadata, dict) else None
+        return wanted if isinstance(wanted, bool) else None
+
+    async def _answer(
+        self,
+        caller: MCPCaller,
+        outcome: Outcome,
+        seconds: float,
+        follows: bool,
+        card: dict[str, Any] | None = None,
+        notice: str | None = None,
+    ) -> Outcome:
+        """What the door is given: images and audio as content, and a link to every other part that is kept aside.
 
         Work that goes on is given as it is to a client that can follow the task it becomes.
         """
         if follows and isinstance(outcome, Working):
             return outcome
-        shaped = self._verbs.shape(outcome, seconds)
-        if not isinstance(shaped, Done) or not isinstance(outcome, Done):
-            return shaped
-        links = [part for part in outcome.parts if part.artifact is not None]
-        for artifact in outcome.artifacts:
-            links += [part for part in artifact.parts if part.artifact is not None]
-        return replace(shaped, parts=(*shaped.parts, *links)) if links else shaped
+        beside: list[Part] = []
+        if isinstance(outcome, Done):
+            outcome, beside = await self._split_media(caller.principal, outcome)
+        body = response(outcome, seconds)
+        if notice is not None:
+            body["metadata"]["notices"] = [*body["metadata"].get("notices", ()), notice]
+        if card is not None:
+            body["agentCard"] = card
+        match outcome:
+            case Needs():
+                # The form is for a client that cannot be asked; the door asks all others.
+                form = Part(data=body, meta={STRUCTURED: True})
+                return Needs(outcome.questions, state=outcome.job, parts=(form,), job=outcome.job, turn=outcome.turn)
+            case Failed():
+                return replace(outcome, parts=(Part(data=body),), artifacts=())
+        return Done((Part(data=body), *beside))
+
+    async def _split_media(self, principal: Principal, outcome: Done) -> tuple[Done, list[Part]]:
+        """The result with images and audio named only, and the parts that go beside it."""
+        beside: list[Part] = []
+        left = _MOST_MEDIA
+
+        async def split(part: Part) -> Part:
+            nonlocal left
+            kind = part.media_type or ""
+            size = len(part.raw) if part.raw is not None else part.meta.get("size")
+            if not kind.startswith(("image/", "audio/")) or not isinstance(size, int) or size > left:
+                if part.artifact is not None:
+                    beside.append(part)
+                return part
+            if part.artifact is None:
+                if part.raw is None:
+                    return part
+                beside.append(Part(raw=part.raw, media_type=kind, name=part.name))
+                named = {"type": kind.partition("/")[0], "media_type": kind, "name": part.name, "size": size}
+                part = Part(data={key: value for key, value in named.items() if value is not None})
+            else:
+                try:
+                    stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
+                except Agent3Error:
+                    beside.append(part)
+                    return part
+                beside.append(Part(raw=stored.body, media_type=kind, name=part.name))
+            left -= size
+            return part
+
+        parts = tuple([await split(part) for part in outcome.parts])
+        artifacts = tuple(
+            [replace(each, parts=tuple([await split(part) for part in each.parts])) for each in outcome.artifacts]
+        )
+        return (replace(outcome, parts=parts, artifacts=artifacts) if beside else outcome), beside
 
     # Calls that take long, as tasks
 
     async def task(self, job: str, caller: MCPCaller) -> Task:
         """How a job stands; what it ends with has the form of every ``agent3_call``."""
         found = await self._tasks.task(job, caller)
-        return replace(found, outcome=self._answer(found.outcome, found.updated - found.created, follows=True))
+        answer = await self._answer(caller, found.outcome, found.updated - found.created, follows=True)
+        return replace(found, outcome=answer)
 
     async def update(self, job: str, answers: dict[str, Answer], caller: MCPCaller) -> None:
         await self._tasks.update(job, answers, caller)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 import mcp_types as wire
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError as WireError
 
 from agent3.calls.outcomes import failed_by
-from agent3.errors import Agent3Error, NotFound
+from agent3.errors import Agent3Error, LoopDetected, NotFound
 from agent3.model import Answer, Done, Failed, Needs, Outcome, Principal, Working, encode
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.exchange import Exchange, Operation, await_with_grace
@@ -51,6 +52,7 @@ from agent3.protocols.mcp.door.toolset import (
     Tool,
     ToolSet,
 )
+from agent3.security import via
 
 __all__ = ["OUTCOME", "Hint", "RequestHandlers", "to_icons"]
 
@@ -86,9 +88,19 @@ class RequestHandlers:
     """Answers the requests of clients from a tool set and its optional capabilities."""
 
     def __init__(
-        self, toolset: ToolSet, capabilities: Capabilities, tokens: StateTokens, *, page_size: int, hint: Hint
+        self,
+        toolset: ToolSet,
+        capabilities: Capabilities,
+        tokens: StateTokens,
+        *,
+        page_size: int,
+        hint: Hint,
+        gateway: str = "",
+        marks_tools: bool = False,
     ):
         self._toolset = toolset
+        self._gateway = gateway
+        self._mark = {via.META: gateway} if marks_tools else {}
         self._capabilities = capabilities
         self._tokens = tokens
         self._page_size = page_size
@@ -100,7 +112,18 @@ class RequestHandlers:
 
     def register(self, server: Server[Any]) -> None:
         """Serve what the tool set offers; the SDK announces what is registered."""
-        serve = server.add_request_handler
+
+        def serve(method: str, params: type[BaseModel], handler: Callable[..., Awaitable[Any]]) -> None:
+            async def checked(ctx: Context, given: Any) -> Any:
+                if isinstance(came_by := (ctx.meta or {}).get(via.META), str):
+                    try:
+                        via.enter(self._gateway, came_by)
+                    except LoopDetected as error:
+                        raise to_mcp_error(error) from None
+                return await handler(ctx, given)
+
+            server.add_request_handler(method, cast("Any", params), checked)
+
         serve("tools/list", wire.PaginatedRequestParams, self.list_tools)
         serve("tools/call", wire.CallToolRequestParams, self.call_tool)
         serve("subscriptions/listen", wire.SubscriptionsListenRequestParams, self.changes.listen)
@@ -147,10 +170,11 @@ class RequestHandlers:
     # Tools
 
     async def list_tools(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
+        started = monotonic()
         tools, cursor = await self._page(self._toolset.tools(principal_of(ctx)), lambda tool: tool.name, params)
         self._remember(tools)
         modern = era_of(ctx) == "modern"
-        return wire.ListToolsResult(
+        listed = wire.ListToolsResult(
             tools=[
                 wire.Tool(
                     name=tool.name,
@@ -161,12 +185,14 @@ class RequestHandlers:
                     output_schema=tool.output_schema if modern else _legacy_output_schema(tool.output_schema),
                     annotations=wire.ToolAnnotations.model_validate(tool.annotations) if tool.annotations else None,
                     icons=to_icons(tool.icons),
-                    _meta=tool.meta or None,
+                    _meta={**tool.meta, **self._mark} or None,
                 )
                 for tool in tools
             ],
             next_cursor=cursor,
         )
+        self._capabilities.on_listed(monotonic() - started)
+        return listed
 
     async def call_tool(self, ctx: Context, params: wire.CallToolRequestParams) -> CallResult:
         await self._check_demands(ctx, params)
@@ -181,7 +207,9 @@ class RequestHandlers:
         async def resume(state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
             return await self._run_turn(name, self._toolset.answer(state, answers, caller), caller)
 
-        exchange: Exchange[Outcome] = Exchange(ctx, self._tokens, self._log_level(ctx))
+        streaming = self._capabilities.streaming
+        wanted = streaming(name, arguments) if streaming is not None else None
+        exchange: Exchange[Outcome] = Exchange(ctx, self._tokens, self._log_level(ctx), wanted)
         outcome = await exchange.run(Operation("tools/call", name, arguments, start, resume), params)
         if isinstance(outcome, wire.InputRequiredResult):
             return outcome

@@ -82,6 +82,9 @@ def questions_as_text(needs: Needs, hint: str) -> wire.CallToolResult:
         "turn": needs.turn,
         "questions": needs.questions,
     }
+    for part in needs.parts:
+        if STRUCTURED in part.meta:  # the tool has a form of its own for questions
+            data |= part.data
     text = _text("\n".join([*lines, hint]))
     return wire.CallToolResult(content=[text], structured_content=to_json_value(data), is_error=True)
 
@@ -121,7 +124,10 @@ def failure_text(failed: Failed) -> str:
     )
     if failed.data.get("nearest"):
         lines.append(f"Nearest: {', '.join(map(str, failed.data['nearest']))}")
-    if failed.retryable:
+    own = failed.parts[0].data if len(failed.parts) == 1 else None
+    if isinstance(own, dict) and "nextStep" in own:
+        lines.append(str(own["nextStep"]))
+    elif failed.retryable:
         after = failed.retry_after
         lines.append(f"It may work again in {after:.0f} s." if after else "It may work later.")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ the SDK, so a tool set can be written without loading it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -18,8 +18,8 @@ from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURE
 
 __all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "STRUCTURED", "URI", "Caller", "Capabilities", "Completion",
            "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Prompt", "PromptArgument",
-           "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Subscriptions", "Task", "Tasks",
-           "Tool", "ToolSet", "ignore_event"]  # fmt: skip
+           "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Streaming", "Subscriptions",
+           "Task", "Tasks", "Tool", "ToolSet", "ignore_event"]  # fmt: skip
 
 Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
@@ -164,13 +164,15 @@ class Caller(Struct, eq=False):
     """Closes the stream of a legacy client that can come back for the rest; None for all others."""
     level: str | None = None
     """The lowest level of log lines that the client wants; None for no lines."""
+    streams: bool = False
+    """Whether the pieces of a result reach the client while the call runs."""
 
 
 class ToolSet(Protocol):
     """What a door serves. Refusals are raised as ``Agent3Error``; a cancelled request cancels the turn.
 
-    A tool set that also implements ``Resources``, ``Subscriptions``, ``Prompts``, ``Completions``, ``Tasks`` or
-    ``Fingerprints`` offers these too.
+    A tool set that also implements ``Resources``, ``Subscriptions``, ``Prompts``, ``Completions``, ``Tasks``,
+    ``Fingerprints`` or ``Streaming`` offers these too.
     """
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
@@ -195,6 +197,26 @@ class Fingerprints(Protocol):
 
     def fingerprint(self, principal: Principal) -> Hashable:
         """A value that stays the same as long as ``tools`` gives this caller the same."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """Has tools whose arguments say whether to stream."""
+
+    def streaming(self, name: str, arguments: Mapping[str, Any]) -> bool | None:
+        """What the arguments say, which nobody has checked yet; None where they say nothing.
+
+        True streams also to a client without a progress token, if the protocol has a way; False never does.
+        """
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """Hears how long its list took."""
+
+    def on_listed(self, seconds: float) -> None:
+        """A list of tools was made in so many seconds."""
         ...
 
 
@@ -288,6 +310,8 @@ class Capabilities:
     completions: Completions | None = None
     tasks: Tasks | None = None
     fingerprint: Callable[[Principal], Hashable] | None = None
+    streaming: Callable[[str, Mapping[str, Any]], bool | None] | None = None
+    on_listed: Callable[[float], None] = lambda seconds: None
 
     @classmethod
     def of(cls, toolset: ToolSet) -> Capabilities:
@@ -303,4 +327,6 @@ class Capabilities:
             completions=toolset if isinstance(toolset, Completions) else None,
             tasks=toolset if isinstance(toolset, Tasks) else None,
             fingerprint=toolset.fingerprint if isinstance(toolset, Fingerprints) else None,
+            streaming=toolset.streaming if isinstance(toolset, Streaming) else None,
+            on_listed=toolset.on_listed if isinstance(toolset, Measures) else lambda seconds: None,
         )

@@ -38,6 +38,7 @@ from agent3.model import (
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
+from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.observe.traces import new, parse
 from agent3.protocols.functions.functions import LocalAgent, parts_of
 from agent3.protocols.functions.standalone import Standalone
@@ -288,7 +289,7 @@ class ToolRunner:
             return replace(outcome, meta=meta)
         finally:
             METRICS.mcp_tool_invocations.inc((label, status))
-            METRICS.mcp_latency.observe(("invoke_tool",), self._env.monotonic() - began)
+            MCPPerformanceMonitor.record("invoke_tool_simple", self._env.monotonic() - began, METRICS, warn_every=60.0)
 
     async def _record_refusal(
         self, tool: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str

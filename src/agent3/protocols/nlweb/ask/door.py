@@ -227,7 +227,7 @@ class AskDoor:
     async def _search(self, caller: Caller, ask: _Ask, base: str) -> list[Body]:
         """The agents that match, as schema.org objects with what can be done with them."""
         start, count = ask.meta.start_num or 0, ask.query.max_results
-        found = await self._gateway.search(caller, ask.text, min(_MAX_FOUND, start + count))
+        found = await self._gateway.find_agents(caller, ask.text, min(_MAX_FOUND, start + count))
         best = max((agent["score"] for agent in found["agents"]), default=0.0)
         rows = []
         for agent in found["agents"]:
@@ -314,7 +314,7 @@ class AskDoor:
         if not wanted.text.strip():
             raise ValidationError("query.text is empty. Say what you are looking for.")
         protocol, base = wanted.type or "mcp", str(request.base_url).rstrip("/")
-        found = await self._gateway.search(caller, " ".join([wanted.text, *wanted.capabilities]), count)
+        found = await self._gateway.find_agents(caller, " ".join([wanted.text, *wanted.capabilities]), count)
         best = max((agent["score"] for agent in found["agents"]), default=0.0)
         results = [
             {

@@ -13,8 +13,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
+from agent3.calls.outcomes import HTTP_STATUS
 from agent3.env import REAL
-from agent3.errors import MalformedResponse, TargetError, TargetRefused, Unavailable
+from agent3.errors import LoopDetected, MalformedResponse, RateLimited, TargetError, TargetRefused, Unavailable
 from agent3.jsonrpc import SSEParser, is_event_stream, parse_retry_after
 from agent3.security.outbound import Gate
 
@@ -247,16 +248,23 @@ class AskClient:
         # A failure that the site reports in the protocol's form is a reply, whatever its status.
         if piece is not None and (status == 200 or "_meta" in piece):
             return fold([piece]), set(piece)
-        where = self.endpoint
+        where, data = self.endpoint, {HTTP_STATUS: status}
         if status in _NOT_UNDERSTOOD:
             raise _NotUnderstood(f"{where} does not understand the question (HTTP {status}).")
         if status in (401, 403):
-            raise TargetRefused(f"{where} refuses access (HTTP {status}).", data={"status": status})
+            data["status"] = status
+            raise TargetRefused(f"{where} refuses access (HTTP {status}).", data=data)
         if status == 404:
-            raise TargetError(f"{where} does not exist (HTTP 404): the site does not answer questions.")
-        if status == 429 or status >= 500:
-            raise Unavailable(f"{where} answered with HTTP {status}. Try again later.", retry_after=wait)
-        raise MalformedResponse(f"{where} answered with HTTP {status} and nothing that NLWeb knows.")
+            raise TargetError(f"{where} does not exist (HTTP 404): the site does not answer questions.", data=data)
+        if status == LoopDetected.http_status:
+            raise LoopDetected(f"{where} is this gateway itself, or leads back to it. A gateway does not call itself.")
+        if status == 429:
+            limited = RateLimited(f"{where} takes no more questions for now (HTTP 429).", data=data, retry_after=wait)
+            limited.sent = False
+            raise limited
+        if status >= 500:
+            raise Unavailable(f"{where} is not available (HTTP {status}).", data=data, retry_after=wait)
+        raise MalformedResponse(f"{where} answered with HTTP {status} and nothing that NLWeb knows.", data=data)
 
 
 def encode_query(query: Query) -> dict[str, Any]:

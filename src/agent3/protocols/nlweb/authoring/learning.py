@@ -24,10 +24,10 @@ from agent3.definitions import (
 )
 from agent3.errors import MalformedResponse
 from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
-from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.protocols.nlweb.steps.webmcp import Tool, list_tools
 from agent3.security.sanitize import clean_text
+from agent3.sentences.lexicon import has_consequences
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

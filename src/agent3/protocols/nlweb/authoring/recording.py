@@ -19,9 +19,9 @@ from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebAction
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.authoring.learning import Draft, read_page
 from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
-from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.security.sanitize import clean_text
+from agent3.sentences.lexicon import has_consequences
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page, Request

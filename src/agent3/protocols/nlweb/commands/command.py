@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from agent3.directory.search import words
-from agent3.protocols.nlweb.commands.lexicon import fold, fold_letters, to_concept, to_concepts
-from agent3.protocols.nlweb.commands.spans import Span, find_spans
+from agent3.sentences.lexicon import fold, fold_letters, to_concept, to_concepts
+from agent3.sentences.spans import Span, find_spans
+from agent3.sentences.word_forms import words
 
 __all__ = ["Command", "match_phrase"]
 

@@ -41,7 +41,7 @@ async def understand(text: str, interface: NLWebInterface, previous: Sequence[st
     The model of meanings is asked only where words leave it open, and never in the event loop.
     """
     found = resolve_follow_up(text, previous, interface)
-    if found.action is not None or not embeddings.is_installed():
+    if found.action is not None or found.forbidden or not embeddings.is_installed():
         return found
 
     def resolve_by_meaning() -> Resolution:
@@ -76,7 +76,7 @@ def resolve_follow_up(
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
     found = resolve(text, interface, semantic=semantic, now=now)
     goes_on = is_follow_up(text)
-    if not previous or (found.action is not None and not found.missing and not goes_on):
+    if found.forbidden or not previous or (found.action is not None and not found.missing and not goes_on):
         return found
     kept = list(previous)[-_MOST_BACK:]
     before = resolve_follow_up(kept[-1][:_LONGEST], kept[:-1], interface, semantic=semantic, now=now)

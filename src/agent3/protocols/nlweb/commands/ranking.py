@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agent3.definitions import NLWebInterface
-from agent3.protocols.nlweb.commands.lexicon import to_concepts
+from agent3.sentences.lexicon import to_concepts
 
 __all__ = ["WordIndex", "action_texts", "as_words"]
 

@@ -17,10 +17,13 @@ from agent3.definitions import NLWebInterface
 from agent3.llm import LLM, System, Tool, User
 from agent3.protocols.nlweb.commands.command import Command, match_phrase
 from agent3.protocols.nlweb.commands.embeddings import Embedder
-from agent3.protocols.nlweb.commands.lexicon import Language, detect_language, to_concepts
 from agent3.protocols.nlweb.commands.ranking import WordIndex, action_texts, as_words
 from agent3.protocols.nlweb.commands.slots import fill_slots
 from agent3.protocols.nlweb.steps.parameters import parameter_names
+from agent3.sentences.evidence import find_unsaid
+from agent3.sentences.lexicon import Language, detect_language, to_concepts
+from agent3.sentences.prohibitions import find_prohibition
+from agent3.sentences.questions import refuse
 
 __all__ = ["Candidate", "Resolution", "ask_missing", "ask_which", "input_schema", "resolve", "resolve_with_model",
            "settle"]  # fmt: skip
@@ -70,6 +73,8 @@ class Resolution:
     candidates: list[Candidate]
     question: str | None = None
     how: How = "words"
+    forbidden: bool = False
+    """It asks for nothing to be done: it forbids, sets a condition, wonders, or takes something back."""
 
 
 def resolve(
@@ -80,6 +85,8 @@ def resolve(
     ``semantic`` compares by meaning where words leave it open; ``embeddings.load()`` gives the installed one.
     """
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
+    if (why := find_prohibition(command[:_LONGEST], reading=True)) is not None:
+        return Resolution(None, {}, [], 0.0, [], refuse(why, detect_language(command)), forbidden=True)
     said = Command.read(command.strip()[:_LONGEST], now)
     # From the surest way to the weakest; each is asked only if the one before left it open.
     if (exact := _find_by_pattern(said, interface, now)) is not None:
@@ -106,7 +113,7 @@ async def resolve_with_model(
 ) -> Resolution:
     """``resolve``, and the language model where that leaves something open."""
     found = resolve(command, interface, semantic=semantic, now=now)
-    if found.action and not found.missing:
+    if found.forbidden or (found.action and not found.missing):
         return found
     # The model picks an action as a tool and fills it. What it makes up beyond the schema is dropped.
     tools = []
@@ -126,6 +133,8 @@ async def resolve_with_model(
         return found if found.action else replace(found, question=reply.text.strip() or found.question, how="model")
     schema = input_schema(interface, call.name)
     stated = {name: value for name, value in call.arguments.items() if name in schema.get("properties", {})}
+    for name in find_unsaid(command, stated, now or datetime.now()):  # noqa: DTZ005 - the user's own day
+        del stated[name]  # a value that nobody said is asked for
     slots = {**(found.slots if found.action == call.name else {}), **stated}
     missing = [name for name in schema.get("required", ()) if name not in slots]
     best = Candidate(call.name, 0.9, slots, missing)

@@ -14,10 +14,10 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any, Literal
 
-from agent3.directory.search import words
 from agent3.protocols.nlweb.commands.command import Command
-from agent3.protocols.nlweb.commands.lexicon import EMPTY, fold, to_concept, to_concepts
-from agent3.protocols.nlweb.commands.spans import Kind, Span
+from agent3.sentences.lexicon import EMPTY, fold, to_concept, to_concepts
+from agent3.sentences.spans import Kind, Span
+from agent3.sentences.word_forms import words
 
 __all__ = ["SlotType", "Slots", "fill_slots", "slot_type"]
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from datetime import date, datetime, time
 
-from agent3.protocols.nlweb.commands.lexicon import to_concepts
-from agent3.protocols.nlweb.commands.spans import Span, find_spans
 from agent3.protocols.nlweb.driver.matching import nth
 from agent3.protocols.nlweb.driver.page_operator import PageOperator
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_ordinal
+from agent3.sentences.lexicon import to_concepts
+from agent3.sentences.spans import Span, find_spans
 
 __all__ = ["assign_values", "enter_moment", "find_field", "parse_moment", "takes_moment"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent3.protocols.nlweb.commands.lexicon import fold, to_concepts
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Target
+from agent3.sentences.lexicon import fold, to_concepts
 
 __all__ = ["find_target", "has_role", "is_called", "name_score", "nth", "similarity"]
 

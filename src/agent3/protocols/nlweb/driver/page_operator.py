@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.commands.lexicon import has_consequences
 from agent3.protocols.nlweb.driver.page_view import Element, PageView, look
+from agent3.sentences.lexicon import has_consequences
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page

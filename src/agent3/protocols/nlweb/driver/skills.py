@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from agent3.protocols.nlweb.commands.lexicon import to_concepts
 from agent3.protocols.nlweb.driver.form_values import (
     assign_values,
     enter_moment,
@@ -22,6 +21,7 @@ from agent3.protocols.nlweb.driver.matching import find_target, is_called, name_
 from agent3.protocols.nlweb.driver.page_operator import PageOperator
 from agent3.protocols.nlweb.driver.page_view import Element, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, Verb, parse_target
+from agent3.sentences.lexicon import to_concepts
 
 __all__ = ["SKILLS", "Skill"]
 

@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent3.calls.outcomes import HTTP_STATUS
 from agent3.definitions import ActionType, NLWebAction
 from agent3.env import REAL
-from agent3.errors import SecurityError, TargetError, TargetRefused, Unavailable
+from agent3.errors import RateLimited, SecurityError, TargetError, TargetRefused, Unavailable
 from agent3.jsonrpc import parse_retry_after
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.steps import forms, page_reading, waits, webmcp
@@ -123,13 +124,14 @@ async def navigate(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     answer = await go(ctx.page, action.value or "", ms)
     if answer is None or answer.status < 400:
         return
-    text = f"{answer.url} answered with status {answer.status}"
+    text, data = f"{answer.url} answered with status {answer.status}", {HTTP_STATUS: answer.status}
     if answer.status in (401, 403):
-        raise TargetRefused(f"{text}: the site requires a login, or refuses automated visits.")
+        raise TargetRefused(f"{text}: the site requires a login, or refuses automated visits.", data=data)
     if answer.status == 429 or answer.status >= 500:
         pause = parse_retry_after(answer.headers.get("retry-after"), REAL.now(), _LONGEST_WAIT)
-        raise Unavailable(f"{text}: try again later.", retry_after=pause, data={"status": answer.status})
-    raise TargetError(f"{text}: check whether the address in the interface is still right.")
+        kind = RateLimited if answer.status == 429 else Unavailable
+        raise kind(f"{text}: try again later.", retry_after=pause, data={**data, "status": answer.status})
+    raise TargetError(f"{text}: check whether the address in the interface is still right.", data=data)
 
 
 async def type_text(ctx: RunContext, action: NLWebAction, ms: float) -> None:

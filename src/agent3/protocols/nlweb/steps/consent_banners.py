@@ -77,7 +77,9 @@ _CLEAR = r"""([labels, noted, acted, grave]) => {
   const pressable = 'button,[role=button],input[type=button],input[type=submit]';
   const inside = (box, what) => deep(box.shadowRoot ?? box).filter(one => one.matches(what) && seen(one));
   const asks = 'input:not([type=button],[type=submit],[type=checkbox],[type=hidden]),select,textarea,main,nav,h1';
-  // What opened after we did something is probably an answer to that, and must say more to be a banner.
+  // What opened after we did something is probably an answer to that, and must say more to be a banner. The page
+  // itself knows of a click before we hear that it was done.
+  acted ||= ['pointerdown', 'keydown'].some(one => performance.eventCounts?.get(one));
   const plainly = (one, said) => said.length < 1500 && topic.test(said) && (acted && opened(one)
     ? used.test(said) && purpose.test(said) : used.test(said) || purpose.test(said));
   const about = (one, said) => said.length < 4000 && !amount.test(said) && !inside(one, asks).length

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent3.definitions import ExtractField
 from agent3.errors import MalformedResponse
 from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.sentences.spans import MONTHS
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
-__all__ = ["MONTHS", "Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
+__all__ = ["Schema", "as_field", "extract_page", "extract_rows", "is_readable", "parse_amount", "parse_date",
            "parse_price", "raw_rows", "typed_row", "typed_rows"]  # fmt: skip
 
 Schema = dict[str, str | ExtractField]
@@ -79,19 +80,6 @@ _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR",
 _CODE = re.compile(r"\b[A-Z]{3}\b")
 _TRUE = frozenset({"true", "yes", "on", "1", "checked", "selected", "sí", "si"})
 
-MONTHS = {
-    word: number
-    for number, words in enumerate(
-        (
-            "january jan enero ene", "february feb febrero", "march mar marzo", "april apr abril abr", "may mayo",
-            "june jun junio", "july jul julio", "august aug agosto ago", "september sept sep septiembre setiembre set",
-            "october oct octubre", "november nov noviembre", "december dec diciembre dic",
-        ),
-        1,
-    )
-    for word in words.split()
-}  # fmt: skip
-"""Their names in English and Spanish."""
 _NAMES = rf"(?P<month>{'|'.join(MONTHS)})\b\.?"
 _DAY_FIRST = re.compile(
     rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+|de\s+)?{_NAMES},?\s+(?:de\s+|del\s+)?(?P<year>\d{{4}})\b", re.I

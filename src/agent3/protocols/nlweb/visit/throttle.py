@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from agent3.definitions import NLWebInterface
 from agent3.env import REAL, Env
-from agent3.errors import SetupError, Unavailable
+from agent3.errors import RateLimited, SetupError
 from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
@@ -111,15 +111,17 @@ class Throttle:
     async def wait_for_turn(self, site: str, pace: Pace) -> float:
         """Wait until the next page of a site may be requested; the seconds waited.
 
-        Unavailable, with the seconds to wait, if they exceed the pace's patience.
+        RateLimited, with the seconds to wait, if they exceed the pace's patience.
         """
         found = self._site(site, pace)
         now = self._env.monotonic()
         wait = max(0.0, found.next_page - now)
         if wait > pace.patience:
-            raise Unavailable(
+            limited = RateLimited(
                 f"{site} asked to be left alone for another {wait:.0f} s. Try again then.", retry_after=wait
             )
+            limited.sent = False
+            raise limited
         # Reserved before the wait, so that those who come meanwhile queue up behind.
         found.next_page = max(now, found.next_page) + pace.seconds
         if wait:

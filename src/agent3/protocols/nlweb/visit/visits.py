@@ -71,6 +71,8 @@ class Visited(Struct, frozen=True):
     """Tools of the pages themselves that were called."""
     notices: list[str]
     """What was done or met besides the steps, in sentences."""
+    page: str = ""
+    """Where it ended: the address of the page, without what may hold a secret."""
 
 
 class Visits:
@@ -228,6 +230,7 @@ class _Visit:
                     heals=ctx.finder.describe_heals(),
                     tools=[*dict.fromkeys(ctx.tools)],
                     notices=list(ctx.notices),
+                    page=ctx.page.url.partition("?")[0].partition("#")[0],
                 )
                 await self._save_state(session, before)
                 return visited

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent3.protocols.nlweb.commands.spans import find_spans
+from agent3.sentences.spans import find_spans
 
 NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
 

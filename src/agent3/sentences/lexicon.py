@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal
 
-from agent3.directory.search import words
+from agent3.sentences.synonyms import MEANINGS
+from agent3.sentences.word_forms import words
 
-__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "has_consequences", "to_concept",
-           "to_concepts"]  # fmt: skip
+__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "has_consequences", "meanings", "to_concept",
+           "to_concepts", "ways_to_say"]  # fmt: skip
 
 Language = Literal["en", "es"]
 
@@ -162,7 +165,8 @@ def detect_language(text: str) -> Language:
 
 _SURE = frozenset(
     "buy pay checkout purchase delete remove cancel transfer confirm unsubscribe withdraw donate erase "
-    "comprar compra pagar paga borrar borra eliminar elimina cancelar cancela transferir transfiere confirmar confirma "
+    "comprar compra pagar paga borrar borra eliminar elimina cancelar cancela transferir transfiere confirmar "
+    "confirma "
     "donar dona".split()
 )
 _ALSO_PLACES = frozenset(
@@ -175,8 +179,65 @@ _ALSO_SEARCHES = frozenset("send submit book enviar envia".split())
 
 
 def has_consequences(text: str, *, link: bool = False, asks: bool = False) -> bool:
-    """Whether the words of a button say so; of a ``link``, or of the button of a form that ``asks`` (GET), fewer do."""
+    """Whether the words of a button say so; of a ``link``, or of the button of a form that ``asks`` (GET), fewer "
+    "do."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     said = frozenset(re.findall(r"[a-z]+", plain))
     words = _SURE | (frozenset() if link else _ALSO_PLACES) | (frozenset() if link or asks else _ALSO_SEARCHES)
     return bool(said & words)
+
+
+# The meanings of words for tools: a word may have several, and is met in any of its forms.
+
+_MEANINGS: dict[str, set[str]] = {}
+_PHRASES: dict[str, set[tuple[str, ...]]] = {}
+for _line in MEANINGS.splitlines():
+    _members = _line.split()
+    for _member in _members:
+        _MEANINGS.setdefault(_member, set()).add(_members[0])
+        _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
+_ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
+
+
+@lru_cache(maxsize=20_000)
+def meanings(word: str) -> frozenset[str]:
+    """What a word, folded, may mean to a tool: of all its forms that are known, or the word itself."""
+    found: set[str] = set()
+    for form in _base_forms(word):
+        found |= _MEANINGS.get(form, set())
+    return frozenset(found | {*words(word)[:1]} | {word})
+
+
+@lru_cache(maxsize=4096)
+def ways_to_say(text: str) -> frozenset[tuple[str, ...]]:
+    """The rows of words, folded, that stand for a short text such as an option: its own words first of all."""
+    plain = tuple(fold(word) for word in re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)))
+    key = "_".join(plain)
+    return frozenset({plain, *_PHRASES.get(key, ())})
+
+
+def _base_forms(word: str) -> Iterator[str]:
+    """The word, and what it may be a form of: plurals, verbs of both languages, Spanish genders and pronouns."""
+    stems = {word, _ENCLITIC.sub("", word)}
+    for stem in [*stems]:
+        for ending, instead in (("ies", "y"), ("ces", "z"), ("es", ""), ("s", "")):
+            if len(stem) > len(ending) + 1 and stem.endswith(ending):
+                stems.add(stem.removesuffix(ending) + instead)
+    for stem in [*stems]:
+        for ending in ("ingly", "mente", "ing", "ed", "ly"):
+            if len(stem) > len(ending) + 2 and stem.endswith(ending):
+                cut = stem.removesuffix(ending)
+                stems |= {cut, f"{cut}e", f"{cut}o"} | ({cut[:-1]} if cut[-1:] == cut[-2:-1] else set())
+        if len(stem) > 3 and stem[-1] in "aeo":
+            root = stem[:-1]
+            roots = {root, *(root[: -len(end)] + base for end, base in _SPELLINGS if root.endswith(end))}
+            for old, new in (("ue", "o"), ("ie", "e")):
+                roots |= {new.join(each.rsplit(old, 1)) for each in roots if old in each}
+            stems |= {f"{each}{end}" for each in roots for end in ("ar", "er", "ir", "o", "a")}
+        if stem.endswith(("ado", "ada", "ido", "ida")):
+            stems |= {f"{stem[:-3]}{end}" for end in ("ar", "er", "ir")}
+    yield from stems
+
+
+_SPELLINGS = (("qu", "c"), ("gu", "g"), ("c", "z"))
+"""How the end of a Spanish root is written before an e."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, Literal
 
-from agent3.protocols.nlweb.commands.lexicon import Language, detect_language, fold, fold_letters
-from agent3.protocols.nlweb.steps.extraction import MONTHS
+from agent3.sentences.lexicon import Language, detect_language, fold, fold_letters
 
-__all__ = ["Kind", "Span", "find_spans", "parse_number"]
+__all__ = ["MONTHS", "Kind", "Span", "find_spans", "parse_number"]
 
 Kind = Literal["date", "time", "money", "number", "email", "url", "quote"]
 
@@ -35,6 +34,19 @@ class Span:
         return self.start < another.end and another.start < self.end
 
 
+MONTHS = {
+    word: number
+    for number, words in enumerate(
+        (
+            "january jan enero ene", "february feb febrero", "march mar marzo", "april apr abril abr", "may mayo",
+            "june jun junio", "july jul julio", "august aug agosto ago", "september sept sep septiembre setiembre set",
+            "october oct octubre", "november nov noviembre", "december dec diciembre dic",
+        ),
+        1,
+    )
+    for word in words.split()
+}  # fmt: skip
+"""Their names in English and Spanish."""
 _MONTHS = {name: number for name, number in MONTHS.items() if name != "set"}  # which is a verb in a command
 _WEEKDAYS = ("monday mon lunes", "tuesday tue tues martes", "wednesday wed miercoles", "thursday thu thurs jueves",
              "friday fri viernes", "saturday sat sabado", "sunday sun domingo")  # fmt: skip
@@ -70,6 +82,11 @@ _NAMED = (
         rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th|º)?\s+(?:of\s+|de\s+)?(?P<m>{_M})\b(?:,?\s+(?:de[l]?\s+)?(?P<y>\d{{4}}))?"
     ),
 )
+_DAYS_OF = re.compile(
+    rf"\b(?P<d>\d{{1,2}})(?P<th>(?:st|nd|rd|th|º)?)\s+(?:to|until|till|and|al?|y|hasta)\s+(?:the\s+"
+    rf"|el\s+)?\d{{1,2}}(?:st|nd|rd|th|º)?"
+    rf"\s+(?:of\s+|de\s+)?(?P<m>{_M})\b(?:,?\s+(?:de[l]?\s+)?(?P<y>\d{{4}}))?"
+)
 _RELATIVE = re.compile(
     r"\b(?P<after>day after tomorrow|pasado manana)\b|\b(?P<today>today|tonight|hoy|esta noche)\b"
     r"|(?<!la )\b(?P<tomorrow>tomorrow|manana)\b|\b(?P<yesterday>yesterday|ayer)\b"
@@ -84,7 +101,7 @@ _CLOCK = re.compile(
     r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
     r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
     r"|\ba las? (?P<h3>\d{1,2})(?::(?P<m3>\d{2}))?(?:\s+(?:de|por) la (?P<part>manana|tarde|noche))?"
-    r"|\bat (?P<h4>\d{1,2})\b(?!\s*(?:%|euros?|dollars?))"
+    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?))"
     r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b"
 )
 _C = r"usd|eur|gbp|dollars?|dolares?|dolar|euros?|pounds?|libras?"
@@ -153,6 +170,12 @@ def _find_dates(plain: str, today: date, language: Language) -> Iterator[Span]:
         if good:
             doubt = good[1] if len(good) == 2 and good[0] != good[1] and language == "en" else None
             yield Span(*match.span(), "date", good[0], other=doubt)
+    for match in _DAYS_OF.finditer(plain):
+        # "from the 3rd to the 7th of March": the first day takes month and year from the second.
+        month, number = _MONTHS[match["m"]], int(match["d"])
+        coming = today.year if (month, number) >= (today.month, today.day) else today.year + 1
+        if (day := _make_date(int(match["y"]) if match["y"] else coming, month, number)) is not None:
+            yield Span(match.start("d"), match.end("th"), "date", day)
     for pattern in _NAMED:
         for match in pattern.finditer(plain):
             month, number = _MONTHS[match["m"]], int(match["d"])

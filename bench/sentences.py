@@ -1,0 +1,88 @@
+"""Sentences: how often the reader fills a schema right, asks, or is wrong, and whether it acts on what is forbidden.
+
+The file holds tools with their schemas, and sentences with what is expected: an input (or one of several), a question,
+or no action at all. A question where an input was expected is no error; a wrong input is one, and so is an action on a
+sentence that forbids it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent3.model import Capability, Hints
+from agent3.sentences import Ask, Forbidden, Understood, free_text, read
+from bench.harness import Options, Result, Row, bench, say
+
+__all__ = ["judge", "measure"]
+
+
+@bench("sentences", "Sentences of a FILE read against schemas: right, question, wrong, forbidden but acted on")
+def measure(options: Options) -> Result:
+    """Read every case of the file, once for each language and for all."""
+    if len(options.files) != 1:
+        raise SystemExit("Give one file: python -m bench sentences FILE")
+    exam = json.loads(Path(options.files[0]).read_text())
+    tools = {tool["id"]: _capability(tool) for tool in exam["tools"]}
+    tally: dict[str, Counter[str]] = {}
+    slowest: dict[str, float] = {}
+    for case in exam["cases"]:
+        agent, capability = tools[case["tool"]]
+        now = datetime.fromisoformat(f"{case.get('today', '2026-11-16')}T10:00:00")
+        started = time.perf_counter()
+        whole = free_text(capability, case["sentence"], agent=agent)
+        reading = Understood(whole) if whole else read(capability, case["sentence"], now, agent=agent)
+        seconds = time.perf_counter() - started
+        verdict = judge(case["expect"], reading)
+        for language in (case["lang"], "all"):
+            tally.setdefault(language, Counter())[verdict] += 1
+            slowest[language] = max(slowest.get(language, 0.0), seconds)
+        if verdict in ("wrong", "acted"):
+            say(f"{case['id']} {verdict}: {case['sentence']!r} -> {reading}")
+    rows = []
+    for language in sorted(tally):
+        counts = tally[language]
+        rows.append(
+            Row(
+                language,
+                errors=counts["wrong"] + counts["acted"],
+                extra={
+                    "cases": counts.total(),
+                    "right": counts["right"],
+                    "question": counts["question"],
+                    "wrong": counts["wrong"],
+                    "forbidden_acted": counts["acted"],
+                    "rightly_asked": counts["rightly asked"],
+                    "rightly_nothing": counts["rightly nothing"],
+                    "slowest_ms": round(slowest[language] * 1_000, 1),
+                },
+            )
+        )
+    everything = tally.get("all", Counter())
+    inputs = everything["right"] + everything["question"] + everything["wrong"]
+    return Result(rows, {"right of inputs": round(everything["right"] / max(1, inputs), 3)})
+
+
+def judge(expected: dict[str, Any], reading: Understood | Ask | Forbidden) -> str:
+    """What a reading is worth beside what was expected."""
+    wanted = [expected["input"]] if "input" in expected else expected.get("alternatives", [])
+    if isinstance(reading, Understood):
+        if "none" in expected:
+            return "acted"
+        return "right" if reading.input in wanted else "wrong"
+    if wanted:
+        return "question"
+    return "rightly nothing" if "none" in expected else "rightly asked"
+
+
+def _capability(tool: dict[str, Any]) -> tuple[str, Capability]:
+    notes = tool.get("annotations") or {}
+    hints = Hints(read_only=bool(notes.get("readOnlyHint")), consequential=bool(notes.get("destructiveHint")))
+    described = tool.get("description", "")
+    return tool["agent"], Capability(
+        name=tool["name"], description=described, input_schema=tool["inputSchema"], hints=hints
+    )

@@ -1,0 +1,119 @@
+"""Bodies: what was sent and answered in each turn, kept beside the ledger where the settings ask for it.
+
+Off by default. ``hashed`` keeps a SHA-256 that can be held against a copy; ``full`` keeps the text, without anything
+that is or looks like a secret. Bodies are written in the background, a moment after the answer: a process that is
+killed loses the last of them, while the ledger loses no row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from agent3.env import Env
+from agent3.errors import Agent3Error
+from agent3.model import Call, Outcome, Part, Working
+from agent3.observe import logs
+from agent3.observe.metrics import Metrics
+from agent3.storage import Database
+
+__all__ = ["Bodies"]
+
+log = logs.get("ledger")
+
+_PAUSE = 0.05
+_WAITING = 2_000
+"""Bodies that wait to be written; beyond it they are dropped, and counted."""
+_AT_ONCE = 200
+_CUT = "… (cut)"
+
+
+class Bodies:
+    """Keeps bodies, of one database. ``aclose`` writes what is left."""
+
+    def __init__(
+        self, database: Database, env: Env, metrics: Metrics, kind: Literal["off", "hashed", "full"], longest: int
+    ):
+        self._database = database
+        self._env = env
+        self._metrics = metrics
+        self._kind = kind
+        self._longest = longest
+        self.on = kind != "off"
+        self._waiting: deque[tuple[Call, Outcome | None]] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    def keep(self, call: Call, outcome: Outcome | None) -> None:
+        """Keep what a turn was given, and how it ended. Never waits."""
+        if len(self._waiting) >= _WAITING:
+            self._metrics.events_dropped.inc(("call body",))
+            return
+        self._waiting.append((call, outcome))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="bodies")
+
+    async def aclose(self) -> None:
+        """Write what is left, and stop."""
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_PAUSE)
+            some = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            try:
+                # Searching long texts for secrets takes its time, which is not the loop's.
+                rows = await asyncio.to_thread(lambda some=some: [self._row(*one) for one in some])  # type: ignore[misc]
+                await self._database.append("call_bodies", ("id", "at", "kind", "request", "response"), rows)
+            except Agent3Error as error:
+                self._metrics.events_dropped.inc(("call body",), len(some))
+                log.error("ledger: %d bodies are lost: %s", len(some), error)
+
+    def _row(self, call: Call, outcome: Outcome | None) -> tuple[Any, ...]:
+        sent: dict[str, Any] = {}
+        if call.input is not None:
+            sent["input"] = call.input
+        if call.parts:
+            sent["parts"] = _plain_parts(call.parts)
+        if call.answers:
+            sent["answers"] = msgspec.to_builtins(call.answers)
+        got: Any = None
+        if outcome is not None and not isinstance(outcome, Working):
+            got = {"parts": _plain_parts(outcome.parts)}
+            if questions := getattr(outcome, "questions", ()):
+                got["questions"] = msgspec.to_builtins(questions)
+            if message := getattr(outcome, "message", None):
+                got["error"] = message
+        return (call.id, self._env.now(), self._kind, self._text(sent), None if got is None else self._text(got))
+
+    def _text(self, value: Any) -> str:
+        try:
+            raw = msgspec.json.encode(value, order="sorted")
+        except (TypeError, ValueError, RecursionError) as error:  # refused for that, and recorded nevertheless
+            raw = f"<not JSON: {error}>".encode("utf-8", "replace")
+        if self._kind == "hashed":
+            return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+        return logs.hide_secrets(raw.decode("utf-8", "replace").replace("\x00", "\ufffd"), self._longest, _CUT)
+
+
+def _plain_parts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
+    """Parts without their bytes: a picture says nothing to who reads a log."""
+    plain = []
+    for part in parts:
+        shown: dict[str, Any] = {}
+        if part.text is not None:
+            shown["text"] = part.text
+        if part.data is not UNSET:
+            shown["data"] = part.data
+        if part.raw is not None:
+            shown["raw"] = f"<{len(part.raw)} bytes, sha256:{hashlib.sha256(part.raw).hexdigest()}>"
+        for name in ("url", "artifact", "media_type", "name"):
+            if (value := getattr(part, name)) is not None:
+                shown[name] = value
+        plain.append(shown)
+    return plain

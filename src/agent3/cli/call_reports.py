@@ -1,0 +1,338 @@
+"""``agent3 calls`` and ``agent3 price``: what was called, with what result and at what cost; and what it costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cyclopts import App, Parameter
+
+from agent3.cli.dead_letters import parse_moment
+from agent3.cli.gateway_client import Gateway
+from agent3.cli.options import GatewayOptions, connect
+from agent3.cli.output import make_console, make_table
+from agent3.errors import AgentNotFound, CapabilityNotFound, SetupError, ValidationError
+from agent3.terminal.output import clean, print_json, print_note, print_result
+
+__all__ = ["app", "price"]
+
+_PAGE = 1_000
+_LOOK = 1.0
+"""Seconds between two looks of ``tail``."""
+
+app = App(name="calls")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Filters:
+    """Which calls."""
+
+    agent: str | None = None
+    "Only calls of this agent."
+    capability: str | None = None
+    "Only calls of this capability."
+    caller: str | None = None
+    "Only calls of this client."
+    status: str | None = None
+    "Only those that ended so: done, failed, needs, working, denied, refused or canceled."
+    code: str | None = None
+    "Only those that failed with this code, such as timeout."
+    protocol: str | None = None
+    "Only those that went by this protocol: mcp, a2a, nlweb or local."
+    door: str | None = None
+    "Only those that came in by this door, such as mcp or rest."
+    min_seconds: float | None = None
+    "Only those that took at least so long."
+    trace: str | None = None
+    "Only those of this trace."
+    job: str | None = None
+    "Only the turns of this job."
+
+    def query(self, **more: Any) -> dict[str, str]:
+        """As the gateway takes it."""
+        given = {name.replace("_", "-"): value for name, value in vars(self).items()} | more
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+@app.command(name="list")
+def list_(
+    *,
+    filters: Filters = Filters(),  # noqa: B008 - frozen
+    since: str | None = None,
+    until: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """List calls, the latest first.
+
+    Parameters
+    ----------
+    since:
+        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+    until:
+        Only earlier ones, likewise.
+    limit:
+        At most this many, up to 1000 [default: 50].
+    cursor:
+        Go on after the page that named this cursor.
+    """
+    query = filters.query(since=_moment(since), until=_moment(until), limit=limit, cursor=cursor)
+    print_result(connect(options).calls(query), options.json, _print_page)
+
+
+@app.command
+def show(call: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """Show everything that was recorded of a call, with all its turns.
+
+    Parameters
+    ----------
+    call:
+        Its id, as agent3 calls list prints it, or that of a job.
+    """
+    print_result(connect(options).record(call), options.json, _print_record)
+
+
+@app.command
+def stats(
+    *,
+    by: str = "agent",
+    agent: str | None = None,
+    capability: str | None = None,
+    caller: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    limit: int = 100,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Count calls, failures, times, tokens and cost.
+
+    Parameters
+    ----------
+    by:
+        Groups: agent, capability, caller or day, or several with commas [default: agent].
+    agent:
+        Only calls of this agent.
+    capability:
+        Only calls of this capability.
+    caller:
+        Only calls of this client.
+    since:
+        From the hour of this moment on: 2h, 7d, or a date [default: 7d].
+    until:
+        To the hour of this moment.
+    limit:
+        At most this many groups, up to 1000 [default: 100].
+    """
+    given: dict[str, object] = {"by": by, "agent": agent, "capability": capability, "caller": caller, "limit": limit}
+    given |= {"since": _moment(since), "until": _moment(until)}
+    found = connect(options).stats({name: str(value) for name, value in given.items() if value is not None})
+    print_result(found, options.json, _print_statistics)
+
+
+@app.command
+def tail(
+    *,
+    filters: Filters = Filters(),  # noqa: B008 - frozen
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Follow calls as they end, until interrupted. With --json, one object on each line."""
+    gateway = connect(options)
+    page = gateway.calls(filters.query(follow="true"))
+    print_note(f"Following the calls of {gateway.where}. Press Ctrl+C to stop.")
+    while True:
+        page = gateway.calls(filters.query(follow="true", cursor=page["next"], limit=_PAGE))
+        for call in page["calls"]:
+            if options.json:
+                print_json(call)
+            else:
+                print(_line(call))
+        if len(page["calls"]) < _PAGE:
+            time.sleep(_LOOK)
+
+
+@app.command
+def export(
+    file: Path | None = None,
+    *,
+    filters: Filters = Filters(),  # noqa: B008 - frozen
+    since: str | None = None,
+    until: str | None = None,
+    format: Literal["csv", "json"] | None = None,  # noqa: A002 - the option is called so
+    force: bool = False,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Write calls to a file, the latest first: CSV, or JSON with one object on each line.
+
+    Parameters
+    ----------
+    file:
+        Where to write [default: standard output].
+    since:
+        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+    until:
+        Only earlier ones, likewise.
+    format:
+        csv or json [default: by the name of the file].
+    force:
+        Replace the file if it exists.
+    """
+    from agent3.gateway.reports import to_csv
+
+    form = format or ("json" if file is not None and file.suffix in (".json", ".jsonl", ".ndjson") else "csv")
+    gateway = connect(options)
+    if file is not None and file.exists() and not force:
+        raise ValidationError(f"{file} exists. Give --force to replace it.")
+    try:
+        out = sys.stdout if file is None else file.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise SetupError(f"Cannot write {file}: {error.strerror}.") from None
+    count, cursor = 0, None
+    try:
+        while True:
+            query = filters.query(since=_moment(since), until=_moment(until), limit=_PAGE, cursor=cursor)
+            page = gateway.calls(query)
+            if form == "csv":
+                out.write(to_csv(page["calls"], head=not count and cursor is None))
+            else:
+                out.writelines(json.dumps(call, ensure_ascii=False) + "\n" for call in page["calls"])
+            count, cursor = count + len(page["calls"]), page["next"]
+            if cursor is None:
+                break
+    finally:
+        if out is not sys.stdout:
+            out.close()
+    if file is None:
+        print_note(f"{count} calls.")
+    else:
+        print_result({"file": str(file), "calls": count}, options.json, lambda body: print_note(f"{count} calls."))
+
+
+def price(
+    what: str,
+    *,
+    call: float | None = None,
+    second: float | None = None,
+    tokens: float | None = None,
+    unset: bool = False,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Set what calls of an agent cost, in US dollars.
+
+    Parameters
+    ----------
+    what:
+        The agent, or AGENT.CAPABILITY for one of its capabilities.
+    call:
+        For one call.
+    second:
+        For each second until the answer.
+    tokens:
+        For a thousand tokens.
+    unset:
+        Forget the price that was set.
+    """
+    given = {
+        name: value for name, value in (("call", call), ("second", second), ("tokens", tokens)) if value is not None
+    }
+    if unset == bool(given):
+        raise ValidationError("Give --call, --second or --tokens, or --unset to forget the price.")
+    gateway = connect(options)
+    agent, capability = _find_priced(gateway, what)
+    body: dict[str, Any] = {"agentId": agent, "price": None if unset else given}
+    found = gateway.price(body | ({"capability": capability} if capability else {}))
+    print_result(found, options.json, _print_prices)
+
+
+def _find_priced(gateway: Gateway, what: str) -> tuple[str, str | None]:
+    """The agent and capability that are meant. Ids may hold dots: the first that is an agent counts."""
+    for place in (len(what), *(number for number in range(len(what) - 1, 0, -1) if what[number] == ".")):
+        try:
+            shown = gateway.show(what[:place])
+        except AgentNotFound:
+            continue
+        name = what[place + 1 :]
+        if name and name not in [capability["name"] for capability in shown["capabilities"]]:
+            raise CapabilityNotFound(
+                f"Agent {what[:place]!r} has no capability {name!r}. See agent3 show {what[:place]}."
+            )
+        return what[:place], name or None
+    raise AgentNotFound(f"There is no agent {what!r} to set a price for. See agent3 list.")
+
+
+def _moment(text: str | None) -> float | None:
+    return None if text is None else parse_moment(text, time.time())
+
+
+def _print_page(page: Mapping[str, Any]) -> None:
+    if not page["calls"] and page["next"] is None:
+        print("No calls.")
+        return
+    table = make_table("call", "when", "caller", "what", "result", "seconds", "cost")
+    for call in page["calls"]:
+        result = call["status"] + (f": {call['code']}" if call["code"] else "")
+        what = clean(f"{call['agent']}/{call['capability']}")
+        caller = clean(call["caller"] or "")
+        table.add_row(call["id"], _when(call), caller, what, result, f"{call['seconds']:.3f}", _dollars(call))
+    make_console().print(table)
+    if page["next"] is not None:
+        print(f"There are more: --cursor {page['next']}")
+
+
+def _print_record(record: Mapping[str, Any]) -> None:
+    console = make_console()
+    for turn in record["turns"]:
+        console.print(
+            clean(f"{turn['agent']}/{turn['capability']}, turn {turn['turn']}: {turn['status']}"), style="bold"
+        )
+        for name, value in turn.items():
+            if value is not None and name not in ("agent", "capability", "turn", "status", "body"):
+                console.print(clean(f"  {name}: {_when(turn) if name == 'at' else value}"), markup=False)
+        for name, value in (turn.get("body") or {}).items():
+            if value is not None and name != "kind":
+                console.print(clean(f"  {name}: {value}"), markup=False)
+
+
+def _print_statistics(found: Mapping[str, Any]) -> None:
+    if not found["statistics"]:
+        print("No calls.")
+        return
+    table = make_table(*found["by"], "calls", "failed", "refused", "p50 s", "p95 s", "tokens", "cost")
+    for one in found["statistics"]:
+        groups = [clean(str(one[name] or "(unknown)")) for name in found["by"]]
+        times = [("-" if one[name] is None else f"{one[name]:.3g}") for name in ("p50", "p95")]
+        counts = [str(one[name]) for name in ("calls", "failed", "refused")]
+        table.add_row(*groups, *counts, *times, str(one["tokens"]), f"${one['cost']:.6g}")
+    make_console().print(table)
+
+
+def _print_prices(found: Mapping[str, Any]) -> None:
+    for one in found["prices"]:
+        what = f"{found['agent']}/{one['capability']}"
+        print(
+            clean(f"{what}: ${one['call']:g} a call, ${one['second']:g} a second, ${one['tokens']:g} per 1000 tokens")
+        )
+    if not found["prices"]:
+        print(f"No price is set for {found['agent']}.")
+
+
+def _line(call: Mapping[str, Any]) -> str:
+    result = call["status"] + (f" {call['code']}: {call['message'] or ''}" if call["code"] else "")
+    what = f"{call['caller']} {call['agent']}/{call['capability']}"
+    return clean(f"{_when(call)} {call['id']} {what} {call['seconds']:.3f}s {_dollars(call)} {result}").replace(
+        "\n", " "
+    )
+
+
+def _when(call: Mapping[str, Any]) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(call["at"]))
+
+
+def _dollars(call: Mapping[str, Any]) -> str:
+    return f"${call['cost'] or 0.0:.6g}{'~' if call['estimated'] and call['cost'] else ''}"

@@ -1,0 +1,222 @@
+"""The routes of stand-ins: which there are, where they are kept, and the agents with them.
+
+``stand_ins`` says what a stand-in is and whether two capabilities fit. Here definitions are stored beside the agents,
+taken from the settings, and put together with the agents of the directory whenever one of these changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from agent3.directory.stand_ins import MOST_FOR_ONE, Definition, attach, find_misfit, of_website, split_name
+from agent3.errors import Agent3Error, Corrupt, SetupError, TooLarge, ValidationError
+from agent3.model import Agent, encode
+from agent3.observe.logs import get as logger
+from agent3.settings import StandInRoute
+from agent3.storage import Database, Row, Transaction
+from agent3.storage.checksums import append_checksum, whole
+
+__all__ = ["Routes"]
+
+log = logger("directory")
+
+_decoder: msgspec.json.Decoder[Definition] = msgspec.json.Decoder(Definition)
+_MOST = 1_000
+"""Stand-ins in all."""
+_COLUMNS = ("agent", "capability", "by_agent", "by_capability")
+_SELECT = f"SELECT {', '.join(_COLUMNS)}, place, body FROM routes ORDER BY place"
+_NEXT_VERSION = (
+    "INSERT INTO counters (name, value) VALUES ('directory', 1) "
+    "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
+)
+
+
+class Routes:
+    """The stand-ins of one directory. ``refresh`` brings it up to date, ``announce`` tells that something changed, and
+    ``agents`` are all agents by id, by their own routes alone.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settled: Sequence[StandInRoute],
+        refresh: Callable[[], Awaitable[None]],
+        announce: Callable[[], None],
+        agents: Callable[[], Mapping[str, Agent]],
+    ):
+        self._database = database
+        self._settled = tuple(settled)
+        self._refresh = refresh
+        self._announce = announce
+        self._agents = agents
+        self._defined: list[Definition] = []
+        self._backed: dict[str, Agent] | None = None
+        self._said: set[str] = set()
+
+    async def load(self) -> None:
+        """Read what is stored: the directory has a new version."""
+        found = map(_read_definition, await self._database.all(_SELECT))
+        self._defined = [one for one in found if one is not None]
+        self.drop()
+
+    def drop(self) -> None:
+        """Put everything together anew, when it is asked for: an agent has changed."""
+        self._backed = None
+
+    async def everything(self) -> list[tuple[Definition, str | None]]:
+        """Every stand-in, in order, and why it is not used where that is so."""
+        await self._refresh()
+        agents = self._agents()
+        found = [(definition, _misfit_now(definition, agents)) for definition in self._defined]
+        for route in self._settled:
+            try:
+                definition = _from_settings(route, agents)
+            except Agent3Error as error:
+                unresolved = Definition(
+                    "", route.capability, "", route.also, route.map, route.output or None, "settings"
+                )
+                found.append((unresolved, error.message))
+            else:
+                found.append((definition, _misfit_now(definition, agents)))
+        return found
+
+    async def define(self, definition: Definition) -> Definition:
+        """Store that one capability stands in for another, the last of several; ValidationError says why it cannot."""
+        await self._refresh()
+        agents = self._agents()
+        if why := _misfit_now(definition, agents):
+            raise ValidationError(why)
+        await self._write_routes([definition], replacing=None)
+        return definition
+
+    async def define_for_website(self, website: Agent) -> list[Definition]:
+        """Store what the interface of a website says of whom it stands in for, in place of what it said before."""
+        await self._refresh()
+        agents = self._agents()
+        definitions = of_website(website, {**agents, website.id: website})
+        for definition in definitions:
+            if why := _misfit_now(definition, {**agents, website.id: website}):
+                raise SetupError(
+                    f"{website.name!r} cannot stand in for {definition.agent}/{definition.capability}: {why}"
+                )
+        await self._write_routes(definitions, replacing=website.id)
+        return definitions
+
+    async def split_name(self, name: str) -> tuple[str, str]:
+        """``AGENT.CAPABILITY`` in two; CapabilityNotFound where there is no such."""
+        await self._refresh()
+        return split_name(name, self._agents())
+
+    async def undefine(self, agent: str, capability: str, by: tuple[str, str] | None = None) -> int:
+        """Remove the stand-ins of a capability, or one of them; how many there were."""
+
+        async def work(tx: Transaction) -> int:
+            sql, given = "DELETE FROM routes WHERE agent = ? AND capability = ?", [agent, capability]
+            if by is not None:
+                sql, given = f"{sql} AND by_agent = ? AND by_capability = ?", [*given, *by]
+            gone = await tx.run(sql, *given)
+            await tx.run(_NEXT_VERSION)
+            return gone
+
+        gone = await self._database.write(work)
+        self._announce()
+        return gone
+
+    async def _write_routes(self, definitions: Sequence[Definition], replacing: str | None) -> None:
+        """Store definitions, in place of all that came from ``replacing``. One that is there keeps its place."""
+
+        async def work(tx: Transaction) -> None:
+            known: dict[tuple[str, ...], int] = {}
+            for row in await tx.all(_SELECT):
+                found = _read_definition(row)
+                key = tuple(row[name] for name in _COLUMNS)
+                if replacing is not None and found is not None and found.origin == replacing:
+                    await _delete_route(tx, key)
+                else:
+                    known[key] = row["place"]
+            for definition in definitions:
+                beside = [key for key in known if key[:2] == definition.key[:2] and key != definition.key]
+                if len(beside) >= MOST_FOR_ONE or len(known) >= _MOST:
+                    raise TooLarge(
+                        f"At most {MOST_FOR_ONE} capabilities stand in for one, and {_MOST} in all. Remove one."
+                    )
+                place = known.get(definition.key, max(known.values(), default=0) + 1)
+                await _delete_route(tx, definition.key)
+                await tx.run(
+                    "INSERT INTO routes (agent, capability, by_agent, by_capability, place, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    *definition.key,
+                    place,
+                    append_checksum(encode(definition)),
+                )
+                known[definition.key] = place
+            await tx.run(_NEXT_VERSION)
+
+        await self._database.write(work)
+        self._announce()
+
+    def backed(self) -> Mapping[str, Agent]:
+        """The agents that have stand-ins, with their routes. What does not fit is left out, and said once."""
+        if self._backed is not None:
+            return self._backed
+        agents = self._agents() if self._defined or self._settled else {}
+        usable: dict[str, list[Definition]] = {}
+        definitions = list(self._defined)
+        for route in self._settled:
+            try:
+                definitions.append(_from_settings(route, agents))
+            except Agent3Error as error:
+                self._say_once(f"the route {route.capability} also {route.also} is not used: {error.message}")
+        for definition in definitions:
+            if why := _misfit_now(definition, agents):
+                name = f"{definition.agent}/{definition.capability}"
+                self._say_once(f"{definition.by_agent}/{definition.by_capability} does not stand in for {name}: {why}")
+            else:
+                usable.setdefault(definition.agent, []).append(definition)
+        self._backed = {name: attach(agents[name], found, agents) for name, found in usable.items()}
+        return self._backed
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said and len(self._said) < _MOST:
+            self._said.add(text)
+            log.warning("%s", text)
+
+
+def _read_definition(row: Row) -> Definition | None:
+    """A stored stand-in; None, and a line in the log, for one that cannot be read."""
+    key = tuple(row[name] for name in _COLUMNS)
+    try:
+        found = _decoder.decode(whole(bytes(row["body"]), "It"))
+        if found.key != key:
+            raise Corrupt("It is another one.")
+    except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as error:
+        log.error("the route %s/%s by %s/%s cannot be read and is left out: %s", *key, error)
+        return None
+    return found
+
+
+async def _delete_route(tx: Transaction, key: Sequence[str]) -> None:
+    await tx.run("DELETE FROM routes WHERE agent = ? AND capability = ? AND by_agent = ? AND by_capability = ?", *key)
+
+
+def _from_settings(route: StandInRoute, agents: Mapping[str, Agent]) -> Definition:
+    ours, theirs = split_name(route.capability, agents), split_name(route.also, agents)
+    return Definition(*ours, *theirs, dict(route.map), route.output or None, "settings")
+
+
+def _misfit_now(definition: Definition, agents: Mapping[str, Agent]) -> str | None:
+    """Why a stand-in is not used with the agents that there are."""
+    found = []
+    for agent_id, name in ((definition.agent, definition.capability), (definition.by_agent, definition.by_capability)):
+        agent = agents.get(agent_id)
+        capability = None if agent is None else agent.capability(name)
+        if capability is None:
+            return f"There is no capability {agent_id}/{name}."
+        found.append(capability)
+    if definition.key[:2] == definition.key[2:]:
+        return "A capability cannot stand in for itself."
+    if not found[1].routes:
+        return f"{definition.by_agent}/{definition.by_capability} cannot be called from here."
+    return find_misfit(found[0], found[1], definition.input, definition.output)

@@ -1,0 +1,226 @@
+"""Postings: which documents hold a term, and what it is worth in each.
+
+A ``Buffer`` takes what is new, one document at a time. A ``Segment`` never changes except for its mask of what is
+alive: numpy arrays over sorted terms. Buffers are sealed into segments and segments merged by ``seal`` and ``merge``,
+which are made for a thread of their own: they are Python loops and calls that release the interpreter, never one long
+call that holds it, and they pause after every slice. Nothing here knows what a document is; it has a number.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge as merge_sorted
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "seal"]
+
+Postings: TypeAlias = "Buffer | Segment"
+_DENSE = 16
+"""A term that more than one of so many documents hold also gets a row with a byte for every document."""
+_DENSE_FROM = 2_000
+"""Documents from which such rows are worth having."""
+_STEP = 2.5 / 255
+"""What one step of such a byte is worth: gains are below 2.2."""
+_SLICE, _PAUSE = 0.001, 0.0005
+"""Seconds of work in a thread between two pauses, and of a pause: else the event loop waits for the interpreter."""
+
+
+def paced(items: Iterable[Any], every: int = 64) -> Iterator[Any]:
+    """The items, with a short sleep after each millisecond of work; the clock is read after ``every`` items."""
+    began = time.perf_counter()
+    for number, item in enumerate(items):
+        yield item
+        if number % every == every - 1 and time.perf_counter() - began > _SLICE:
+            time.sleep(_PAUSE)
+            began = time.perf_counter()
+
+
+class Buffer:
+    """The newest documents. One thread writes; others may read meanwhile and see each document whole or not."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.alive = bytearray()
+        self.postings: dict[str, tuple[list[int], list[float]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def add(self, number: int, gains: Mapping[str, float]) -> None:
+        """Take a document; numbers ascend."""
+        row = len(self.numbers)
+        for term, gain in gains.items():
+            known = self.postings.get(term)
+            if known is None:
+                known = self.postings[term] = ([], [])
+            known[1].append(gain)  # before the row, so that a reader never finds a row without its gain
+            known[0].append(row)
+        self.alive.append(1)
+        self.numbers.append(number)
+
+    def remove(self, number: int) -> bool:
+        """Forget a document; False if it is not here."""
+        row = bisect_left(self.numbers, number)
+        found = row < len(self.numbers) and self.numbers[row] == number
+        if found:
+            self.alive[row] = 0
+        return found
+
+    def count(self, term: str) -> int:
+        """How many documents hold a term."""
+        known = self.postings.get(term)
+        return len(known[0]) if known is not None else 0
+
+    def starting_with(self, start: str, most: int) -> list[str]:
+        """Terms that begin so, at most so many."""
+        found = []
+        for term in list(self.postings):
+            if term.startswith(start):
+                found.append(term)
+                if len(found) == most:
+                    break
+        return found
+
+    def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
+        """Add what each document is worth for the weighted terms; those that are gone get 0."""
+        for term, weight in weights.items():
+            known = self.postings.get(term)
+            if known is not None:
+                rows = known[0][:]
+                keep = [row for row in rows if row < len(into)]
+                gains = np.array(known[1][: len(keep)], np.float32)
+                into[keep] += np.float32(weight) * gains
+        into *= np.frombuffer(bytes(self.alive[: len(into)]), np.uint8)
+
+
+class Segment:
+    """Documents in the order of their numbers, and for each of the sorted terms the rows that hold it."""
+
+    def __init__(
+        self,
+        numbers: NDArray[np.int64],
+        terms: Sequence[str],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        gains: NDArray[np.float32],
+    ):
+        self.numbers = numbers
+        self.terms = terms
+        self.starts = starts
+        self.rows = rows
+        self.gains = gains
+        self.alive = np.ones(len(numbers), np.uint8)
+        self.gone = 0
+        self._dense: dict[int, NDArray[np.uint8]] = {}
+        if len(numbers) >= _DENSE_FROM:
+            for at in np.flatnonzero(np.diff(starts) > len(numbers) // _DENSE).tolist():
+                row = np.zeros(len(numbers), np.uint8)
+                here = slice(int(starts[at]), int(starts[at + 1]))
+                row[rows[here]] = np.maximum(np.rint(gains[here] / _STEP), 1)
+                self._dense[at] = row
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def remove(self, number: int) -> bool:
+        """Forget a document; False if it is not here."""
+        row = int(np.searchsorted(self.numbers, number))
+        found = row < len(self.numbers) and int(self.numbers[row]) == number
+        if found and self.alive[row]:
+            self.alive[row] = 0
+            self.gone += 1
+        return found
+
+    def _find(self, term: str) -> int | None:
+        at = bisect_left(self.terms, term)
+        return at if at < len(self.terms) and self.terms[at] == term else None
+
+    def count(self, term: str) -> int:
+        """How many documents hold a term, with those that are gone since the segment was made."""
+        at = self._find(term)
+        return 0 if at is None else int(self.starts[at + 1] - self.starts[at])
+
+    def starting_with(self, start: str, most: int) -> list[str]:
+        """Terms that begin so, at most so many."""
+        at = bisect_left(self.terms, start)
+        found: list[str] = []
+        while at < len(self.terms) and len(found) < most and self.terms[at].startswith(start):
+            found.append(self.terms[at])
+            at += 1
+        return found
+
+    def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
+        """Add what each document is worth for the weighted terms; those that are gone get 0."""
+        for term, weight in weights.items():
+            at = self._find(term)
+            if at is None:
+                continue
+            if (dense := self._dense.get(at)) is not None:
+                into += np.multiply(dense, np.float32(weight * _STEP), dtype=np.float32)
+            else:
+                here = slice(int(self.starts[at]), int(self.starts[at + 1]))
+                into[self.rows[here]] += np.float32(weight) * self.gains[here]
+        if self.gone:
+            into *= self.alive
+
+
+def seal(buffer: Buffer) -> Segment:
+    """A buffer that takes nothing more, as a segment. What is removed from it later must be removed again."""
+    terms = sorted(buffer.postings)
+    starts = np.zeros(len(terms) + 1, np.int64)
+    rows: list[int] = []
+    gains: list[float] = []
+    for at, term in enumerate(paced(terms)):
+        there, worth = buffer.postings[term]
+        rows += there
+        gains += worth
+        starts[at + 1] = len(rows)
+    numbers = np.array(buffer.numbers, np.int64)
+    return Segment(numbers, terms, starts, np.array(rows, np.int32), np.array(gains, np.float32))
+
+
+def merge(segments: Sequence[Segment]) -> Segment:
+    """Several segments as one, without what is gone. What is removed from them meanwhile must be removed again."""
+    segments = sorted(segments, key=lambda one: int(one.numbers[0]))
+    masks = [segment.alive.astype(bool) for segment in segments]
+    numbers = np.concatenate([one.numbers[mask] for one, mask in zip(segments, masks, strict=True)])
+    order = np.argsort(numbers, kind="stable")
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)  # where the documents that are left stand afterwards
+    terms, homes = _merge_terms([segment.terms for segment in segments])
+    begun = 0
+    found: list[tuple[Any, Any, Any]] = []
+    for segment, mask, home in zip(segments, masks, homes, strict=True):
+        moved = np.full(len(segment), -1, np.int32)
+        left = int(mask.sum())
+        moved[mask] = place[begun : begun + left]
+        begun += left
+        new = moved[segment.rows]
+        keep = new >= 0
+        owner = np.repeat(np.array(home, np.int32), np.diff(segment.starts))
+        found.append((owner[keep], new[keep], segment.gains[keep]))
+    owners, rows, gains = (np.concatenate(several) for several in zip(*found, strict=True))
+    order = np.argsort(owners.astype(np.int64) * max(1, len(numbers)) + rows, kind="stable")
+    counts = np.bincount(owners, minlength=len(terms))
+    kept = [term for term, count in paced(zip(terms, counts.tolist(), strict=True)) if count]
+    starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
+    return Segment(np.sort(numbers), kept, starts, rows[order], gains[order])
+
+
+def _merge_terms(several: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
+    """All terms, sorted, and for each list where its terms stand among them."""
+    terms: list[str] = []
+    homes: list[list[int]] = [[] for _ in several]
+    tagged = [zip(one, repeat(number)) for number, one in enumerate(several)]
+    for term, group in groupby(paced(merge_sorted(*tagged)), itemgetter(0)):
+        for _, number in group:
+            homes[number].append(len(terms))
+        terms.append(term)
+    return terms, homes

@@ -1,0 +1,75 @@
+"""Departures: what a gateway holds open for an agent ends when the agent is removed, also by another process.
+
+The directory is in the database, and a command that removes an agent from it does not speak to the gateway. So while
+anything is open, the version of the directory is looked at; only when it changed, which addresses are still in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from agent3.directory import Directory
+from agent3.errors import Agent3Error
+from agent3.gateway.protocol import Protocol
+from agent3.model import Agent
+from agent3.observe.logs import get as logger
+
+__all__ = ["Departures"]
+
+log = logger("server")
+
+_EVERY = 0.5
+"""Seconds between two looks."""
+
+
+class Departures:
+    """Closes what belongs to agents that are gone. It belongs to the event loop it is started in."""
+
+    def __init__(self, directory: Directory, protocols: Mapping[str, Protocol]):
+        self._directory = directory
+        self._protocols = protocols
+        self._version: int | None = None
+        self._used: frozenset[str] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on, until ``aclose``."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="departures")
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Close what is open for addresses that were in the directory at the last look and no longer are."""
+        opened = {name: protocol.connected() for name, protocol in self._protocols.items()}
+        if not any(opened.values()):
+            return
+        version = await self._directory.version()
+        if version == self._version:
+            return
+        # In a thread: a directory may be large.
+        used = await asyncio.to_thread(_addresses, self._directory.stored())
+        gone, self._used, self._version = self._used - used, used, version
+        for name, addresses in opened.items():
+            if left := gone.intersection(addresses):
+                log.info("%d connections of removed agents are closed", len(left))
+                await self._protocols[name].disconnect(left)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY)
+            try:
+                await self.look()
+            except Agent3Error as error:  # of the database; the next look may succeed
+                log.debug("whether agents were removed is not known: %s", error)
+            except Exception:
+                log.exception("what belongs to removed agents could not be closed")
+
+
+def _addresses(agents: Iterable[Agent]) -> frozenset[str]:
+    return frozenset(
+        route.address for agent in agents for capability in agent.capabilities for route in capability.routes
+    )

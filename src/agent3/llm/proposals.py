@@ -1,0 +1,95 @@
+"""A language model's help with sentences that the reader has to ask about.
+
+The model fills the capability's schema as a tool. What it says is a proposal: it must fit the schema, each value must
+stand in the message or follow from it, and what it adds counts as guessed. It is asked within a time, so
+many times a day, and never about a message that forbids something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from agent3.env import REAL, Env
+from agent3.errors import Agent3Error
+from agent3.llm.port import LLM, System, Tool, User
+from agent3.model import Capability
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS, Metrics
+from agent3.schema.compiler import compiled
+from agent3.sentences import Ask, Understood
+from agent3.sentences.evidence import find_unsaid, words_in
+from agent3.sentences.lexicon import fold
+from agent3.sentences.slots import form_of
+
+__all__ = ["Proposals"]
+
+log = logger("llm")
+
+_SYSTEM = (
+    "Call the tool with exactly the parameters that the person's message states. Copy texts as they are written. "
+    "Make "
+    "nothing up and leave out what is not said. If the message does not ask for what the tool does, or a required "
+    "parameter is not said, call no tool."
+)
+
+
+class Proposals:
+    """Asks one model. ``seconds`` bounds a question to it, ``per_day`` how many there are."""
+
+    def __init__(self, llm: LLM, *, seconds: float = 20.0, per_day: int = 1_000, max_tokens: int = 1_000,
+                 env: Env = REAL, metrics: Metrics = METRICS):  # fmt: skip
+        self._llm = llm
+        self._seconds = seconds
+        self._per_day = per_day
+        self._max_tokens = max_tokens
+        self._env = env
+        self._count = metrics.sentences
+        self._day, self._used = 0, 0
+
+    def take(self) -> bool:
+        """Whether the model may be asked once more today."""
+        day = int(self._env.now() // 86_400)
+        if day != self._day:
+            self._day, self._used = day, 0
+        if self._used >= self._per_day:
+            self._count.inc(("spent",))
+            return False
+        self._used += 1
+        return True
+
+    async def __call__(self, capability: Capability, message: str, asked: Ask) -> Understood | None:
+        """What the model makes of a message; None where that does not hold, and where it does not answer in time."""
+        if not self.take():
+            return None
+        tool = Tool(capability.name, capability.description, capability.input_schema)
+        now = datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's own day
+        system = System(f"{_SYSTEM} Now is {now:%A %Y-%m-%d %H:%M}.")
+        try:
+            async with asyncio.timeout(self._seconds):
+                reply = await self._llm.complete([system, User(message)], [tool], max_tokens=self._max_tokens)
+        except (Agent3Error, TimeoutError) as error:
+            log.warning("the language model did not help with a message: %s", str(error) or "it took too long")
+            self._count.inc(("unreachable",))
+            return None
+        call = next((call for call in reply.calls if call.name == capability.name and not call.fault), None)
+        understood = (
+            None if call is None else self._judge(capability, message, {**asked.input, **call.arguments}, asked, now)
+        )
+        self._count.inc(("dropped" if understood is None else "proposed",))
+        return understood
+
+    def _judge(
+        self, capability: Capability, message: str, given: dict[str, object], asked: Ask, now: datetime
+    ) -> Understood | None:
+        if find_unsaid(message, given, now):
+            return None
+        try:
+            compiled(capability.input_schema).check(given)
+        except Agent3Error:
+            return None
+        # A word that still has no place may ask for more than the tool does.
+        known = words_in(given)
+        if not form_of(capability).reading and any(fold(word) not in known for word in asked.left):
+            return None
+        return Understood(given, (), tuple(name for name, value in given.items() if asked.input.get(name) != value))

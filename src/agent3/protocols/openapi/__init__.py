@@ -1,0 +1,1 @@
+"""OpenAPI: services that describe themselves by a document, each of their operations a capability."""

@@ -1,0 +1,12 @@
+"""Sentences for any capability: what input they mean, what is still to be asked, or that nothing is to be done.
+
+One reader for every kind of target. It reads words and schemas, and knows no protocol, no call and no model.
+"""
+
+from __future__ import annotations
+
+from agent3.sentences.free_text import free_text
+from agent3.sentences.prohibitions import find_prohibition
+from agent3.sentences.reader import Ask, Forbidden, Reading, Understood, read
+
+__all__ = ["Ask", "Forbidden", "Reading", "Understood", "find_prohibition", "free_text", "read"]

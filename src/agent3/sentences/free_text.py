@@ -1,0 +1,86 @@
+"""Which capabilities take a message as it is: those whose one parameter is what somebody says.
+
+A path, an address, an id, a query in some language or a choice is never filled with a whole message.
+"""
+
+from __future__ import annotations
+
+from agent3.model import Capability
+from agent3.sentences.lexicon import fold, meanings
+from agent3.sentences.prohibitions import find_prohibition
+from agent3.sentences.slots import Form, form_of, split_name
+from agent3.sentences.tokens import LONGEST
+
+__all__ = ["free_text"]
+
+_SAID = frozenset(
+    "message messages prompt question input utterance request instruction instructions chat sentence "
+    "conversation".split()
+)
+_SOUGHT = frozenset("query q text topic keywords search terms term".split())
+_SAYING = frozenset("echo say repeat print send post tell write publish announce".split())
+"""Verbs in a name whose object is what is said."""
+
+
+def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[str, str] | None:
+    """The input with the whole message where the capability takes it so; None where it has to be read.
+
+    One without a schema gets the message itself and no input.
+
+    What is sought is read first if the message begins as a command ("search for …"): then only its object is meant.
+    """
+    if not capability.input_schema:
+        return {}
+    form = form_of(capability, agent)
+    if form.unreadable or not message.strip():
+        return None
+    texts = [slot for slot in form.slots if slot.kind == "text" and not slot.many and len(slot.path) == 1]
+    said = [slot for slot in texts if frozenset(slot.words) & _SAID]
+    sought = [slot for slot in texts if frozenset(slot.words) & _SOUGHT and len(form.slots) == 1]
+    says = bool(_SAYING.intersection(split_name(capability.name)))
+    for candidates, needs_reading in ((said, len(form.slots) > 1), (sought, True)):
+        if len(candidates) != 1:
+            continue
+        slot = candidates[0]
+        if any(other.required for other in form.slots if other is not slot):
+            return None
+        if says and len(form.slots) == 1 and (rest := _after_verb(form, message)) is not None:
+            return None if find_prohibition(message, reading=True) else {slot.name: rest}
+        if needs_reading and _is_command(form, message):
+            return None
+        if len(message) > LONGEST:
+            return {slot.name: message}
+        # A prohibition is not passed on, unless it is about something else and said to one who understands it.
+        understands = slot in said or form.reading
+        if find_prohibition(message, reading=True) is not None and (not understands or _speaks_of(form, message)):
+            return None
+        return {slot.name: message}
+    return None
+
+
+def _after_verb(form: Form, message: str) -> str | None:
+    """What follows the verb of a capability that says or repeats something: "echo hello"."""
+    verb, _, rest = message.strip().partition(" ")
+    if not meanings(fold(verb.strip(":,"))) & form.named:
+        return None
+    rest = rest.strip(" :")
+    quoted = len(rest) > 2 and rest[0] in "\"'“«" and rest[-1] in "\"'”»"
+    return (rest[1:-1] if quoted else rest) or None
+
+
+def _is_command(form: Form, message: str) -> bool:
+    """Whether it says what to do, or asks, and is not just what is sought."""
+    said = [fold(word.strip(" ,.;:!?¿¡\"'")) for word in message[:LONGEST].split()]
+    return _speaks_of(form, message) or (form.reading and any(word in _ASKING for word in said[:6]))
+
+
+_ASKING = frozenset(
+    "find search look busca buscar buscame encuentra encontrar show get muestra muestrame dame dime tell please "
+    "what who which how "
+    "where when que quien cual como donde cuando could can puedes podrias i want need quiero necesito add remind "
+    "tengo".split()
+)
+
+
+def _speaks_of(form: Form, message: str) -> bool:
+    return any(meanings(fold(word.strip(" ,.;:!?¿¡\"'"))) & form.named for word in message.split())

@@ -1,0 +1,146 @@
+"""What is asked back, in the language of the message: one question for each field, the schema, and a worked "
+"example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agent3.model import Capability, Question
+from agent3.sentences.lexicon import Language
+from agent3.sentences.prohibitions import Why
+from agent3.sentences.reader import Ask
+
+__all__ = ["AGAIN", "CONFIRM", "ask_confirmation", "ask_for", "example", "refuse"]
+
+AGAIN, CONFIRM = "agent3:again", "agent3:confirm"
+"""Ids of questions that are not about one field. No parameter that is filled has a colon in its name."""
+
+
+def ask_for(capability: Capability, asked: Ask) -> tuple[Question, ...]:
+    """A question for each field that is missing or in doubt; else one for the whole, whose words were left over.
+
+    The first of them also tells what was understood, and shows an example.
+    """
+    spanish = asked.language == "es"
+    properties: Any = capability.input_schema.get("properties")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    if asked.missing and not asked.left:
+        texts = [_ask_field(name, known.get(name), asked, spanish) for name in asked.missing]
+        texts[0] = f"{texts[0]}\n{_explain(capability, asked)}"
+        return tuple(
+            Question(name, text, _definition(known.get(name))) for name, text in zip(asked.missing, texts, strict=True)
+        )
+    words = ", ".join(f"“{word}”" for word in asked.left[:8])
+    text = f"No entiendo {words}. " if spanish else f"I do not understand {words}. "
+    said = "Dilo con otras palabras, o da la entrada." if spanish else "Say it in other words, or give the input."
+    told = _explain(capability, asked)
+    schema = f"{'Esquema' if spanish else 'Schema'}: {_json(capability.input_schema)[:4_000]}"
+    return (Question(AGAIN, f"{text if words else ''}{said}\n{told}\n{schema}", {"type": "string", "minLength": 1}),)
+
+
+def _explain(capability: Capability, asked: Ask) -> str:
+    """What was understood, what is open, and an example."""
+    spanish = asked.language == "es"
+    lines = []
+    if asked.input:
+        lines.append(f"{'Entendido' if spanish else 'Understood'}: {_json(asked.input)}")
+    if asked.left and asked.missing:
+        lines.append(f"{'Falta' if spanish else 'Missing'}: {', '.join(asked.missing)}")
+    lines.append(f"{'Ejemplo' if spanish else 'Example'}: {_json(example(capability))}")
+    return "\n".join(lines)
+
+
+def ask_confirmation(capability: Capability, given: Any, language: Language) -> Question:
+    """Whether to do what was partly guessed."""
+    done = f"{capability.name} {_json(given)}"
+    text = f"¿Lo hago? {done}" if language == "es" else f"Shall I do it? {done}"
+    return Question(CONFIRM, text, {"type": "boolean"})
+
+
+def refuse(why: Why, language: Language) -> str:
+    """Why nothing was done."""
+    reasons = _REASONS_ES if language == "es" else _REASONS_EN
+    end = "Di qué quieres que se haga." if language == "es" else "Say what is to be done."
+    return f"{reasons[why]} {end}"
+
+
+_REASONS_EN: dict[Why, str] = {
+    "forbids": "Nothing was done: the message says not to do it.",
+    "conditional": "Nothing was done: the message sets a condition, which cannot be checked here.",
+    "withdrawn": "Nothing was done: the message takes the request back.",
+    "hypothetical": "Nothing was done: the message asks what would happen.",
+    "report": "Nothing was done: the message tells or asks about something, and does not ask for it to be done.",
+}
+_REASONS_ES: dict[Why, str] = {
+    "forbids": "No se ha hecho nada: el mensaje dice que no se haga.",
+    "conditional": "No se ha hecho nada: el mensaje pone una condición que aquí no se puede comprobar.",
+    "withdrawn": "No se ha hecho nada: el mensaje retira la petición.",
+    "hypothetical": "No se ha hecho nada: el mensaje pregunta qué pasaría.",
+    "report": "No se ha hecho nada: el mensaje cuenta o pregunta algo, y no pide que se haga.",
+}
+
+
+def example(capability: Capability) -> Any:
+    """An input that fits: the author's own, or one made of the schema."""
+    if capability.examples and isinstance(capability.examples[0], Mapping):
+        return capability.examples[0]
+    properties: Any = capability.input_schema.get("properties")
+    required: Any = capability.input_schema.get("required")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    names = required if isinstance(required, list) and required else [*known][:2]
+    return {name: _sample(name, known.get(name)) for name in names if isinstance(name, str)}
+
+
+def _sample(name: str, given: Any, depth: int = 0) -> Any:
+    definition: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    for key in ("examples", "enum"):
+        if isinstance(several := definition.get(key), list) and several:
+            return several[0]
+    for key in ("default", "example", "const"):
+        if definition.get(key) is not None:
+            return definition[key]
+    match definition.get("type"):
+        case "integer":
+            return int(definition.get("minimum", 1))
+        case "number":
+            return definition.get("minimum", 12.5)
+        case "boolean":
+            return True
+        case "array":
+            return [_sample(name.removesuffix("s"), definition.get("items"), depth + 1)] if depth < 3 else []
+        case "object":
+            inner: Any = definition.get("properties")
+            return (
+                {key: _sample(key, part, depth + 1) for key, part in inner.items()}
+                if isinstance(inner, Mapping) and depth < 3
+                else {}
+            )
+    samples = {"date": "2027-03-04", "date-time": "2027-03-04T10:30:00", "time": "10:30", "email": "ana@example.com",
+               "uri": "https://example.com/"}  # fmt: skip
+    return samples.get(str(definition.get("format")), f"<{name}>")
+
+
+def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:
+    definition: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    told = str(definition.get("description") or definition.get("title") or "").rstrip(".?")
+    label = re.sub(r"[_\-.]+|(?<=[a-z])(?=[A-Z])", " ", name).strip().lower()
+    text = f"{label} ({told})" if told and told.lower() != label else label
+    if isinstance(options := definition.get("enum"), list):
+        text += f" [{', '.join(map(str, options[:10]))}]"
+    readings = [value for value in asked.doubt.get(name, ()) if value != "None"]
+    if len(readings) > 1:
+        either = " o " if spanish else " or "
+        text += f": {either.join(readings[:4])}"
+    return f"Falta {text}. ¿Cuál es?" if spanish else f"What is {text}?"
+
+
+def _definition(given: Any) -> dict[str, Any]:
+    return dict(given) if isinstance(given, Mapping) else {}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

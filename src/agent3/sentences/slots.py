@@ -1,0 +1,363 @@
+"""The parameters of a capability as slots of a sentence: what kind of value each takes, and which words announce it.
+
+Made once from a capability's name, description and input schema. It knows no sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from agent3.model import Capability
+from agent3.sentences.lexicon import EMPTY, fold, meanings, ways_to_say
+
+__all__ = ["Form", "Kind", "Role", "Slot", "form_of", "split_name"]
+
+Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
+               "currency", "language", "zone", "id", "code", "place", "name", "text", "other"]  # fmt: skip
+Role = Literal["from", "to", "by", "most", "least", "first", "page", "content", "query", "title", "place", ""]
+
+_MOST_SLOTS = 60
+_DEEPEST = 3
+
+_FROM = frozenset("from source origin src start begin old departure sender since after checkin".split())
+_TO = frozenset("to target destination dest dst end until new arrival recipient return before checkout stop".split())
+_BY = frozenset("artist author creator writer director singer band composer autor artista".split())
+_CONTENT = frozenset(
+    "body text message content contents comment note prompt question reply description details reason".split()
+)
+_QUERY = frozenset("query q search term terms keyword keywords question topic phrase".split())
+_TITLE = frozenset("title subject summary name headline heading label caption".split())
+_PLACE = frozenset(
+    "city location place address town country region airport station destination origin where venue".split()
+)
+_PATH = frozenset("path file filename filepath folder directory dir pathname".split())
+_MOST = frozenset("max maximum limit count top size num number results length per most amount n k quantity".split())
+_FIRST = frozenset("start offset index skip from begin".split())
+_NOUNS: dict[str, tuple[str, ...]] = {
+    "path": ("file", "folder"),
+    "url": ("url", "page"),
+    "email": ("email", "address"),
+    "domain": ("domain",),
+    "place": ("city",),
+}
+"""What people put before a value of a kind, whatever the parameter is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One parameter. ``path`` is where its value belongs in the input; a nested object has a slot for each "
+    "property."""
+
+    name: str
+    path: tuple[str, ...]
+    kind: Kind
+    definition: Mapping[str, Any]
+    required: bool
+    many: bool = False
+    """It takes a list of such values."""
+    role: Role = ""
+    words: tuple[str, ...] = ()
+    cues: frozenset[tuple[str, ...]] = frozenset()
+    """Rows of words that announce it: its name, the parts of it that stand for it, and what means the same."""
+    nouns: frozenset[str] = frozenset()
+    """Meanings that announce it where no other slot has a better claim."""
+    about: frozenset[str] = frozenset()
+    """Meanings of the words of its description."""
+    options: tuple[tuple[Any, frozenset[tuple[str, ...]]], ...] = ()
+    inverted: bool = False
+
+    @property
+    def described(self) -> str:
+        return str(self.definition.get("description") or self.definition.get("title") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The slots of a capability, and the words that belong to the capability itself."""
+
+    slots: tuple[Slot, ...]
+    named: frozenset[str] = field(default=frozenset())
+    """Meanings of the words of its name and title."""
+    told: frozenset[str] = field(default=frozenset())
+    """Meanings of the words of its description, its tags and its agent."""
+    reading: bool = False
+    """It looks something up and changes nothing, by its hints or by its name."""
+    unreadable: tuple[str, ...] = ()
+    """Required parameters that no sentence can fill."""
+
+
+_READING = frozenset(
+    "get list search find read show lookup fetch query resolve track convert translate check describe view look "
+    "count "
+    "calculate compute compare browse inspect validate explain summarize forecast status retrieve analyze detect "
+    "geocode "
+    "info details history estimate distance directions select".split()
+)
+_WRITING = frozenset(
+    "create delete remove update send post write set add move rename cancel book buy pay stop start restart scale "
+    "kill "
+    "insert edit drop execute run push merge publish invite assign order transfer refund deploy install upload "
+    "schedule "
+    "reserve close open put patch append reset clear turn switch lock unlock play approve reject".split()
+)
+
+
+_KEPT = 2_000
+_forms: dict[tuple[int, str], tuple[Capability, Form]] = {}
+"""Forms by the identity of their capability, which is frozen and held here as long as its form."""
+
+
+def form_of(capability: Capability, agent: str = "") -> Form:
+    """The form of a capability. A stranger's schema may hold anything: what cannot be read is left out."""
+    known = _forms.get((id(capability), agent))
+    if known is None or known[0] is not capability:
+        if len(_forms) >= _KEPT:
+            _forms.clear()
+        known = _forms[id(capability), agent] = capability, _make_form(capability, agent)
+    return known[1]
+
+
+def _make_form(capability: Capability, agent: str) -> Form:
+    definition = capability.input_schema
+    slots: list[Slot] = []
+    unreadable: list[str] = []
+    _add_slots(definition, definition, (), True, slots, unreadable, 0)
+    name_words = [*split_name(capability.name), *split_name(capability.title or "")]
+    first = capability.description[:600].split(". ", 1)[0]
+    told_words = [fold(word) for word in re.findall(r"[^\W_]+", f"{first} {agent} {' '.join(capability.tags)}")]
+    objects = [word for word in split_name(capability.name) if word not in _READING | _WRITING | _WEAK_WORDS]
+    slots = [_with_nouns(slot, objects) for slot in slots]
+    if not any("head" in slot.words for slot in slots):  # the base of a pull request is where it goes
+        slots = [replace(slot, role="from") if "base" in slot.words and not slot.role else slot for slot in slots]
+    verbs = [word for word in name_words if word in _READING | _WRITING]
+    name_words += told_words[:1]  # "Tell a tale …": its own verb, as much as one in its name
+    if not verbs:
+        opening = re.findall(r"[a-z]+", capability.description[:40].lower())[:1]
+        verbs = [form for word in opening for form in (word, word.removesuffix("s")) if form in _READING | _WRITING]
+    reading = capability.hints.read_only or (
+        bool(verbs) and verbs[0] in _READING and not capability.hints.consequential
+    )
+    return Form(
+        tuple(slots[:_MOST_SLOTS]),
+        frozenset(meaning for word in name_words for meaning in meanings(word)),
+        frozenset(meaning for word in told_words if word not in EMPTY for meaning in meanings(word)),
+        reading,
+        tuple(unreadable),
+    )
+
+
+def _with_nouns(slot: Slot, objects: Sequence[str]) -> Slot:
+    """A name or an id that does not say of what is announced by what the capability is about: "deployment web"."""
+    if slot.kind not in ("name", "id") or any(word not in _WEAK_WORDS for word in slot.words):
+        return slot
+    told = [fold(word) for word in re.findall(r"[^\W_]+", slot.described)][:3]
+    nouns = {word for word in [*objects, *told] if word not in _WEAK_WORDS | EMPTY and len(word) > 2}
+    return replace(slot, nouns=slot.nouns | nouns)
+
+
+def split_name(name: str) -> list[str]:
+    """The words of a name as it is written in code."""
+    return [fold(word) for word in re.findall(r"[A-Za-z]+|\d+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name))]
+
+
+def _add_slots(
+    root: Mapping[str, Any],
+    definition: Mapping[str, Any],
+    path: tuple[str, ...],
+    required: bool,
+    slots: list[Slot],
+    unreadable: list[str],
+    depth: int,
+) -> None:
+    properties = definition.get("properties")
+    wanted = definition.get("required")
+    names = wanted if isinstance(wanted, list) else []
+    for name, given in properties.items() if isinstance(properties, Mapping) else ():
+        part = _simplify(root, given)
+        must = required and name in names and "default" not in part
+        if "const" in part:
+            continue
+        if part.get("type") == "object" and isinstance(part.get("properties"), Mapping) and depth < _DEEPEST:
+            _add_slots(root, part, (*path, name), must, slots, unreadable, depth + 1)
+            continue
+        many = part.get("type") == "array"
+        item = _simplify(root, part.get("items", {})) if many else part
+        if (slot := _slot(str(name), (*path, str(name)), item, part, must, many)) is not None:
+            slots.append(slot)
+        elif must:
+            unreadable.append(str(name))
+
+
+def _simplify(root: Mapping[str, Any], given: Any) -> Mapping[str, Any]:
+    """A definition without references, and without the null that it allows."""
+    part = given if isinstance(given, Mapping) else {}
+    for _ in range(3):
+        if isinstance(reference := part.get("$ref"), str) and reference.startswith("#/"):
+            target: Any = root
+            for step in reference[2:].split("/"):
+                target = target.get(step) if isinstance(target, Mapping) else None
+            part = {**(target if isinstance(target, Mapping) else {}), **{k: v for k, v in part.items() if k != "$ref"}}
+        for key in ("anyOf", "oneOf", "allOf"):
+            several = part.get(key)
+            if isinstance(several, list):
+                real = [one for one in several if isinstance(one, Mapping) and one.get("type") != "null"]
+                if len(real) == 1:
+                    part = {**{k: v for k, v in part.items() if k != key}, **real[0]}
+    if isinstance(kinds := part.get("type"), list):
+        real_kinds = [kind for kind in kinds if kind != "null"]
+        part = {**part, "type": real_kinds[0] if len(real_kinds) == 1 else real_kinds}
+    return part
+
+
+def _slot(
+    name: str, path: tuple[str, ...], item: Mapping[str, Any], whole: Mapping[str, Any], required: bool, many: bool
+) -> Slot | None:
+    words = tuple(split_name(name))
+    described = fold(str(whole.get("description") or item.get("description") or ""))
+    kind = _kind(words, described, item)
+    if kind == "other":
+        return None
+    definition = {**item, **({"description": whole["description"]} if "description" in whole else {})}
+    options: list[tuple[Any, frozenset[tuple[str, ...]]]] = []
+    if kind == "enum":
+        options = [(option, ways_to_say(str(option))) for option in item["enum"][:200] if option is not None]
+    about = frozenset(
+        meaning
+        for word in re.findall(r"[^\W_]+", described[:300])
+        if word not in EMPTY and len(word) > 2
+        for meaning in meanings(word)
+    )
+    return Slot(
+        name,
+        path,
+        kind,
+        definition,
+        required,
+        many,
+        _role(words, kind, described),
+        words,
+        frozenset(_cues(words, kind)),
+        frozenset(_NOUNS.get(kind, ())),
+        about,
+        tuple(options),
+        bool(words) and words[0] in ("no", "exclude", "skip", "disable", "without", "omit"),
+    )
+
+
+_CODE_WORDS = frozenset(
+    "sql script code expression regex selector css xpath jq formula javascript command cmd cron".split()
+)
+_ID_WORDS = frozenset("id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi".split())
+
+
+def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Kind:
+    said, kind, form = frozenset(words), item.get("type"), item.get("format")
+    if isinstance(item.get("enum"), list):
+        return "enum"
+    simple: dict[Any, Kind] = {"boolean": "boolean", "integer": "integer", "number": "number"}
+    if isinstance(kind, str) and kind in simple:
+        return simple[kind]
+    if kind not in ("string", None) and not (isinstance(kind, list) and "string" in kind):
+        return "other"
+    formats: dict[Any, Kind] = {
+        "date": "date", "date-time": "datetime", "time": "time", "email": "email", "idn-email": "email", "uri": "url",
+        "url": "url", "uuid": "id", "hostname": "domain",
+    }  # fmt: skip
+    if form in formats:
+        return formats[form]
+    natural = "natural language" in described or "human" in described
+    if said & {"email", "mail", "correo"} and not said & {"subject", "body"}:
+        return "email"
+    if said & {"url", "uri", "link", "href", "website"}:
+        return "url"
+    if said & {"timezone", "tz", "timezones"} or "iana" in described or "time zone" in described[:40]:
+        return "zone"
+    if said & {"language", "lang", "idioma", "locale"} or "iso 639" in described:
+        return "language"
+    if said & {"currency", "currencies"} or "iso 4217" in described or "currency code" in described:
+        return "currency"
+    if (
+        said & {"pattern", "glob"}
+        or said & _CODE_WORDS
+        or re.search(r"\bsql\b|\bselector\b|regular expression|\bregex\b|javascript|cron expression", described)
+    ):
+        return "code"
+    if said & {"domain", "hostname", "host", "fqdn"}:
+        return "domain"
+    if said & _PATH or re.search(r"\b(?:file|directory|folder) path\b|\bpath (?:to|of)\b|\babsolute path\b", described):
+        return "path"
+    if not natural and (
+        re.search(r"iso.?8601|yyyy-mm-ddt", described) and not re.search(r"yyyy-mm-dd(?!t)", described)
+    ):
+        return "datetime"
+    if not natural and (said & {"date", "day", "fecha"} or "yyyy-mm-dd" in described):
+        return "date" if "time" not in said else "datetime"
+    if not natural and (
+        said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
+    ):
+        return "time"
+    if words and words[-1] in _ID_WORDS:
+        return "id"
+    if said & _PLACE:
+        return "place"
+    if said & (_CONTENT | _QUERY) or words[-1:] in (
+        ("title",),
+        ("subject",),
+        ("summary",),
+        ("headline",),
+        ("caption",),
+    ):
+        return "text"
+    # Without a word of its own that says so, a source and a destination of files are paths.
+    if said & {"source", "destination"} and not described:
+        return "path"
+    return "name"
+
+
+def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
+    said = frozenset(words)
+    if kind in ("integer", "number"):
+        if said & {"page"} and not said & {"size", "per"}:
+            return "page"
+        if said & {"min", "minimum", "least"}:
+            return "least"
+        if said & _FIRST and not said & {"max"}:
+            return "first"
+        return (
+            "most"
+            if said & _MOST or described.startswith(("maximum", "max ", "number of", "limit", "how many"))
+            else ""
+        )
+    if kind == "boolean":
+        return ""
+    if said & _FROM:
+        return "from"
+    if said & _TO or (words == ("value",) and kind == "name"):
+        return "to"
+    if said & _BY:
+        return "by"
+    if kind == "text":
+        if said & _QUERY:
+            return "query"
+        return "title" if said & _TITLE and not said & _CONTENT else "content"
+    if kind == "place":
+        return "place"
+    return "title" if words in (("name",), ("title",)) else ""
+
+
+_WEAK_WORDS = frozenset("id ids name the a of in to is for by value string text input list new".split())
+
+
+def _cues(words: tuple[str, ...], kind: Kind) -> Iterator[tuple[str, ...]]:
+    """The whole name, its words without those that say only of what form it is, and its single telling words."""
+    if not words:
+        return
+    yield words
+    telling = tuple(word for word in words if word not in _WEAK_WORDS) or words
+    yield telling
+    for word in telling:
+        if word not in ("from", "to", "in", "at", "by", "on", "max", "min", "start", "end", "is", "has", "num", "per"):
+            yield (word,)

@@ -1,0 +1,225 @@
+"""A sentence as tokens and spans: words, marks, quoted texts, addresses, paths, codes, and what ``spans`` finds.
+
+It knows no schema. A quoted text, an address or a path is one token; a date or a sum is a span over several, which may
+still be read as plain words where they are part of a longer text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, time
+from functools import cache
+from typing import Any, Literal
+from zoneinfo import available_timezones
+
+from agent3.sentences.lexicon import fold, fold_letters, meanings
+from agent3.sentences.spans import find_spans, parse_number
+from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES
+
+__all__ = ["LONGEST", "Atom", "Sentence", "Shape", "Token"]
+
+LONGEST = 2_000
+"""Characters of a sentence that is read; a longer text can only be passed on as it is."""
+
+Shape = Literal["word", "mark", "quote", "url", "email", "path", "dotted", "handle", "code", "digits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a sentence without blanks, but for quoted texts. ``value`` is what it says."""
+
+    start: int
+    end: int
+    plain: str
+    shape: Shape
+    value: str
+
+    @property
+    def means(self) -> frozenset[str]:
+        return meanings(self.plain) if self.shape == "word" else frozenset({self.plain})
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """Tokens from ``first`` up to ``last`` that say one thing: a number, a date, a sum, a currency, a language."""
+
+    first: int
+    last: int
+    kind: str
+    value: Any
+    unit: str = ""
+    doubt: Any = None
+
+
+_LEXER = re.compile(
+    r"(?P<quote>```[\s\S]*?```|`[^`]+`|“[^”]*”|«[^»]*»|\"[^\"]*\"|(?<!\w)['\u2018](?:[^'\u2019]"
+    r"|(?<=\w)['\u2019](?=\w))+['\u2019](?!\w))"
+    r"|(?P<url>https?://[^\s\"'<>]*[^\s\"'<>.,;:!?)\]])"
+    r"|(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
+    r"|(?P<iso>\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w))"
+    r"|(?P<clock>\d{1,2}:\d\d(?::\d\d)?(?!\d))"
+    r"|(?P<windows>[A-Za-z]:\\[^\s,;]+)"
+    r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%)"
+    r"|(?P<chunk>[^\s,;=\"“”«»()\[\]{}¿¡?!…%]+(?:,\d+)*(?:=[^\s,;]+(?<=/\S))?)"
+)
+_MARKS = ".,;:!?'\u2019-\u2013—"
+_DOTTED = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,9}|\.[\w.-]+")
+_PATH = re.compile(r"(?:[\w.~*-]*[/\\])+[\w.*-]*[/\\]?|~|\*\.[\w*]+|[\w*-]*\*[\w.*-]*")
+_CODE = re.compile(r"(?=.*[\d_-])(?=.*[A-Za-z])[\w-]+(?:[.:#][\w-]+)*")
+
+
+class Sentence:
+    """What was said, read once: ``tokens``, and the ``atoms`` over them."""
+
+    def __init__(self, text: str, now: datetime):
+        self.text = text
+        self.tokens = list(_lex(text))
+        self.atoms = sorted(_find_atoms(self, now), key=lambda atom: (atom.first, -atom.last))
+
+    def slice(self, first: int, last: int) -> str:
+        """The words from one token up to another, as they were written; a single quoted text without its quotes."""
+        if last - first == 1:
+            return self.tokens[first].value
+        return self.text[self.tokens[first].start : self.tokens[last - 1].end]
+
+
+def _lex(text: str) -> Iterator[Token]:
+    plain = fold_letters(text)
+    for match in _LEXER.finditer(text):
+        kind, start, end = match.lastgroup, *match.span()
+        if kind == "quote":
+            inner = match[0].strip("`") if match[0][0] == "`" else match[0][1:-1]
+            # Its plain form is no word, so that a quoted "a" is never taken for an article.
+            yield Token(start, end, f'"{fold(inner)}"', "quote", inner.strip() if match[0][0] == "`" else inner)
+        elif kind in ("url", "email"):
+            yield Token(start, end, plain[start:end], "url" if kind == "url" else "email", match[0])
+        elif kind == "mark":
+            yield Token(start, end, match[0][0], "mark", match[0])
+        elif kind == "windows":
+            yield Token(start, end, plain[start:end], "path", match[0].rstrip(".!?"))
+        elif kind in ("iso", "clock"):
+            yield Token(start, end, plain[start:end], "digits", match[0])
+        else:
+            kept = match[0].rstrip(_MARKS) or match[0]
+            if kept[:1] in "-\u2013—" and len(kept) > 1 and not kept[1].isdigit():
+                kept = kept.lstrip("-\u2013—") or kept
+                start = end - len(match[0].lstrip("-\u2013—"))
+            stop = start + len(kept)
+            yield Token(start, stop, plain[start:stop], _shape(kept), kept)
+            if stop < end:
+                yield Token(stop, end, text[stop], "mark", text[stop:end])
+
+
+def _shape(text: str) -> Shape:
+    if not any(letter.isalnum() for letter in text):
+        return "mark" if text not in ("&", "+", "$", "€", "£", "%", "#") else "word"
+    if text[0] in "#@" and len(text) > 1:
+        return "handle"
+    if re.fullmatch(r"[-+]?[$€£]?\d[\d.,]*[$€£]?", text):
+        return "digits"
+    if _PATH.fullmatch(text) and not re.fullmatch(r"\d+/\d+(/\d+)?", text):
+        return "path"
+    if _DOTTED.fullmatch(text) and not re.fullmatch(r"(?:[a-z]\.)+[a-z]?\.?", text.lower()):
+        return "dotted"
+    if re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm|h|k|km|m|kg|g|ms|s|mb|gb|º|ª)", text.lower()):
+        return "word"
+    if _CODE.fullmatch(text) and (re.search(r"\d|_", text) or "-" in text):
+        return "code"
+    return "word"
+
+
+_RANGE = re.compile(
+    r"(?:\b(?:from|de|desde|between|entre|desde las"
+    r"|de las)\s+(?:las?\s+)?)?\b(?P<h>\d{1,2})(?::(?P<m>\d\d))?\s*(?P<half>[ap]\.?m\b\.?)?"
+    r"\s*(?:to|until|till|-|\u2013|and|a|hasta"
+    r"|y)\s*(?:las?\s+)?(?P<h2>\d{1,2})(?::(?P<m2>\d\d))?\s*(?P<half2>[ap]\.?m\b\.?)?(?![\w:])"
+    r"(?:\s+(?:in the|de la|por la)\s+(?P<part>morning|afternoon|evening|manana|tarde|noche))?"
+)
+
+
+def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
+    starts = {token.start: index for index, token in enumerate(sentence.tokens)}
+    ends = {token.end: index + 1 for index, token in enumerate(sentence.tokens)}
+
+    def at(start: int, end: int) -> tuple[int, int] | None:
+        return (starts[start], ends[end]) if start in starts and end in ends else None
+
+    plain = fold_letters(sentence.text)
+    ranges: list[tuple[int, int]] = []
+    for match in _RANGE.finditer(plain):
+        if not (match["m"] or match["m2"] or match["half"] or match["half2"]):
+            continue
+        half = match["half2"] or match["half"] or ""
+        late = match["part"] in ("afternoon", "evening", "tarde", "noche")
+        first = _clock(match["h"], match["m"], match["half"] or half, late)
+        second = _clock(match["h2"], match["m2"], half, late)
+        place = at(match.start(), match.end())
+        if first is not None and second is not None and place is not None:
+            ranges.append(place)
+            yield Atom(*place, "times", (first, second))
+    for span in find_spans(sentence.text, now):
+        if span.kind in ("quote", "url", "email") or span.unit == "article":
+            continue
+        if (place := at(span.start, span.end)) is None:
+            continue
+        if span.kind == "time" and any(first <= place[0] < last for first, last in ranges):
+            continue
+        yield Atom(*place, span.kind, span.value, span.unit, span.other)
+        if span.kind == "money":
+            yield Atom(*place, "sum", span.value, span.unit)
+    for index, token in enumerate(sentence.tokens):
+        if token.shape == "digits" and re.fullmatch(r"\d{4}-\d\d-\d\dT.+", token.value):
+            yield Atom(index, index + 1, "datetime", token.value)
+        for kind, table in (("currency", _currency_names()), ("language", _language_names()), ("zone", _zones())):
+            yield from _names_at(sentence.tokens, index, kind, table)
+        if re.fullmatch(r"[A-Z]{3}", token.value) and token.value in CURRENCIES:
+            yield Atom(index, index + 1, "currency", token.value)
+        if re.fullmatch(r"[A-Z]\w+/\w+(?:/\w+)?", token.value) and token.value in available_timezones():
+            yield Atom(index, index + 1, "zone", token.value)
+    # An amount right before a currency that is not one of the usual ones.
+    tokens = sentence.tokens
+    for index in range(len(tokens) - 1):
+        if tokens[index].shape == "digits" and re.fullmatch(r"[\d.,]+", tokens[index].value):
+            for atom in [*_names_at(tokens, index + 1, "currency", _currency_names())]:
+                yield Atom(index, atom.last, "sum", parse_number(tokens[index].value), atom.value)
+            if tokens[index + 1].value in CURRENCIES:
+                yield Atom(index, index + 2, "sum", parse_number(tokens[index].value), tokens[index + 1].value)
+
+
+def _clock(hour: str, minute: str | None, half: str, late: bool) -> time | None:
+    hours = int(hour)
+    if half.startswith("p") or (late and hours < 12):
+        hours = hours % 12 + 12
+    elif half.startswith("a"):
+        hours %= 12
+    return time(hours, int(minute or 0)) if hours < 24 and int(minute or 0) < 60 else None
+
+
+def _names_at(tokens: list[Token], index: int, kind: str, table: dict[tuple[str, ...], str]) -> Iterator[Atom]:
+    for length in (3, 2, 1):
+        row = tuple(token.plain for token in tokens[index : index + length] if token.shape in ("word", "mark", "code"))
+        if len(row) == length and row in table:
+            yield Atom(index, index + length, kind, table[row])
+            return
+
+
+@cache
+def _currency_names() -> dict[tuple[str, ...], str]:
+    return {tuple(name.split("_")): code for code, names in CURRENCIES.items() for name in names.split()}
+
+
+@cache
+def _language_names() -> dict[tuple[str, ...], str]:
+    return {(name,): code for code, names in LANGUAGES.items() for name in names.split()}
+
+
+@cache
+def _zones() -> dict[tuple[str, ...], str]:
+    cities: dict[tuple[str, ...], str] = {}
+    for zone in sorted(available_timezones()):
+        region, _, city = zone.rpartition("/")
+        if region in ("Africa", "America", "Asia", "Atlantic", "Australia", "Europe", "Pacific", "Indian"):
+            cities[tuple(fold(city).split("_"))] = zone
+    return cities | {tuple(name.split()): zone for name, zone in PLACES.items()}

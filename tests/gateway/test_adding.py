@@ -1,0 +1,552 @@
+"""Adding never disappoints: slow starts are waited for, loops end, the removed is gone, odd servers are recognised."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agent3.errors import CallTimeout, LoopDetected, SetupError, TargetError
+from agent3.gateway.gateway import Caller, CallRequest
+from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Working, value_of
+from agent3.protocols.mcp.client.channels import PendingRequest
+from agent3.server.build import Server, build
+from agent3.settings import Calls, Settings, Storage
+from tests.support.gateway import gateway, run_agent3
+from tests.support.mcp_program import command
+from tests.support.mcp_upstream import served
+from tests.support.registration import add, add_all, remove
+
+ME = Caller(LOCAL, "test")
+UPSTREAM = "agent3.protocols.mcp.client.upstream"
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(story, 120)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def serving(folder: Path, **calls: Any) -> AsyncIterator[Server]:
+    async with build(
+        Settings(storage=Storage(url=f"sqlite:///{folder / 'adding.db'}"), calls=Calls(**calls))
+    ) as server:
+        yield server
+
+
+async def call(server: Server, agent: str, capability: str, given: Any = None, **more: Any) -> Outcome:
+    return await server.gateway.call(ME, CallRequest(agent=agent, capability=capability, input=given or {}, **more))
+
+
+async def until_gone(pid: int) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        await asyncio.sleep(0.05)
+
+
+# A start that takes long
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was once the end of a slow program is short, so that only the new patience can be what waits for it."""
+    for name in ("_PROBE", "_HANDSHAKE", "_NEWS_OF_START"):
+        monkeypatch.setattr(f"{UPSTREAM}.{name}", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_program_that_installs_itself_is_waited_for_and_its_last_words_are_told(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    told: list[tuple[str, str]] = []
+
+    def tell(name: str, text: str) -> None:
+        told.append((name, text))
+        if "Downloading 3 of 7 packages" in text:
+            go.touch()
+
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            line = shlex.join(command("--wait", str(go)))
+            agent = await add(server, line, "slow", on_progress=tell)
+            assert [one.name for one in agent.capabilities] == ["echo", "environment", "research", "ask"]
+            assert told[-1][0] == "slow"
+            assert "is still starting, for" in told[-1][1]
+
+    run(story())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_call_does_not_wait_for_a_start_longer_than_it_may_and_the_start_goes_on(tmp_path: Path) -> None:
+    go, notes = tmp_path / "go", tmp_path / "notes"
+
+    async def story() -> None:
+        go.touch()
+        async with serving(tmp_path) as server:
+            await add(server, shlex.join(command("--wait", str(go), "--notes", str(notes))), "slow")
+        go.unlink()
+        notes.unlink()
+        async with serving(tmp_path, breaker_failures=1) as server:  # a start is no failure
+            early = await call(server, "slow", "echo", {"text": "hi"}, timeout=1.0, retries=0)
+            assert isinstance(early, Failed)
+            assert (early.code, early.retryable, early.retry_after) == ("unavailable", True, 10.0)
+            assert "is still starting" in early.message
+            assert "try again in 10 s" in early.message
+            go.touch()
+            late = await call(server, "slow", "echo", {"text": "hi"}, timeout=60.0)
+            assert isinstance(late, Done)
+            assert value_of(late.parts) == "hi"
+            assert len(notes.read_text().split()) == 1  # the one that was starting, and no other
+
+    run(story())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_program_that_never_answers_is_given_up_after_the_time_of_the_settings(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(tmp_path, start_seconds=0.5) as server:
+            with pytest.raises(
+                CallTimeout, match=r"within 0.5 s of its start.*calls.start_seconds.*Downloading 3 of 7"
+            ):
+                await add(server, shlex.join(command("--wait", str(tmp_path / "never"))), "slow")
+            assert await server.directory.everything() == []
+
+    run(story())
+
+
+# Loops
+
+
+def test_a_gateway_is_not_added_to_itself_by_any_of_its_addresses(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--demo") as served_here:
+        url = served_here.url
+        own = [f"{url}/mcp", url, f"{url}/nothing", f"{url}/a2a", f"{url}/agents/echo/mcp", f"{url}/agents/echo/a2a"]
+        own += [url.replace("127.0.0.1", "localhost"), f"{url}/ask", f"{url}/.well-known/agent-card.json"]
+        for address in own:
+            answer = run_agent3(tmp_path, "add", address)
+            assert answer.returncode == 1, (address, answer)
+            assert "is this gateway itself" in answer.stderr, (address, answer.stderr)
+        db = f"sqlite:///{tmp_path / 'agent3.db'}"
+        servers = {
+            "by-http": {"type": "http", "url": f"{url}/mcp"},
+            "by-stdio": {"command": command()[0], "args": ["-m", "agent3", "mcp", "--db", db], "env": _path()},
+            "another": {"command": command()[0], "args": command()[1:]},
+        }
+        file = tmp_path / "claude_desktop_config.json"
+        file.write_text(json.dumps({"mcpServers": servers}))
+        answer = run_agent3(tmp_path, "add", str(file))
+        assert answer.returncode == 0, answer
+        assert answer.stderr.count("is this gateway itself, and is left out") == 2, answer.stderr
+        assert answer.stdout.startswith("Added another: echo, ")
+
+
+def _path() -> dict[str, str]:
+    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+
+
+def test_a_gateway_is_not_added_to_itself_through_another_and_a_loop_of_calls_ends_at_once(tmp_path: Path) -> None:
+    with gateway(tmp_path / "a") as a, gateway(tmp_path / "b") as b:
+        assert run_agent3(tmp_path / "b", "add", f"{a.url}/mcp", "--name", "first").returncode == 0
+        through = run_agent3(tmp_path / "a", "add", f"{b.url}/agents/first/mcp", "--name", "through")
+        assert through.returncode == 1, through
+        assert "A gateway does not call itself" in through.stderr
+        assert run_agent3(tmp_path / "a", "add", f"{b.url}/mcp", "--name", "second").returncode == 0
+
+        def calling(agent: str, inner: dict[str, Any] | None = None) -> dict[str, Any]:
+            if inner is None:
+                return {"agentId": agent, "capability": "agent3_search", "input": {"query": "anything"}}
+            return {"agentId": agent, "capability": "agent3_call", "input": inner}
+
+        for rounds in (calling("second", calling("first")), calling("second", calling("first", calling("second")))):
+            said = run_agent3(
+                tmp_path / "a", "call", "second", "--capability", "agent3_call", "--input",
+                json.dumps(rounds["input"]), "--server", a.url,
+            )  # fmt: skip
+            assert said.returncode != 0
+            assert "A gateway does not call itself" in said.stdout + said.stderr
+        straight = run_agent3(
+            tmp_path / "a", "call", "second", "--capability", "agent3_search", "--input", '{"query": "first"}',
+            "--server", a.url,
+        )  # fmt: skip
+        assert straight.returncode == 0, straight
+
+
+# Removing
+
+
+def test_removing_an_agent_by_a_command_ends_its_program_at_the_running_gateway(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with gateway(tmp_path) as here:
+        line = shlex.join(command("--notes", str(notes)))
+        assert run_agent3(tmp_path, "add", line, "--name", "gone").returncode == 0
+        said = run_agent3(
+            tmp_path, "call", "gone", "--capability", "echo", "--input", '{"text": "hi"}', "--server", here.url
+        )
+        assert said.returncode == 0, said
+        pid = int(notes.read_text().split()[-1])
+        os.kill(pid, 0)
+        assert run_agent3(tmp_path, "remove", "gone").returncode == 0
+        run(until_gone(pid))
+
+
+def test_what_others_still_use_goes_on_when_an_agent_is_removed(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            line = shlex.join(command("--notes", str(notes)))
+            await add(server, line, "one")
+            await add(server, line, "two")
+            assert isinstance(await call(server, "two", "echo", {"text": "hi"}), Done)
+            (pid,) = {int(word) for word in notes.read_text().split()}
+            await asyncio.sleep(1.1)  # two looks at the directory: the second sees a change, and nothing to close
+            await remove(server, "one")
+            await asyncio.sleep(1.1)
+            os.kill(pid, 0)
+            await remove(server, "two")
+            await until_gone(pid)
+
+    run(story())
+
+
+# Files
+
+
+def test_a_file_that_partly_fails_says_so_and_adds_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "servers.json"
+    good = {"command": command()[0], "args": command()[1:]}
+    file.write_text(
+        json.dumps({"mcpServers": {"bad": {"args": []}, "dead": {"command": "no-such-program"}, "good": good}})
+    )
+    answer = run_agent3(tmp_path, "add", str(file))
+    assert answer.returncode == 2, answer  # of the first that failed
+    assert 'The server \'bad\' has neither a "url" nor a "command".' in answer.stderr
+    assert "dead: 'no-such-program' cannot be started" in answer.stderr
+    assert "2 of 3 were not added." in answer.stderr
+    assert answer.stdout.startswith("Added good: echo, ")
+
+
+@pytest.mark.requirement("AC-27")
+def test_secrets_of_a_file_are_kept_sealed_and_reach_the_program_alone(tmp_path: Path) -> None:
+    secret = "hush-hush-4711"
+    variables = {"API_TOKEN": secret, "MODE": "plain"}
+    entry = {"command": command()[0], "args": command()[1:], "env": variables}
+
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            text = json.dumps({"mcpServers": {"sealed": entry}})
+            agent = await add(server, text)
+            assert secret not in repr(agent)
+            outcome = await call(server, "sealed", "environment", {"text": "API_TOKEN"})
+            assert isinstance(outcome, Done)
+            assert value_of(outcome.parts) == "***"  # it got there, and is taken out of what comes back
+            outcome = await call(server, "sealed", "environment", {"text": "MODE"})
+            assert isinstance(outcome, Done)
+            assert value_of(outcome.parts) == "plain"
+            assert (await add(server, text)).source == agent.source  # again: the same agent
+            entry["command"] = "no-such-program"
+            variables["API_TOKEN"] = "another-4712"
+            with pytest.raises(TargetError):
+                await add(server, json.dumps({"mcpServers": {"sealed": entry}}))
+            outcome = await call(server, "sealed", "environment", {"text": "API_TOKEN"})
+            assert isinstance(outcome, Done)
+            assert value_of(outcome.parts) == "***"  # what failed has changed nothing
+            rows = await server.database.all("SELECT id, sealed FROM kept_secrets")
+            assert [row["id"] for row in rows] == ["kept:sealed.API_TOKEN"]
+            assert secret not in rows[0]["sealed"]
+            await remove(server, "sealed")
+            assert await server.database.all("SELECT id FROM kept_secrets") == []
+
+    run(story())
+
+
+def test_every_header_of_a_file_is_sent_and_none_is_stored_in_the_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGION_NAME", "eu-1")
+    seen: list[dict[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(dict(request.headers))
+        return _greet(await request.json())
+
+    async def story() -> None:
+        async with serving(tmp_path) as server, site({"/mcp": answer}) as url:
+            headers = {
+                "X-Api-Key": "hush-hush-4711",
+                "Authorization": "Bearer sk-live-4712",
+                "X-Region": "${REGION_NAME}",
+            }
+            agent = await add(server, json.dumps({"mcpServers": {"headed": {"url": f"{url}/mcp", "headers": headers}}}))
+            outcome = await call(server, "headed", "echo", {"text": "hi"})
+            assert isinstance(outcome, Done)
+            for one in seen:
+                assert (one["X-Api-Key"], one["X-Region"]) == ("hush-hush-4711", "eu-1")
+                assert one["Authorization"] == "Bearer sk-live-4712"
+            row = await server.database.one("SELECT body FROM agents WHERE id = 'headed'")
+            assert row is not None
+            assert not [one for one in (b"4711", b"4712") if one in bytes(row["body"])]
+            assert "hush" not in repr(agent)
+
+    run(story())
+
+
+# Catalogs
+
+
+def test_an_ai_catalog_is_added_and_decides_nothing_about_what_runs_here(tmp_path: Path) -> None:
+    package = {"registryType": "npm", "identifier": "some-server", "version": "1.0.0"}
+
+    async def story(mcp: str) -> None:
+        card = {"name": "com.example/echo", "version": "1", "remotes": [{"type": "streamable-http", "url": mcp}]}
+        entries = [
+            {"displayName": "Inline", "type": "application/mcp-server-card+json", "data": card},
+            {"displayName": "Linked", "type": "application/mcp-server-card+json", "url": "/card.json"},
+            {"displayName": "Itself", "mediaType": "application/mcp-server+json", "url": mcp},
+            {"displayName": "Program", "type": "application/mcp-server-card+json",
+             "data": {"name": "com.example/program", "packages": [package]}},
+            {"displayName": "Skill", "type": "application/agent-skills+zip", "url": "/skill.zip"},
+        ]  # fmt: skip
+        nested = {"specVersion": "1.0", "entries": entries}
+        top = {
+            "specVersion": "1.0",
+            "entries": [{"name": "All", "type": "application/ai-catalog+json", "url": "/all.json"}],
+        }
+        pages = {"/.well-known/ai-catalog.json": _page(top), "/all.json": _page(nested), "/card.json": _page(card)}
+        async with serving(tmp_path) as server, site(pages) as url:
+            results = {one.name: one for one in await add_all(server, f"{url}/.well-known/ai-catalog.json")}
+            assert {name for name, one in results.items() if one.agent is not None} == {"Inline", "Linked", "Itself"}
+            assert isinstance(results["Program"].error, SetupError)
+            assert "does not decide what runs here" in results["Program"].error.message
+            assert isinstance(await call(server, "linked", "echo", {"text": "hi"}), Done)
+
+    with served(tmp_path / "notes") as upstream:
+        run(story(upstream.url))
+
+
+# Odd first answers
+
+
+def _greet(message: dict[str, Any], session: str | None = None) -> web.Response:
+    """A small legacy server over HTTP."""
+    info = {"name": "odd", "version": "1"}
+    results: dict[str, Any] = {
+        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info},
+        "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "hi"}]},
+    }
+    if "id" not in message:
+        return web.Response(status=202)
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+    if message["method"] in results:
+        headers = {"Mcp-Session-Id": session} if session and message["method"] == "initialize" else {}
+        return web.json_response({**body, "result": results[message["method"]]}, headers=headers)
+    return web.json_response({**body, "error": {"code": -32601, "message": "Method not found"}})
+
+
+def _page(document: Any) -> Any:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(document)
+
+    return answer
+
+
+@asynccontextmanager
+async def site(routes: dict[str, Any]) -> AsyncIterator[str]:
+    app = web.Application()
+    for path, handler in routes.items():
+        app.router.add_route("*", path, handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    listening = web.TCPSite(runner, "127.0.0.1", 0)
+    await listening.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _discarding(request: web.Request) -> web.Response:
+    """As a widespread server does: a session id on the refusal of the probe, which it does not know afterwards."""
+    message = await request.json()
+    if message["method"] == "server/discover":
+        return web.json_response({"error": "Missing session"}, status=400, headers={"Mcp-Session-Id": "discarded"})
+    if request.headers.get("Mcp-Session-Id") == "discarded":
+        return web.json_response({"error": "Session not found"}, status=404)
+    return _greet(message, "kept")
+
+
+async def _crashing(request: web.Request) -> web.Response:
+    message = await request.json()
+    return web.Response(status=500) if message["method"] == "server/discover" else _greet(message)
+
+
+async def _missing(request: web.Request) -> web.Response:
+    message = await request.json()
+    return web.Response(status=404, text="<html>") if message["method"] == "server/discover" else _greet(message)
+
+
+async def _hanging_up(request: web.Request) -> web.Response:
+    message = await request.json()
+    if message["method"] == "server/discover":
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+    return _greet(message)
+
+
+async def _moved(request: web.Request) -> web.Response:
+    raise web.HTTPTemporaryRedirect("/mcp/")
+
+
+async def _plain(request: web.Request) -> web.Response:
+    return _greet(await request.json())
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        {"/mcp": _discarding},
+        {"/mcp": _crashing},
+        {"/mcp": _missing},
+        {"/mcp": _hanging_up},
+        {"/mcp": _moved, "/mcp/": _plain},
+    ],
+    ids=["session id on a refusal", "500 at the probe", "404 at the probe", "hangs up at the probe", "redirects"],
+)
+def test_a_server_behind_an_odd_first_answer_is_recognised(tmp_path: Path, routes: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with serving(tmp_path) as server, site(routes) as url:
+            assert (await add(server, f"{url}/mcp")).id == "odd"
+            assert isinstance(await call(server, "odd", "echo"), Done)
+
+    run(story())
+
+
+def test_a_server_that_drops_what_it_does_not_know_is_looked_at_for_a_card(tmp_path: Path) -> None:
+    async def drop(request: web.Request) -> web.Response:
+        if request.path == "/.well-known/agent-card.json":
+            interface = {"url": f"http://{request.host}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            skill = {"id": "s", "name": "S", "description": "d", "tags": []}
+            card = {
+                "name": "Shy",
+                "description": "d",
+                "version": "1",
+                "supportedInterfaces": [interface],
+                "skills": [skill],
+            }
+            modes = {"capabilities": {}, "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"]}
+            return web.json_response({**card, **modes})
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    async def story() -> None:
+        async with serving(tmp_path) as server, site({"/{rest:.*}": drop}) as url:
+            agent = await add(server, url)
+            assert (agent.id, agent.card["name"]) == ("shy", "Shy")
+
+    run(story())
+
+
+def test_a_redirect_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    async def story(other: str) -> None:
+        async def away(request: web.Request) -> web.Response:
+            raise web.HTTPTemporaryRedirect(other)
+
+        async with serving(tmp_path) as server, site({"/mcp": away}) as url:
+            with pytest.raises(TargetError, match="redirects to elsewhere"):
+                await add(server, f"{url}/mcp")
+
+    with served(tmp_path / "notes") as upstream:
+        run(story(upstream.url))
+
+
+# Tools that are tasks, questions at the end
+
+
+def test_a_tool_that_can_only_be_a_task_is_called_as_one_and_may_ask(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            await add(server, shlex.join(command()), "tasks")
+            outcome = await call(server, "tasks", "research", {"text": "tea"})
+            assert isinstance(outcome, Working)
+            assert outcome.job is not None
+            outcome = await server.gateway.wait(ME, outcome.job, 30)
+            assert isinstance(outcome, Needs)
+            assert outcome.questions[0].text == "How deep?"
+            assert outcome.job is not None
+            answers = {outcome.questions[0].id: Answer(data={"text": "very"})}
+            outcome = await server.gateway.answer(ME, outcome.job, answers)
+            assert isinstance(outcome, Done), outcome
+            assert value_of(outcome.parts) == 'tea: {"text": "very"}'
+
+    run(story())
+
+
+def test_a_gateway_that_stops_while_a_question_waits_leaves_no_traceback(tmp_path: Path) -> None:
+    with gateway(tmp_path) as here:
+        assert run_agent3(tmp_path, "add", shlex.join(command()), "--name", "asking").returncode == 0
+        asked = run_agent3(tmp_path, "call", "asking", "--capability", "ask", "--input", "{}", "--server", here.url)
+        assert asked.returncode == 3, asked
+        here.stop()
+        log = here.log.read_text()
+    assert "Traceback" not in log, log
+    assert "never retrieved" not in log, log
+
+
+def test_the_clock_of_a_request_that_is_over_is_left_alone() -> None:
+    async def story() -> None:
+        pending = PendingRequest()
+        async with pending:
+            pause = pending.pause_clock()
+            pause.__enter__()
+        pause.__exit__(None, None, None)  # the question outlived its request
+        pending.notify("notifications/progress", {})
+
+    run(story())
+
+
+# What is shown
+
+
+def test_instructions_of_others_are_not_shown_in_lists_and_an_example_is(tmp_path: Path) -> None:
+    added = run_agent3(tmp_path, "add", shlex.join(command()), "--name", "small")
+    assert added.returncode == 0, added
+    listed = run_agent3(tmp_path, "list").stdout
+    assert "Easter egg" not in listed
+    assert "Small program tools: echo, environment, research, ask" in listed
+    assert all(len(line) < 400 for line in listed.splitlines())
+
+
+def test_a_credential_that_the_running_gateway_lacks_is_named_at_once(tmp_path: Path) -> None:
+    line = shlex.join(command())
+    with gateway(tmp_path) as here:
+        words = ("add", line, "--name", "keyed", "--credential", "TOKEN=env:ADDING_TOKEN")
+        added = run_agent3(tmp_path, *words, ADDING_TOKEN="hush-hush-1")
+        assert added.returncode == 0, added
+        assert "The running gateway does not have ADDING_TOKEN, which keyed needs" in added.stderr
+        checked = run_agent3(tmp_path, "doctor", "--json", ADDING_TOKEN="hush-hush-1")
+        checks = {one["name"]: one for one in json.loads(checked.stdout)["checks"]}
+        assert checks["credentials"]["detail"] == f"not set for the gateway at {here.url}: env:ADDING_TOKEN"
+    with gateway(tmp_path, ADDING_TOKEN="hush-hush-1"):
+        added = run_agent3(tmp_path, *words, ADDING_TOKEN="hush-hush-1")
+        assert (added.returncode, "does not have" in added.stderr) == (0, False), added
+
+
+def test_a_loop_that_is_found_is_one_error_at_every_door() -> None:
+    assert (LoopDetected.code, LoopDetected.http_status, LoopDetected.retryable) == ("loop_detected", 508, False)
