@@ -83,9 +83,9 @@ class Hit(Struct, frozen=True):
 class Directory:
     """All agents of one gateway.
 
-    What another process adds is seen at once where the database notifies, and by whoever asks for its id. A search, and what
-    is changed or removed, follows everywhere within half a second. A stored
-    agent that cannot be read is logged, counted and left out; it does not affect the others.
+    What another process adds is seen at once where the database notifies, and by whoever asks for its id. A search, and
+    what is changed or removed, follows everywhere within half a second. A stored agent that cannot be read is logged,
+    counted and left out; it does not affect the others.
     """
 
     def __init__(
