@@ -22,6 +22,9 @@ calls something that nobody asked for. On 264 whole tasks of StableToolBench, wi
 refuses 85 and errs in 40, 1.15 refuses 70 and errs in 46, 1.0 errs in 83."""
 
 
+_NAMES = 20
+
+
 def index_capabilities(capabilities: Iterable[Capability]) -> Index:
     """An index over capabilities without their agent. A tenth of a millisecond for each: many belong into a thread."""
     index = Index()
@@ -36,15 +39,21 @@ def choose(index: Index, offered: Sequence[Capability], message: str, now: float
     else by what the message speaks of, such as sums and dates.
     """
     today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
-    found = _choose_by_words(index, offered, message) or _choose_by_name(offered, message)
+    named = _find_named(offered, message)
+    if len(named) > 1:  # "get or add a pet": the words decide nothing between what is named as a whole
+        return None
+    found = _choose_by_words(index, offered, message) or next(iter(named), None)
     return found or choose_by_topic(offered, message, today)
 
 
-def _choose_by_name(offered: Sequence[Capability], message: str) -> Capability | None:
-    """The only one whose name of several words is in the message, such as get_pet in "get pet 2"."""
+def _find_named(offered: Sequence[Capability], message: str) -> list[Capability]:
+    """Those whose name of several words is in the message, such as get_pet in "get pet 2". Of names that hold each
+    other, such as get_pet and get_pet_photo, the longest.
+    """
     said = frozenset(spell(message))
-    named = [one for one in offered if len(words := spell(one.name)) > 1 and said.issuperset(words)]
-    return named[0] if len(named) == 1 else None
+    names = [(one, words) for one in offered if len(words := frozenset(spell(one.name))) > 1 and words <= said]
+    rivals = names[:_NAMES]  # a message that names more than these is unclear anyway
+    return [one for one, words in names if not any(words < others for _, others in rivals)]
 
 
 def _choose_by_words(index: Index, offered: Sequence[Capability], message: str) -> Capability | None:
