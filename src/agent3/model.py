@@ -394,7 +394,7 @@ class Turn:
     admitted: bool = False
     """It holds one of the places of its agent."""
     reserved: float = 0.0
-    """US dollars that its budgets have counted before it started."""
+    """US dollars that its budgets have counted before it started, in this turn or the first of its job."""
     cached: bool = False
 
     # resolve
@@ -406,8 +406,10 @@ class Turn:
     """The answers that fit their questions, when others have to be asked again."""
 
     # fallback
-    served_by: Capability | None = None
-    """The stand-in that was asked last; None where the agent itself was."""
+    price: Price | None = None
+    """What the stand-in that was asked last costs; None where the agent itself was."""
+    accounts: tuple[Any, ...] | None = None
+    """The budgets that it is counted on, likewise."""
 
     # deadline, fallback, attempt
     expires: float | None = None

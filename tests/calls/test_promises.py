@@ -11,6 +11,8 @@ import pytest
 from agent3.calls.order import ORDER, Chain
 from agent3.errors import Conflict
 from agent3.model import (
+    Agent,
+    Answer,
     Call,
     Capability,
     Done,
@@ -23,10 +25,26 @@ from agent3.model import (
     Price,
     Question,
     Route,
+    StandIn,
     text_of,
 )
-from agent3.settings import Calls, Limits, Rule, Settings
-from tests.support.rig import CLIENT, DONE, DOWN, FORM, QUICK, Nested, OneSecret, Order, Script, hang, moved, rig
+from agent3.settings import Budget, Calls, Limits, PriceRule, Rule, Settings
+from tests.support.rig import (
+    CLIENT,
+    DONE,
+    DOWN,
+    FORM,
+    QUICK,
+    UNLIMITED,
+    Nested,
+    OneSecret,
+    Order,
+    Rig,
+    Script,
+    hang,
+    moved,
+    rig,
+)
 
 Promise = Callable[[Order], Coroutine[Any, Any, None]]
 
@@ -295,6 +313,91 @@ def test_the_promise_holds(number: int) -> None:
 def test_the_promise_fails_when_its_steps_are_moved(number: int, order: Order) -> None:
     with pytest.raises(AssertionError):
         asyncio.run(asyncio.wait_for(PROMISES[number][0](order), 60))
+
+
+# Stand-ins
+
+OWN = Route("a", "a.test", "do")
+STAND_IN = Route("b", "b.test", "do", stand_in=StandIn("other", "do"))
+OTHER = Agent(id="other", name="Other", capabilities=(Capability(name="do", hints=IDEMPOTENT, price=Price(call=0.3)),))
+
+
+def _spending(*budgets: Budget, **more: Any) -> dict[str, Any]:
+    """A capability for 0.1 dollars, and what stands in for it for 0.3."""
+    settings = Settings(calls=QUICK, limits=UNLIMITED, budgets=budgets, **more)
+    routes = OWN, STAND_IN
+    return {
+        "settings": settings,
+        "hints": IDEMPOTENT,
+        "price": Price(call=0.1),
+        "routes": routes,
+        "others": [OTHER],
+    }
+
+
+async def _spent(it: Rig) -> list[float]:
+    """What the budgets have counted when all is settled, in the order of the settings."""
+    await it.core.parts.budgets.aclose()
+    rows = {row["key"]: round(row["usd"], 6) for row in await it.rows("budget_spent")}
+    budgets = it.core.settings.budgets
+    keys = [account.key for agent in ("target", "other") for account in it.core.parts.budgets.match("alice", agent)]
+    return [rows.get(key, 0.0) for key in dict.fromkeys(keys)][: len(budgets)]
+
+
+def test_what_a_stand_in_did_is_charged_once_at_its_price_and_on_its_budgets() -> None:
+    async def story() -> None:
+        budgets = (Budget(usd=10.0), Budget(usd=10.0, agent="target"), Budget(usd=10.0, agent="other"))
+        async with rig(Script(DOWN), Script(DONE), **_spending(*budgets)) as it:
+            outcome = await it.call()
+            assert isinstance(outcome, Done)
+            assert outcome.usage is not None
+            assert outcome.usage.cost == pytest.approx(0.3)
+            # Of all callers at all agents; at the one that was meant; at the one that served.
+            assert await _spent(it) == [0.3, 0.0, 0.3]
+            assert [round(row["cost"], 6) for row in await it.rows()] == [0.3]
+        # The price that the operator set for it counts, and not the one that it gives itself.
+        prices = (PriceRule(agent="other", call=0.05),)
+        async with rig(Script(DOWN), Script(DONE), **_spending(*budgets, prices=prices)) as it:
+            await it.call()
+            assert await _spent(it) == [0.05, 0.0, 0.05]
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_stand_in_whose_budget_is_spent_is_not_asked_and_nothing_is_counted_on_it() -> None:
+    async def story() -> None:
+        for budget in (Budget(usd=0.2, agent="other", action="refuse"), Budget(usd=0.2, action="refuse")):
+            other = Script(DONE)
+            async with rig(Script(DOWN, DOWN, DOWN), other, **_spending(budget)) as it:
+                outcome = await it.call()
+                assert isinstance(outcome, Failed)
+                assert outcome.code == "unavailable", "the failure that led to it stays the answer"
+                assert [one["code"] for one in outcome.data["routes"]] == ["unavailable", "budget_exceeded"]
+                assert not other.calls
+                # The one that was asked, and failed, is paid as ever; no more.
+                assert await _spent(it) == ([0.1] if budget.agent == "*" else [0.0])
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_call_that_asks_in_the_middle_is_counted_once() -> None:
+    async def story() -> None:
+        asks = Needs((Question("q1", "Which?"),))
+        async with rig(Script(asks, DONE), **{**_spending(Budget(usd=10.0)), "routes": (OWN,)}) as it:
+            asked = await it.call()
+            assert isinstance(asked, Needs)
+            assert await _spent(it) == [0.1], "it is reserved while a person thinks"
+            assert asked.job is not None
+            assert isinstance(await it.runner.answer(CLIENT, asked.job, {"q1": Answer(data="this")}), Done)
+            assert await _spent(it) == [0.1]
+        async with rig(Script(DOWN), Script(asks, DONE), **_spending(Budget(usd=10.0, agent="other"))) as it:
+            asked = await it.call()
+            assert isinstance(asked, Needs)
+            assert asked.job is not None
+            assert isinstance(await it.runner.answer(CLIENT, asked.job, {"q1": Answer(data="this")}), Done)
+            assert await _spent(it) == [0.3]
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_every_step_stands_in_the_order_once() -> None:

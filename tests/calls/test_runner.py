@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.order import Chain
 from agent3.calls.runner import converse
@@ -15,6 +17,7 @@ from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, Tu
 from agent3.model import (
     Answer,
     Call,
+    Capability,
     Done,
     Event,
     Failed,
@@ -24,6 +27,7 @@ from agent3.model import (
     Principal,
     Question,
     Working,
+    text_of,
     value_of,
 )
 from agent3.protocols.functions import LocalAgent
@@ -1006,3 +1010,31 @@ def test_a_job_between_two_processes_can_be_cancelled(lasting_url: str) -> None:
             assert await here.runner.recover() == 0
 
     run(story())
+
+
+def test_a_job_whose_question_was_what_it_is_for_starts_again_after_a_restart(tmp_path: Path) -> None:
+    """The process dies when the answer is written down, and before it has begun to do what it says."""
+    agent = LocalAgent("desk")
+
+    @agent.capability(read_only=True)
+    async def rate(text: str) -> str:
+        return f"rate of {text}"
+
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+
+    async def story() -> None:
+        call = Call(id=REAL.id(), principal=CLIENT, agent="desk", capability="", parts=(Part(text="of gold"),))
+        async with home(agent, url=url) as it:
+            target = agent.agent, Capability(name="")
+            asked = await it.runner.ask(call, target, Needs((Question("capability", "Which?"),)), "test")
+            job = await it.job(asked)
+            begun = replace(call, capability="rate", routes=agent.agent.capabilities[0].routes)
+            claimed = await it.jobs.claim(job, {}, call=begun)
+            assert (claimed.outcome, claimed.questions, claimed.state) == (None, (), None)
+        async with home(agent, url=url) as it:
+            assert await it.runner.recover() == 1
+            outcome = await it.runner.wait(CLIENT, call.id, 60)
+            assert isinstance(outcome, Done), outcome
+            assert text_of(outcome.parts) == "rate of of gold"
+
+    run(story(), 120)

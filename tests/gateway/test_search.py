@@ -14,7 +14,8 @@ from agent3.gateway import Caller, CallRequest
 from agent3.gateway.gateway import UNREACHABLE
 from agent3.gateway.hits import count_tokens, signature_of
 from agent3.gateway.verbs import Verbs
-from agent3.model import LOCAL, Agent, Capability, Hints, Price, Principal, Route
+from agent3.gateway.which import is_undecided
+from agent3.model import LOCAL, Agent, Capability, Hints, Needs, Price, Principal, Route
 from agent3.server.build import Server, build
 from agent3.settings import Rule, Settings, Storage
 from tests.support.home import run
@@ -246,15 +247,15 @@ def test_what_a_caller_may_not_call_it_does_not_find() -> None:
     run(story())
 
 
-def test_a_message_goes_to_the_capability_it_clearly_means_and_else_is_refused() -> None:
+def test_a_message_goes_to_the_capability_it_clearly_means_and_else_is_asked_about() -> None:
     async def story() -> None:
         async with opened(Agent(id="both", name="Both", capabilities=(CONVERT, SEND))) as server:
             _, chosen = await server.gateway.aim(LOCAL, "both", message="convert 5 USD to EUR")
             assert chosen.name == "convert"
-            with pytest.raises(ValidationError, match="does not say which"):
-                await server.gateway.aim(LOCAL, "both", message="the usual for Ada")
-            with pytest.raises(ValidationError, match="does not say which"):
-                await server.gateway.call(ME, CallRequest(agent="both", message="do it"))
+            _, unclear = await server.gateway.aim(LOCAL, "both", message="the usual for Ada")
+            assert is_undecided(unclear)
+            asked = await server.gateway.call(ME, CallRequest(agent="both", message="do it"))
+            assert isinstance(asked, Needs)
 
     run(story())
 

@@ -153,9 +153,10 @@ async def rig(
     wrap: Callable[[Database], Database] = lambda database: database,
     chain: type[Chain] | None = None,
     env: Env = REAL,
+    others: Sequence[Agent] = (),
     **capability: Any,
 ) -> AsyncIterator[Rig]:
-    """A rig with one route for each target, in the protocols ``a``, ``b``, ``c``.
+    """A rig with one route for each target, in the protocols ``a``, ``b``, ``c``; ``others`` may stand in.
 
     Its calls go through the steps in ``order``, compiled as in a gateway unless ``chain`` does otherwise.
     """
@@ -166,7 +167,7 @@ async def rig(
     agent = Agent(id="target", name="Target", capabilities=(chosen,))
 
     async def lookup(agent_id: str, name: str) -> Target:
-        return agent, chosen
+        return next(((one, one.capabilities[0]) for one in others if one.id == agent_id), (agent, chosen))
 
     core = Core.build(
         settings or Settings(calls=calls, limits=limits),

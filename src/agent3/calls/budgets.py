@@ -90,22 +90,36 @@ class Budgets:
 
     async def reserve(self, accounts: Sequence[Account], usd: float) -> None:
         """Count what a call will cost at least, on all of its accounts or none; BudgetExceeded where it is too much."""
+        await self.move((), 0.0, accounts, usd)
+
+    async def move(self, before: Sequence[Account], reserved: float, accounts: Sequence[Account], usd: float) -> None:
+        """Count a call on other accounts than before: what was reserved there is given back, in the same transaction.
+
+        An account that it stays on only counts the difference. BudgetExceeded leaves all as it was.
+        """
         taken = [(account, self._period(account)) for account in accounts]
+        left = [(account, self._period(account)) for account in before if reserved and account not in accounts]
 
         async def work(tx: Transaction) -> list[float]:
             totals = []
             for account, period in taken:
-                row = await tx.one(_ADD, account.key, period, float(usd))
+                stays = account in before
+                more = usd - reserved if stays else usd
+                row = await tx.one(_ADD, account.key, period, float(more))
                 assert row is not None
                 total, most = row["usd"], account.budget.usd
                 over = total > most + _ROUNDING or (not usd and total and total >= most - _ROUNDING)
-                if account.budget.action == "refuse" and over:
-                    raise self._refusal(account, total - usd)
+                if account.budget.action == "refuse" and over and not (stays and more <= 0):
+                    raise self._refusal(account, total - more)
                 totals.append(total)
+            for account, period in left:
+                row = await tx.one(_ADD, account.key, period, -reserved)
+                assert row is not None
+                totals.append(row["usd"])
             return totals
 
         # Calm: adding locks the row until the commit, and nothing else is read.
-        for (account, period), total in zip(taken, await self._database.write(work, calm=True), strict=True):
+        for (account, period), total in zip([*taken, *left], await self._database.write(work, calm=True), strict=True):
             self._know(account.key, period, total)
 
     def settle(self, accounts: Sequence[Account], usd: float) -> None:

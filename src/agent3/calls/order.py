@@ -4,7 +4,7 @@ Everything that every call must respect is a step around the handler that answer
 promises, each of them a test in tests/calls/test_promises.py that fails when the steps it speaks of are swapped:
 
  1. a denied call is recorded, but neither charged nor sent
- 2. a call is charged once, however often it is retried or takes another route
+ 2. a call is charged once, for what served, however often it is retried or takes another route
  3. authorize runs once and narrows the routes, so that no fallback passes it by
  4. invalid input never reaches a target
  5. the deadline bounds all attempts and routes together

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from agent3.calls.jobs import LEASE, Job, Jobs, may_repeat
 from agent3.calls.jobs.changes import wait_until_set
 from agent3.calls.order import Chain
-from agent3.calls.outcomes import failed_by
+from agent3.calls.outcomes import error_of, failed_by
 from agent3.calls.takeover import Sweep, Takeover, liveness_lease
 from agent3.calls.turn import Bounds, Listener, RunningTurn
 from agent3.env import Env
@@ -49,6 +49,8 @@ log = logger("jobs")
 
 Target: TypeAlias = tuple[Agent, Capability]
 Lookup: TypeAlias = Callable[[str, str], Awaitable[Target]]
+Choose: TypeAlias = Callable[[Job, Mapping[str, Answer]], Awaitable[tuple[Call, Target] | Needs | Failed]]
+"""What the answers to a job say that it is for: the call and its target, or what to end the turn with instead."""
 
 _PATIENCE = 30.0
 """Seconds that a cancelled turn gets to clean up before its cancelling stops waiting for it."""
@@ -119,6 +121,20 @@ class Runner:
             return self._start_job(call, target, listener, door, detach)
         return self._start_inline(call, target, listener, door, opened)
 
+    async def ask(self, call: Call, target: Target, question: Needs, door: str) -> Outcome:
+        """A job that asks before there is anything to run: what it is for, where the caller did not say.
+
+        ``answer`` starts it. It is recorded like every turn; a key that was seen before gets the job of that.
+        """
+        if (job := await self._jobs.find_by_key(call)) is None:
+            await self._chain.record(replace(call, live=Turn(*target, door=door)), question)
+            try:
+                job = await self._jobs.open_with_outcome(call, question, None)
+            except Conflict:  # the same key came twice at once
+                if (job := await self._jobs.find_by_key(call)) is None:
+                    raise
+        return outcome_of(job)
+
     async def answer(
         self,
         principal: Principal,
@@ -131,19 +147,35 @@ class Runner:
         listener: Listener | None = None,
         door: str = "library",
         detach: bool = False,
+        choose: Choose | None = None,
     ) -> Outcome:
         """The turn that brings answers. Of two at once one wins; the other is told so by TurnTaken.
 
         Only what was asked can be answered: answers to anything else are left out. ``said`` is written to the log in
-        the same commit that takes the turn.
+        the same commit that takes the turn. Where the question was what the job is for, ``choose`` reads the answer;
+        what it chose is admitted like any new call, and its refusal is raised, with the question still open.
         """
         job = await self._jobs.get(principal.id, job_id)
         if turn is not None and turn != job.turn:
             raise TurnTaken(f"Turn {turn} of job {job.id} is over; it stands at {job.turn}. Read it again.")
         if job.status != "needs":
             raise TurnTaken(f"Job {job.id} is {job.status} and waits for no answer.")
-        target = await self._lookup(job.call.agent, job.call.capability)
         asked = {question.id: answers[question.id] for question in job.questions if question.id in answers}
+        if not job.call.capability and choose is not None:
+            chosen = await choose(job, asked)
+            if isinstance(chosen, (Needs, Failed)):
+                claimed = await self._jobs.claim(job, said=said)
+                return outcome_of(await self._end_unstarted(claimed, principal, chosen, door))
+            call, target = chosen
+            asks = replace(call, id=self._env.id(), job=job.id, turn=job.turn + 1, principal=principal)
+            if (refusal := await self._chain.admit(replace(asks, live=Turn(*target, door=door)))) is not None:
+                assert isinstance(refusal, Failed)
+                raise error_of(refusal)
+            claimed = await self._jobs.claim(job, {}, said=said, call=call)
+            first = self.next_turn(claimed, principal, "start")
+            task = self.spawn(claimed, first, target, listener, door, charged=True)
+            return Working(job=job.id, turn=claimed.turn) if detach else await _join(task)
+        target = await self._lookup(job.call.agent, job.call.capability)
         # Another process may hold the frame that waits for this answer. It is needed where the turn cannot be replayed.
         elsewhere = job.node not in (None, self._jobs.node) and not reply and not may_repeat(target[1])
         held = elsewhere and self._leases is not None and await self._leases.held(liveness_lease(job.node))
@@ -212,6 +244,8 @@ class Runner:
             )
         elif (claimed := await self._jobs.take_over(job)) is None:
             raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
+        if not job.call.capability:  # nothing was begun
+            return outcome_of(await self._end_unstarted(claimed, principal, _cancel_outcome(), door))
         call = self.next_turn(claimed, principal, "cancel")
         try:
             target = await self._lookup(job.call.agent, job.call.capability)
@@ -361,6 +395,13 @@ class Runner:
         if call.entry == "cancel":
             outcome = _cancel_outcome(outcome)
         return await self._end(turn, outcome)
+
+    async def _end_unstarted(self, job: Job, principal: Principal, outcome: Needs | Failed, door: str) -> Job:
+        """Record and end a turn of a job of which nobody has said yet what it is for."""
+        call = self.next_turn(job, principal, "answer")
+        agent = Agent(id=call.agent, name=call.agent)
+        await self._chain.record(replace(call, live=Turn(agent, Capability(name=""), door=door)), outcome)
+        return await self._jobs.end_turn(job, outcome, None)
 
     async def _end(self, turn: RunningTurn, outcome: Outcome) -> Job:
         """Write down how a turn ended; of a job that another process has taken, nothing is written."""

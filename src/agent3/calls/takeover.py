@@ -231,7 +231,8 @@ class Takeover:
             runner.pursue(taken, target, RECOVERY)
         elif may_repeat(target[1]):
             log.info("job %s: turn %d runs again after a restart", taken.id, taken.turn)
-            entry: Entry = "answer" if taken.turn > 1 else "start"
+            # A later turn also starts, where the one before it only asked what to start.
+            entry: Entry = "start" if taken.outcome is None else "answer"
             runner.spawn(taken, runner.next_turn(taken, principal, entry), target, None, RECOVERY)
         else:
             # A key does not make it repeatable: its target never saw that key.

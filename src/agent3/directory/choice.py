@@ -14,7 +14,7 @@ from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
 from agent3.sentences.topics import choose_by_topic
 
-__all__ = ["choose", "index_capabilities"]
+__all__ = ["choose", "closest", "index_capabilities"]
 
 CLEARLY, CLEARLY_NAMED = 1.25, 1.1
 """How much better than the second the first must fit; less where the message alone says its whole name. A wrong guess
@@ -44,6 +44,15 @@ def choose(index: Index, offered: Sequence[Capability], message: str, now: float
         return None
     found = _choose_by_words(index, offered, message) or next(iter(named), None)
     return found or choose_by_topic(offered, message, today)
+
+
+def closest(index: Index, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:
+    """The offered capabilities that come closest to a message, so many at most; then the others, in their order."""
+    if len(offered) <= most:
+        return list(offered)
+    known = {capability.name: capability for capability in offered}
+    ranked = dict.fromkeys(match.agent for match in index.rank(message) if match.agent in known)
+    return [known[name] for name in [*ranked, *(name for name in known if name not in ranked)][:most]]
 
 
 def _find_named(offered: Sequence[Capability], message: str) -> list[Capability]:

@@ -12,7 +12,7 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
 from agent3.directory.routes import Routes
@@ -41,6 +41,8 @@ from agent3.storage.notifications import News
 __all__ = ["Accept", "Directory", "Hit"]
 
 log = logger("directory")
+
+T = TypeVar("T")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
@@ -256,6 +258,14 @@ class Directory:
 
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
         """The offered capability of an agent that a message clearly means; None where that is not clear."""
+        return await self._ask_index(agent, offered, lambda index: choose(index, offered, message, self._env.now()))
+
+    async def closest(self, agent: Agent, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:
+        """The offered capabilities that come closest to a message, so many at most."""
+        return await self._ask_index(agent, offered, lambda index: closest(index, offered, message, most))
+
+    async def _ask_index(self, agent: Agent, offered: Sequence[Capability], ask: Callable[[Index], T]) -> T:
+        """What an index over the capabilities of an agent says; in a thread where they are many."""
         known = self._chosen.get(agent.id)
         if known is None or known[0] is not agent:
             if len(agent.capabilities) <= _INDEXED_HERE:
@@ -266,8 +276,8 @@ class Directory:
                 self._chosen.pop(next(iter(self._chosen)))
             self._chosen[agent.id] = known
         if len(offered) <= _INDEXED_HERE:
-            return choose(known[1], offered, message, self._env.now())
-        return await asyncio.to_thread(choose, known[1], offered, message, self._env.now())
+            return ask(known[1])
+        return await asyncio.to_thread(ask, known[1])
 
     async def _rank(self, query: str) -> Ranking:
         await self._refresh()

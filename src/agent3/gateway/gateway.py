@@ -7,10 +7,12 @@ answers. What a caller may not call it does not see either, here as in every lis
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent3 import schema
 from agent3.calls.artifacts import StoredArtifact
@@ -18,7 +20,7 @@ from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
 from agent3.calls.jobs import Job
 from agent3.calls.outbox import Receipt
-from agent3.calls.outcomes import response
+from agent3.calls.outcomes import failed_by, response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Accept, Directory, Reputation
@@ -28,20 +30,23 @@ from agent3.errors import (
     Agent3Error,
     AgentNotFound,
     CapabilityNotFound,
+    Declined,
     JobNotFound,
     RateLimited,
     SetupError,
     ValidationError,
 )
-from agent3.gateway import hits
+from agent3.gateway import hits, which
 from agent3.gateway.cards import card_of
-from agent3.gateway.input_modes import check_modes, read_files, read_message
+from agent3.gateway.input_modes import TEXT, check_modes, read_files, read_message
 from agent3.model import (
     Agent,
     Answer,
     Call,
     Capability,
     Event,
+    Failed,
+    Needs,
     Outcome,
     Part,
     Principal,
@@ -315,8 +320,7 @@ class Gateway:
         except AgentNotFound:
             self.require_rights(principal)
             raise
-        if agent.status in ("suspended", "retired"):
-            raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
+        _check_takes_calls(agent)
         return agent
 
     def require_rights(self, principal: Principal) -> None:
@@ -341,29 +345,29 @@ class Gateway:
     async def aim(
         self, principal: Principal, agent_id: str, name: str | None = None, *, message: str = "", given: Any = None
     ) -> Target:
-        """The agent and capability that a call means.
-
-        The capability is the named one; else the only one, the one that takes commands, or whose words fit best.
-        """
+        """The agent and capability that a call means: the named one, else what ``choose`` says."""
         agent = await self.agent(principal, agent_id)
         offered = self.offered(agent, principal)
         if name is not None:
             return agent, self._named(agent, name, offered)
+        return agent, await self.choose(agent, offered, message, given)
+
+    async def choose(self, agent: Agent, offered: Sequence[Capability], message: str, given: Any = None) -> Capability:
+        """What a message that names no capability means: the only one, the one that takes commands, or whose words
+        fit best. Where that is not clear it is ``undecided``, and ``start`` asks the caller.
+        """
         if len(offered) == 1:
-            return agent, offered[0]
+            return offered[0]
         if not offered:
             raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
         if message and given is None:
             for capability in offered:
                 if capability.meta.get("reads") == "commands":
-                    return agent, capability
+                    return capability
         if best := await self.directory.choose(agent, offered, message):
-            return agent, best
-        names = ", ".join(sorted(capability.name for capability in offered)[:_MOST_NAMED])
-        raise ValidationError(
-            f"Agent {agent.id!r} can do several things and the message does not say which. "
-            f"Name one as capability: {names}"
-        )
+            return best
+        listed = await self.directory.closest(agent, offered, message, which.MOST_LISTED)
+        return which.undecided(listed, len(offered) - len(listed))
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
@@ -414,7 +418,12 @@ class Gateway:
         detach: bool = False,
         opened: Callable[[Job], None] | None = None,
     ) -> Coroutine[Any, Any, Outcome]:
-        """Run the first turn of a call that a door has put together; see ``Runner.start``."""
+        """Run the first turn of a call that a door has put together; see ``Runner.start``.
+
+        One whose target is undecided becomes a job that asks which capability is meant.
+        """
+        if which.is_undecided(target[1]):
+            return self._ask_which(caller, call, target)
         running = self.core.runner.start(
             call, target, listener=caller.listener, door=caller.door, detach=detach, opened=opened
         )
@@ -430,6 +439,35 @@ class Gateway:
         on_use(agent, outcome)
         return outcome
 
+    async def _ask_which(self, caller: Caller, call: Call, target: Target) -> Outcome:
+        self.count_question(caller.principal)  # no call yet, and so not charged as one
+        self.core.metrics.sentences.inc(("which",))
+        question = which.ask_which(*target, text_of(call.parts))
+        return await self.core.runner.ask(call, target, question, caller.door)
+
+    async def _read_choice(self, job: Job, answers: Mapping[str, Answer]) -> tuple[Call, Target] | Needs | Failed:
+        """What the answer to the question of ``start`` chooses; the question again, where that is not clear."""
+        call, question = job.call, job.questions[0]
+        answer = answers.get(question.id)
+        if answer is not None and answer.action != "accept":
+            return failed_by(Declined(f"{call.agent}: nobody said what to do, and nothing was done."))
+        said = which.said_in(answer) if answer is not None else ""
+        known: dict[str, Target] = {}
+        for name in (said, *which.listed_in(job.state)):  # said may name one that was not listed
+            with suppress(CapabilityNotFound):
+                known[name] = await self.core.runner.target(call.agent, name)
+        capabilities = [capability for _, capability in known.values()]
+        choice = which.read_choice(capabilities, said, self.core.env.now())
+        if choice is None:
+            return which.ask_again(question, said, job.state)
+        capability, added = choice
+        agent, _ = known[capability.name]
+        _check_takes_calls(agent)
+        parts = (*call.parts, *added)
+        check_modes(agent.id, capability, parts, call.input_mode or TEXT)
+        begun = replace(call, capability=capability.name, parts=parts, routes=capability.routes)
+        return begun, (agent, capability)
+
     def run(
         self, caller: Caller, call: Call, target: Target, work: Callable[[Call], Awaitable[Outcome]]
     ) -> Coroutine[Any, Any, Outcome]:
@@ -438,6 +476,8 @@ class Gateway:
 
     async def check(self, caller: Caller, call: Call, target: Target) -> Outcome | None:
         """What is wrong with the input of a call that is about to start; None where nothing is."""
+        if which.is_undecided(target[1]):
+            return None
         return await self.core.check(call, target, caller.door)
 
     async def refuse(self, caller: Caller, agent: str, capability: str, refusal: Agent3Error) -> None:
@@ -476,6 +516,7 @@ class Gateway:
             listener=caller.listener,
             door=caller.door,
             detach=detach,
+            choose=self._read_choice,
         )
 
     async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
@@ -561,6 +602,11 @@ class Gateway:
             f"{hint}It has {', '.join(names[:_MOST_NAMED])}{more}.",
             data={"nearest": [near]} if near else None,
         )
+
+
+def _check_takes_calls(agent: Agent) -> None:
+    if agent.status in ("suspended", "retired"):
+        raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
 
 
 def status_of(agent: Agent) -> str:

@@ -17,7 +17,7 @@ from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import TooLarge, ValidationError
 from agent3.model import Capability, Part
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "check_modes", "read_files", "read_message"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "TEXT", "check_modes", "read_files", "read_message"]
 
 MOST_FILES = 10
 MOST_BYTES = 8 << 20

@@ -319,8 +319,11 @@ class Jobs:
         *,
         hand_to: str | None = None,
         said: Sequence[Event] = (),
+        call: Call | None = None,
     ) -> Job:
         """Take the next turn of a paused job: of two at once one wins, and the other gets TurnTaken.
+
+        With ``call`` the job asked what it is for, and this is what it does from now on: it starts in this turn.
 
         With ``hand_to`` it is taken for another process, which is woken and finds it with ``leases.list_handed_over``.
         The log of the turn begins with ``said``.
@@ -328,11 +331,15 @@ class Jobs:
         if failpoints.armed is not None:
             await failpoints.reach("job.claim")
 
+        starts = "call = ?, outcome = NULL, state = NULL, questions = NULL, " if call is not None else ""
+        given = () if call is None else (encode_call(call),)
+
         async def work(tx: Transaction) -> Job:
             row = await tx.one(
-                "UPDATE jobs SET status = 'working', turn = turn + 1, generation = generation + 1, seq = seq + ?, "
-                f"node = ?, lease = {self.leases.until}, answers = ?, updated = ? "
+                f"UPDATE jobs SET {starts}status = 'working', turn = turn + 1, generation = generation + 1, "
+                f"seq = seq + ?, node = ?, lease = {self.leases.until}, answers = ?, updated = ? "
                 "WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
+                *given,
                 len(said),
                 hand_to or self.node,
                 self.leases.seconds,

@@ -2,16 +2,19 @@
 
 Routes of the capability itself come first, then those of its stand-ins. What a stand-in is asked is a call of its own
 agent: in its words, checked by its schema, bounded by its ceiling and its rates, repeated only by its hints, and paid
-at its price. What it answers must be what the capability promises.
+at its price on its budgets, and on no others. One whose budget is spent is not asked. What it answers must be what the
+capability promises.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from agent3.calls.budgets import Account
 from agent3.calls.outcomes import FALLBACK, ROUTE, failed_by
 from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.limit import charge_rates
@@ -51,6 +54,8 @@ class Fallback(Step):
         self._lookup = parts.lookup
         self._ceiling = parts.ceiling
         self._rates = parts.rates
+        self._prices = parts.prices
+        self._budgets = parts.budgets
 
     def idle(self, aim: Aim) -> bool:
         # A capability with one route has none to fall back on, and the Runner gives a start its only route.
@@ -99,38 +104,50 @@ class Fallback(Step):
     async def _take(self, inner: Handler, call: Call, route: Route) -> _Taken:
         live = call.live
         if route.stand_in is None:
-            live.served_by = None
             outcome = await inner(replace(call, route=route))
             return _Taken(outcome, harmless=_is_harmless(outcome, call))
         other = route.stand_in
-        admitted = False
-        try:
-            agent, capability = await self._lookup(other.agent, other.capability)
-            if agent.status in ("suspended", "retired"):
-                raise Unavailable(f"Agent {agent.id!r} is {agent.status} and takes no calls.")
-            asked = _in_words_of(capability, call, other)
-            if call.entry == "start":
-                if not (self._ceiling.enter(agent.id) or await self._ceiling.admit(agent.id)):
-                    raise RateLimited(f"Agent {agent.id!r} is busy with as many calls as it may take.", retry_after=1.0)
-                admitted = True
-                rates = self._rates.match(call.principal.id, agent.id, capability.name)
-                if (refusal := await charge_rates(rates, agent.id, capability.name)) is not None:
-                    self._ceiling.leave(agent.id)
-                    return _Taken(refusal, asked=False)
-        except Agent3Error as error:
-            error.sent = False
-            return _Taken(failed_by(error), asked=False)
+        admitted = ""
         own = live.agent, live.capability
-        live.agent, live.capability, live.served_by = agent, capability, capability
         try:
+            try:
+                agent, capability = await self._lookup(other.agent, other.capability)
+                if agent.status in ("suspended", "retired"):
+                    raise Unavailable(f"Agent {agent.id!r} is {agent.status} and takes no calls.")
+                asked = _in_words_of(capability, call, other)
+                price, accounts = (
+                    self._prices.of(agent.id, capability),
+                    self._budgets.match(call.principal.id, agent.id),
+                )
+                least = price.call if accounts else 0.0
+                if call.entry == "start":
+                    if not (self._ceiling.enter(agent.id) or await self._ceiling.admit(agent.id)):
+                        text = f"Agent {agent.id!r} is busy with as many calls as it may take."
+                        raise RateLimited(text, retry_after=1.0)
+                    admitted = agent.id
+                    rates = self._rates.match(call.principal.id, agent.id, capability.name)
+                    if (refusal := await charge_rates(rates, agent.id, capability.name)) is not None:
+                        return _Taken(refusal, asked=False)
+                    await self._pay(call, accounts, least)
+            except Agent3Error as error:
+                error.sent = False
+                return _Taken(failed_by(error), asked=False)
+            live.agent, live.capability = agent, capability
+            live.price, live.accounts, live.reserved = price, accounts, least
             theirs = replace(asked, agent=agent.id, capability=capability.name, route=route)
             outcome = await inner(theirs)
-            harmless = _is_harmless(outcome, theirs)
+            return _Taken(_in_words_for(own[1], outcome, other), harmless=_is_harmless(outcome, theirs))
         finally:
             live.agent, live.capability = own
             if admitted:
-                self._ceiling.leave(agent.id)
-        return _Taken(_in_words_for(own[1], outcome, other), harmless=harmless)
+                self._ceiling.leave(admitted)
+
+    async def _pay(self, call: Call, accounts: Sequence[Account], usd: float) -> None:
+        """Count a call on the budgets of who is asked now instead of those that it was counted on; BudgetExceeded."""
+        live, budgets = call.live, self._budgets
+        before = budgets.match(call.principal.id, call.agent) if live.accounts is None else live.accounts
+        if usd or (live.reserved and before) or not budgets.is_open(accounts):
+            await budgets.move(before, live.reserved, accounts, usd)
 
 
 def _is_harmless(outcome: Outcome, call: Call) -> bool:

@@ -8,7 +8,7 @@ understood into an outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from agent3 import failpoints
+from agent3.calls.budgets import Account
 from agent3.calls.outcomes import HEALS, NOTICES, REFUSALS, UNTRUSTED, failed_by
 from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
@@ -189,9 +190,9 @@ class _Record(Stage):
         self._price = step.prices.of(agent or "", aim.capability)
         self._budgets = step.budgets
         self._accounts = step.budgets.match(aim.principal.id, agent) if agent is not None else ()
-        # A turn that another process began was counted there.
-        resumed = aim.door == RECOVERY and aim.entry == "start" and bool(self._accounts)
-        self._reserved = self._price.call if resumed else 0.0
+        # What a job costs at least was counted when it started: in an earlier turn, or in another process.
+        resumed = aim.door == RECOVERY or aim.entry != "start"
+        self._reserved = self._price.call if resumed and self._accounts else 0.0
         self._standards = step.standards
         self._watched = frozenset(
             route.protocol for route in aim.capability.routes if step.standards.watches(route.protocol)
@@ -214,6 +215,8 @@ class _Record(Stage):
     def enter(self, call: Call) -> Entered:
         live = call.live
         live.at, live.started = self._env.now(), self._env.monotonic()
+        if self._reserved:
+            live.reserved = self._reserved
         if self._tracer is not None:
             attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
             came_from = parse(call.traceparent) or new(self._env, call.id)
@@ -237,7 +240,7 @@ class _Record(Stage):
             usage = self._count_usage(live, outcome.usage, seconds, into + out)
             if usage is not outcome.usage:
                 outcome = replace(outcome, usage=usage)
-            if self._watched or self._accounts:
+            if self._watched or self._accounts or live.accounts:
                 outcome = self._count_cost(live, outcome, usage)
         status = "done" if type(outcome) is Done else _status(outcome, live)
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
@@ -258,8 +261,7 @@ class _Record(Stage):
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, _NOTHING, into, 0))
-            if self._accounts:
-                self._budgets.settle(self._accounts, -(live.reserved or self._reserved))
+            self._budgets.settle(self._accounts_of(live), -live.reserved)
             if self._bodies is not None:
                 self._bodies.keep(call, None)
             if live.span is not None:
@@ -277,7 +279,7 @@ class _Record(Stage):
         """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
-        price = self._price if live.served_by is None else live.served_by.price
+        price = self._price if live.price is None else live.price
         if given is None and live.attempts == 1:  # as most are
             tokens = size // 4
             return Usage(tokens, price.call + price.second * seconds + price.tokens * tokens / 1000, True)
@@ -300,12 +302,16 @@ class _Record(Stage):
         notes = []
         if live.attempts and live.route is not None and live.route.protocol in self._watched:
             notes += self._standards.note(live.route.protocol, cost)
-        if self._accounts:
-            self._budgets.settle(self._accounts, cost - (live.reserved or self._reserved))
-            notes += self._budgets.notes(self._accounts)
+        if accounts := self._accounts_of(live):
+            self._budgets.settle(accounts, cost - live.reserved)
+            notes += self._budgets.notes(accounts)
         if not notes or not isinstance(outcome, Done):
             return outcome
         return replace(outcome, meta={**outcome.meta, NOTICES: [*(outcome.meta.get(NOTICES) or ()), *notes]})
+
+    def _accounts_of(self, live: Turn) -> Sequence[Account]:
+        """The budgets of who served."""
+        return self._accounts if live.accounts is None else live.accounts
 
     def _row(self, call: Call, outcome: Outcome, status: str, seconds: float, usage: Usage, into: int, out: int) -> Row:
         live, metrics = call.live, self._metrics

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UnsetType
 
-from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.errors import CapabilityNotFound, ValidationError
+from agent3.gateway import which
 from agent3.model import Agent, Capability
 from agent3.protocols.a2a.door.projection import parts_in
 from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message, Part
 from agent3.schema import nearest
 
-__all__ = ["Intent", "choose_target", "read_intent", "unclear"]
+__all__ = ["Intent", "choose_target", "read_intent"]
 
 _NAMES = ("skillId", "skill", "capability")
 _MOST_NAMED = 20
@@ -65,6 +66,8 @@ def choose_target(
 ) -> Aim:
     """The capability that was named; else the only one, else the one whose words fit best. Errors name the others.
 
+    Where the words fit none clearly, it is undecided, and the caller is asked.
+
     ``hidden`` ones can be called by name, but no error mentions them.
     """
     if intent.name is not None:
@@ -82,19 +85,11 @@ def choose_target(
     elif not offered:
         raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
     else:
-        best = choose(index_capabilities(offered), offered, intent.text, time.time())
-        if best is None:
-            raise unclear(agent, offered)
-        found = best
+        index = index_capabilities(offered)
+        best = choose(index, offered, intent.text, time.time())
+        listed = closest(index, offered, intent.text, which.MOST_LISTED) if best is None else []
+        found = best or which.undecided(listed, len(offered) - len(listed))
     return Aim(agent, found, intent.input, parts_in(intent.parts))
-
-
-def unclear(agent: Agent, offered: Sequence[Capability]) -> ValidationError:
-    """The refusal of a message that could mean several capabilities."""
-    return ValidationError(
-        f"Agent {agent.id!r} can do several things and the message does not say which. "
-        f"Name one in its metadata as skillId: {_join_names(offered)}"
-    )
 
 
 def _join_names(offered: Sequence[Capability]) -> str:

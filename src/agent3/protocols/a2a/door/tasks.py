@@ -23,6 +23,7 @@ from agent3.definitions import AgentCard
 from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, ValidationError
 from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
+from agent3.gateway.which import is_undecided
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
 from agent3.protocols.a2a.door.pagination import TASK, check_page_size, encode_token, jobs_query
@@ -566,6 +567,8 @@ class Engine:
 
     async def _reply_parts(self, job: Job, message: Message) -> tuple[Part, ...]:
         """The message as its function sees it; nothing for a function that waits in a frame for the answers alone."""
+        if not job.call.capability:
+            return ()  # the message only says which one is meant
         parts = parts_in(message.parts)
         agent, capability = job.call.agent, job.call.capability
         target = await self._gateway.core.runner.target(agent, capability)
@@ -664,6 +667,8 @@ def _search_text(task: Task) -> str:
 
 def _check_modes(request: Send, capability: Capability) -> None:
     """Check the media types of a message against those of a capability; one that declares none takes any."""
+    if is_undecided(capability):
+        return
     if capability.input_modes != _USUAL_MODES:
         for part in request.message.parts:
             if part.media_type and not _among(part.media_type, capability.input_modes):

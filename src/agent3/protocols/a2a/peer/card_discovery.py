@@ -16,11 +16,13 @@ from msgspec import Struct
 
 from agent3 import jsonrpc
 from agent3.definitions import AgentCard
+from agent3.env import REAL
 from agent3.errors import (
     Agent3Error,
     LoopDetected,
     MalformedResponse,
     ParseError,
+    RateLimited,
     SecurityError,
     TargetError,
     TargetRefused,
@@ -101,7 +103,13 @@ async def _fetch(
     if status == LoopDetected.http_status:
         raise LoopDetected(f"{_host(url)} is this gateway itself, or leads back to it. A gateway does not call itself.")
     if status in (429, 503):
-        raise Unavailable(f"{_host(url)} is too busy to serve its card (HTTP {status}).")
+        wait = jsonrpc.parse_retry_after(response.headers.get("Retry-After"), REAL.now())
+        text = f"{_host(url)} is too busy to serve its card (HTTP {status})."
+        if status == 503:
+            raise Unavailable(text, retry_after=wait)
+        busy = RateLimited(text, retry_after=wait)
+        busy.sent = False
+        raise busy
     if status != 200:
         return None
     try:

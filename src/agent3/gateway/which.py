@@ -1,0 +1,93 @@
+"""Which of its capabilities an agent is asked for, where the message does not say: a question, and its answer.
+
+A target that is ``undecided`` is no call yet. The gateway asks which capability is meant; the answer names it, and
+starts the call with what was said before. A door has nothing to do for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent3.directory.choice import choose, index_capabilities
+from agent3.model import Agent, Answer, Capability, Needs, Part, Question, one_line
+from agent3.sentences.lexicon import detect_language
+
+__all__ = [
+    "MOST_LISTED",
+    "QUESTION",
+    "ask_again",
+    "ask_which",
+    "is_undecided",
+    "listed_in",
+    "read_choice",
+    "said_in",
+    "undecided",
+]
+
+QUESTION = "capability"
+"""The id of the question."""
+MOST_LISTED = 20
+_LISTED, _MORE = "agent3:listed", "agent3:more"
+_LONGEST = 100
+
+
+def undecided(listed: Sequence[Capability], more: int = 0) -> Capability:
+    """What stands for the capability of a call until the caller has named it; ``more`` are there than are listed."""
+    # Without modes of its own: what the call brings is judged by the capability that is named.
+    meta = {_LISTED: [[one.name, one_line(one.description, _LONGEST)] for one in listed], _MORE: more}
+    return Capability(name="", input_modes=(), output_modes=(), meta=meta)
+
+
+def is_undecided(capability: Capability) -> bool:
+    """Whether the caller still has to say which capability is meant."""
+    return not capability.name and _LISTED in capability.meta
+
+
+def ask_which(agent: Agent, capability: Capability, message: str) -> Needs:
+    """The question, in the language of the message."""
+    spanish = detect_language(message) == "es"
+    listed, more = capability.meta[_LISTED], capability.meta[_MORE]
+    names = [name for name, _ in listed]
+    lines = [f"{agent.name} puede hacer varias cosas. ¿Cuál?" if spanish else f"{agent.name} can do several things. "
+             "Which one do you mean?"]  # fmt: skip
+    lines += [f"- {name}: {about}" if about else f"- {name}" for name, about in listed]
+    if more:
+        lines.append(f"… y {more} más, por su nombre." if spanish else f"… and {more} more, by name.")
+    schema: dict[str, Any] = {"type": "string"} if more else {"type": "string", "enum": names}
+    return Needs((Question(QUESTION, "\n".join(lines), schema),), state={_LISTED: names})
+
+
+def ask_again(question: Question, said: str, state: Any) -> Needs:
+    """The same question, after an answer that names nothing."""
+    text = question.text.split(" (not taken: ", 1)[0]
+    return Needs((replace(question, text=f"{text} (not taken: {one_line(said, _LONGEST)!r})"),), state=state)
+
+
+def listed_in(state: Any) -> list[str]:
+    """The names that were listed with a question."""
+    found = state.get(_LISTED) if isinstance(state, Mapping) else None
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def said_in(answer: Answer) -> str:
+    """The words of an answer; empty where it has none."""
+    data = answer.data
+    if isinstance(data, Mapping) and set(data) == {QUESTION}:  # a form with one field
+        data = data[QUESTION]
+    return data.strip() if isinstance(data, str) else ""
+
+
+def read_choice(listed: Sequence[Capability], said: str, now: float) -> tuple[Capability, tuple[Part, ...]] | None:
+    """The listed capability that an answer means, and what it adds to the message; None where that is not clear.
+
+    A sentence that chooses is also part of what the caller wants; a mere name is not.
+    """
+    plain = said.casefold()
+    for one in listed:
+        if plain in (one.name.casefold(), (one.title or one.name).casefold()):
+            return one, ()
+    best = choose(index_capabilities(listed), listed, said, now) if said else None
+    return None if best is None else (best, (Part(text=said),))
