@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from agent3.directory.documents import documents_of
-from agent3.directory.search import Index
+from agent3.directory.search import Index, Match
 from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
 from agent3.sentences.topics import choose_by_topic
@@ -35,9 +35,15 @@ def choose(index: Index, offered: Sequence[Capability], message: str, now: float
     """The offered capability that fits a message clearly best: by words, in an index that holds it; else by its name;
     else by what the message speaks of, such as sums and dates.
     """
+    known = {capability.name: capability for capability in offered}
+    ranked = (match for match in index.rank(message) if match.agent in known)
+    first, second = next(ranked, None), next(ranked, None)
+    if first and second and _are_both_said(first.agent, second.agent, message):
+        return None
+    if first and (second is None or _is_clear(first, second, message)):
+        return known[first.agent]
     today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
-    found = _choose_by_words(index, offered, message) or _choose_by_name(offered, message)
-    return found or choose_by_topic(offered, message, today)
+    return _choose_by_name(offered, message) or choose_by_topic(offered, message, today)
 
 
 def _choose_by_name(offered: Sequence[Capability], message: str) -> Capability | None:
@@ -47,19 +53,21 @@ def _choose_by_name(offered: Sequence[Capability], message: str) -> Capability |
     return named[0] if len(named) == 1 else None
 
 
-def _choose_by_words(index: Index, offered: Sequence[Capability], message: str) -> Capability | None:
-    known = {capability.name: capability for capability in offered}
-    ranked = (match for match in index.rank(message) if match.agent in known)
-    first, second = next(ranked, None), next(ranked, None)
-    if first is None:
-        return None
-    if second is None or second.score < first.score == 1.0:
-        return known[first.agent]
+def _is_clear(first: Match, second: Match, message: str) -> bool:
+    if second.score < first.score == 1.0:
+        return True
     said = frozenset(terms(message))
     named = _is_said(first.agent, said) and not _is_said(second.agent, said)
-    clear = first.score >= (CLEARLY_NAMED if named else CLEARLY) * second.score
-    return known[first.agent] if clear else None
+    return first.score >= (CLEARLY_NAMED if named else CLEARLY) * second.score
 
 
 def _is_said(name: str, said: frozenset[str]) -> bool:
     return frozenset(terms(name)) <= said
+
+
+def _are_both_said(one: str, other: str, message: str) -> bool:
+    """Whether a message says two whole names, such as get_pet and add_pet in "get or add a pet", and neither is a part
+    of the other: that one has the rarer words does not say which is meant.
+    """
+    said, names = frozenset(spell(message)), [frozenset(spell(name)) for name in (one, other)]
+    return all(len(name) > 1 and name <= said for name in names) and not (names[0] <= names[1] or names[1] <= names[0])
