@@ -172,9 +172,17 @@ class _Tally:
     bad: int = 0
     latencies: array[float] = field(default_factory=lambda: array("d"))
 
+    def goes_on(self, until: float, connections: int) -> bool:
+        """Whether another request is to be sent."""
+        in_time = time.perf_counter() < until or self.good + self.bad < connections
+        return in_time and self.sent < self.last
+
 
 def with_asyncio(port: int, request: Request, *, seconds: float, connections: int) -> Load:
-    """Load with a client of our own: HTTP/1.1, kept-alive connections, one request in flight on each."""
+    """Load with a client of our own: HTTP/1.1, kept-alive connections, one request in flight on each.
+
+    At least as many answers as connections are waited for, however late: a round without any would say nothing.
+    """
     return _loaded(port, request, seconds, connections, sys.maxsize)
 
 
@@ -196,23 +204,24 @@ def _loaded(port: int, request: Request, seconds: float, connections: int, count
 async def _drive(port: int, request: Request, until: float, connections: int, tally: _Tally) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(connections):
-            group.create_task(_caller(port, request, until, tally))
+            group.create_task(_caller(port, request, tally, lambda: tally.goes_on(until, connections)))
 
 
-async def _caller(port: int, request: Request, until: float, tally: _Tally) -> None:
-    while time.perf_counter() < until and tally.sent < tally.last:
+async def _caller(port: int, request: Request, tally: _Tally, goes_on: Callable[[], bool]) -> None:
+    while goes_on():
         try:
-            await _connection(port, request, until, tally)
+            await _connection(port, request, tally, goes_on)
         except (OSError, EOFError, ValueError, TimeoutError):
             tally.bad += 1
             await asyncio.sleep(0.01)  # a server that refuses connections must not turn this into a busy loop
 
 
-async def _connection(port: int, request: Request, until: float, tally: _Tally) -> None:
+async def _connection(port: int, request: Request, tally: _Tally, goes_on: Callable[[], bool]) -> None:
     reader, writer = await asyncio.open_connection(HOST, port)
     expect = request.expect.encode()
     try:
-        while (began := time.perf_counter()) < until and tally.sent < tally.last:
+        while goes_on():
+            began = time.perf_counter()
             tally.sent += 1
             writer.write(_on_the_wire(port, request, tally.sent))
             async with asyncio.timeout(ANSWER_SECONDS):

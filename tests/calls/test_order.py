@@ -129,7 +129,7 @@ capabilities = st.fixed_dictionaries(
         "output_schema": st.sampled_from([None, None, NUMBER]),
         "cache_ttl": st.sampled_from([0.0, 0.0, 60.0]),
         "price": st.sampled_from([Price(), Price(call=0.5, tokens=2.0)]),
-        "timeout": st.sampled_from([None, 9.0]),
+        "timeout": st.sampled_from([None, 90.0]),
         "interactive": st.sampled_from([False, False, True]),
         "meta": st.sampled_from([{}, {}, {"reads": "messages"}]),
     }
@@ -138,8 +138,8 @@ cores = st.builds(
     Settings,
     calls=st.builds(
         Calls,
-        timeout=st.just(20.0),
-        attempt_timeout=st.just(10.0),
+        timeout=st.just(200.0),
+        attempt_timeout=st.just(100.0),
         retries=st.integers(0, 2),
         backoff=st.just(0.0001),
         backoff_max=st.just(0.0002),
@@ -169,7 +169,7 @@ calls = st.fixed_dictionaries(
             ]
         ),
         "key": st.sampled_from([None, None, "k"]),
-        "timeout": st.sampled_from([None, 15.0]),
+        "timeout": st.sampled_from([None, 150.0]),
         "retries": st.sampled_from([None, 0, 2]),
         "context": st.sampled_from([None, "c\u0000tx"]),
         "traceparent": st.sampled_from([None, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "junk"]),

@@ -43,7 +43,7 @@ def asking(**options: Any) -> tuple[LocalAgent, list[str]]:
 
 
 def settings(**calls: Any) -> Settings:
-    return Settings(server=QUIET.server, limits=QUIET.limits, calls=Calls(**{"timeout": 10.0, **calls}))
+    return Settings(server=QUIET.server, limits=QUIET.limits, calls=Calls(**{"timeout": 60.0, **calls}))
 
 
 def test_each_turn_hears_what_is_emitted_in_it() -> None:
@@ -193,21 +193,20 @@ def test_a_frame_whose_time_is_over_goes_when_the_next_is_parked() -> None:
 
 
 def test_an_evicted_frame_that_cleans_up_slowly_holds_nobody_up() -> None:
-    agent = LocalAgent("slow")
+    agent, let_go = LocalAgent("slow"), asyncio.Event()
 
     @agent.capability
     async def ask(ctx: Context) -> str:
         try:
             return str(await ctx.ask("First?"))
         finally:
-            await asyncio.sleep(0.5)
+            await let_go.wait()
 
     async def story() -> None:
         async with home(agent, settings=settings(parked=1)) as here:
-            await here.call("ask", {})
-            started = asyncio.get_running_loop().time()
-            await here.call("ask", {})
-            assert asyncio.get_running_loop().time() - started < 0.3
+            for _ in range(3):
+                await here.call("ask", {})
+            let_go.set()
 
     run(story())
 
@@ -317,7 +316,7 @@ def test_a_question_that_the_function_gave_up_is_not_asked_any_more() -> None:
 
 def test_a_function_that_delays_its_cancellation_does_not_delay_the_deadline() -> None:
     agent = LocalAgent("stubborn")
-    ended = asyncio.Event()
+    let_go, ended = asyncio.Event(), asyncio.Event()
     refused: list[Exception] = []
 
     @agent.capability
@@ -325,7 +324,7 @@ def test_a_function_that_delays_its_cancellation_does_not_delay_the_deadline() -
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            await asyncio.sleep(1.5)
+            await let_go.wait()
         ctx.status("heard by nobody")
         try:
             await ctx.ask("Anybody?")
@@ -336,15 +335,14 @@ def test_a_function_that_delays_its_cancellation_does_not_delay_the_deadline() -
 
     async def story() -> None:
         async with home(agent, settings=settings(timeout=0.1)) as here:
-            started = asyncio.get_running_loop().time()
             outcome = await here.call("ask", {})
-            assert asyncio.get_running_loop().time() - started < 1.2
             assert isinstance(outcome, Failed)
             assert outcome.code == "timeout"
             page = here.core.metrics.render()[0].decode()
             assert 'agent3_events_dropped_total{reason="frame outlived its turn"} 1.0' in page
             gc.collect()  # only the park holds its task now
-            await asyncio.wait_for(ended.wait(), 5)
+            let_go.set()
+            await asyncio.wait_for(ended.wait(), 60)
             assert here.events == []
             assert len(refused) == 1
 
@@ -359,7 +357,7 @@ def test_a_frame_that_outlives_its_attempt_does_not_speak_in_the_next_one() -> N
     async def ask(ctx: Context) -> str:
         runs.append("run")
         if len(runs) > 1:
-            await asyncio.wait_for(ended.wait(), 5)
+            await asyncio.wait_for(ended.wait(), 60)
             return str(await ctx.ask("Second?"))
         try:
             await asyncio.sleep(60)

@@ -247,7 +247,7 @@ async def cancellation_arrives_and_a_pause_is_cancelled_by_a_turn(order: Order) 
 
     async with rig(Script(busy), order=order, interactive=True) as it:
         task = asyncio.create_task(it.call())
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(arrived.wait(), 60)
         task.cancel()
         await asyncio.wait([task])
         assert cancelled.is_set()

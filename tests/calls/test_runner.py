@@ -177,11 +177,11 @@ def test_detached_work_goes_on_without_its_caller(url: str) -> None:
             assert isinstance(told, Working)
             job = job_of(told)
             assert (await here.job(job)).status == "working", "it is on disk before it is told"
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             assert isinstance(await here.runner.wait(CLIENT, job, 0.01), Working)
             follower = asyncio.create_task(here.followed(job))
             toy.go.set()
-            assert isinstance(await here.runner.wait(CLIENT, job, 5), Done)
+            assert isinstance(await here.runner.wait(CLIENT, job, 60), Done)
             assert [event.kind for event in await follower] == ["progress"] * 3 + ["turn"]
             assert [event.seq for event in here.events] == [1, 2, 3], "a listener hears the numbers of the log"
 
@@ -213,7 +213,7 @@ def test_joining_detached_work_by_its_key_does_not_wait() -> None:
             again = await asyncio.wait_for(here.call("wait", {}, key="k", detach=True), 1)
             assert job_of(again) == job_of(first)
             toy.go.set()
-            assert isinstance(await here.runner.wait(CLIENT, job_of(first), 5), Done)
+            assert isinstance(await here.runner.wait(CLIENT, job_of(first), 60), Done)
 
     run(story())
 
@@ -240,7 +240,7 @@ def test_once_makes_an_inline_turn_a_job_that_can_be_seen_and_cancelled(url: str
         toy = Toy()
         async with home(toy.agent, url=url) as here:
             calling = asyncio.create_task(here.call("wait", {}))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             (job,) = await here.jobs.list_latest("alice")
             assert (job.status, job.kept) == ("working", {"ref": None})
             outcome = await here.runner.cancel(CLIENT, job.id)
@@ -258,7 +258,7 @@ def test_a_caller_that_goes_away_ends_the_job_its_turn_became() -> None:
         toy = Toy()
         async with home(toy.agent) as here:
             calling = asyncio.create_task(here.call("wait", {}))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             calling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await calling
@@ -290,7 +290,7 @@ def test_cancelling_a_running_job_reaches_its_function() -> None:
         toy = Toy()
         async with home(toy.agent) as here:
             job = job_of(await here.call("wait", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             with pytest.raises(JobNotFound):
                 await here.runner.cancel(BOB, job)
             outcome = await here.runner.cancel(CLIENT, job)
@@ -329,7 +329,7 @@ def test_cancelling_a_done_job_tells_how_it_ended() -> None:
         async with home(toy.agent) as here:
             job = job_of(await here.call("wait", {}, detach=True))
             toy.go.set()
-            done = await here.runner.wait(CLIENT, job, 5)
+            done = await here.runner.wait(CLIENT, job, 60)
             assert isinstance(done, Done)
             assert await here.runner.cancel(CLIENT, job) == done
 
@@ -341,7 +341,7 @@ def test_a_cancelled_caller_cancels_its_keyed_turn() -> None:
         toy = Toy()
         async with home(toy.agent) as here:
             calling = asyncio.create_task(here.call("wait", {}, key="k"))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             calling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await calling
@@ -404,7 +404,7 @@ def test_work_elsewhere_is_looked_at_until_it_is_done() -> None:
             told = await it.call()
             assert isinstance(told, Working)
             assert told.state is None
-            assert isinstance(await it.runner.wait(CLIENT, job_of(told), 5), Done)
+            assert isinstance(await it.runner.wait(CLIENT, job_of(told), 60), Done)
             assert [call.entry for call in remote.calls] == ["start", "attach", "attach", "attach"]
             assert [call.state for call in remote.calls] == [None, "ref 1", "ref 2", "ref 2"]
             assert all(call.route == it.capability.routes[0] for call in remote.calls)
@@ -419,9 +419,9 @@ def test_work_elsewhere_can_end_in_a_question_and_go_on() -> None:
         remote = Script(Working("ref", 0.0), ask, Working("ref", 0.0), DONE)
         async with rig(remote) as it:
             job = job_of(await it.call(key="k"))
-            assert isinstance(await it.runner.wait(CLIENT, job, 5), Needs)
+            assert isinstance(await it.runner.wait(CLIENT, job, 60), Needs)
             assert isinstance(await it.runner.answer(CLIENT, job, said(q1="yes")), Working)
-            assert isinstance(await it.runner.wait(CLIENT, job, 5), Done)
+            assert isinstance(await it.runner.wait(CLIENT, job, 60), Done)
             assert [call.entry for call in remote.calls] == ["start", "attach", "answer", "attach"]
 
     run(story())
@@ -457,14 +457,12 @@ def test_work_elsewhere_does_not_hold_up_closing_and_is_taken_over(lasting_url: 
         first = Script(Working("ref", 60.0))
         async with rig(first, url=lasting_url) as it:
             job = job_of(await it.call())
-            started = asyncio.get_running_loop().time()
-            await it.runner.aclose(20)
-            assert asyncio.get_running_loop().time() - started < 5
+            await asyncio.wait_for(it.runner.aclose(3_600.0), 60)
         second = Script(DONE)
         async with rig(second, url=lasting_url) as it:
             await it.database.many("UPDATE jobs SET outcome = ?", [(b'{"outcome":"working","poll":0.0}',)])
             assert await it.runner.recover() == 1
-            assert isinstance(await it.runner.wait(CLIENT, job, 5), Done)
+            assert isinstance(await it.runner.wait(CLIENT, job, 60), Done)
             assert [(call.entry, call.state) for call in second.calls] == [("attach", "ref")]
 
     run(story())
@@ -480,13 +478,13 @@ def test_a_replayable_job_goes_on_after_a_restart_with_its_answers(lasting_url: 
             first = await here.call("choose_again", {})
             second = await here.answer(first, q1="l")
             running = job_of(await here.call("wait_again", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
         assert toy.cancelled.is_set()
         toy.go.set()
         async with home(toy.agent, url=lasting_url) as here:
             assert (await here.job(running)).status == "working"
             assert await here.runner.recover() == 1
-            assert isinstance(await here.runner.wait(CLIENT, running, 5), Done)
+            assert isinstance(await here.runner.wait(CLIENT, running, 60), Done)
             assert value_of((await _done(here.answer(second, q2=2))).parts) == "2l"
             assert toy.runs.count("once") == 1, "what is done once is not done again after a restart"
             events = await here.followed(running)
@@ -503,10 +501,10 @@ def test_a_job_that_may_not_be_repeated_is_interrupted_cleanly(lasting_url: str)
         async with home(toy.agent, url=lasting_url) as here:
             paused = await here.call("choose", {})
             running = job_of(await here.call("wait", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
         async with home(toy.agent, url=lasting_url) as here:
             assert await here.runner.recover() == 1
-            outcome = await here.runner.wait(CLIENT, running, 5)
+            outcome = await here.runner.wait(CLIENT, running, 60)
             assert isinstance(outcome, Failed)
             assert outcome.code == "interrupted"
             assert toy.runs.count("wait") == 1
@@ -556,7 +554,7 @@ def test_recovered_calls_are_not_charged_again(lasting_url: str) -> None:
         async with home(toy.agent, url=lasting_url, settings=strictest) as here:
             assert await here.runner.recover() == 3
             for job in jobs:
-                assert isinstance(await here.runner.wait(CLIENT, job, 5), Done)
+                assert isinstance(await here.runner.wait(CLIENT, job, 60), Done)
 
     run(story())
 
@@ -566,7 +564,7 @@ def test_a_job_is_left_for_a_process_that_has_its_agent_and_failed_when_none_has
         toy = Toy()
         async with home(toy.agent, url=lasting_url) as here:
             running = job_of(await here.call("wait_again", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
         toy.agent.remove("wait_again")
         async with home(toy.agent, url=lasting_url) as here:
             before = await here.job(running)
@@ -575,7 +573,7 @@ def test_a_job_is_left_for_a_process_that_has_its_agent_and_failed_when_none_has
             long_ago = REAL.now() - 3_700
             await here.core.database.many("UPDATE jobs SET lease = ?, updated = ?", [(long_ago, long_ago)])
             assert await here.runner.recover() == 1
-            outcome = await here.runner.wait(CLIENT, running, 5)
+            outcome = await here.runner.wait(CLIENT, running, 60)
             assert isinstance(outcome, Failed)
             assert outcome.code == "capability_not_found"
 
@@ -590,7 +588,7 @@ def test_closing_lets_a_turn_finish_that_needs_only_a_little_longer() -> None:
         database = await open_database(":memory:")
         async with home(toy.agent, settings=settings, database=database) as here:
             job = job_of(await here.call("wait", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             asyncio.get_running_loop().call_later(0.05, toy.go.set)
         row = await database.one("SELECT status FROM jobs WHERE id = ?", job)
         assert row is not None
@@ -605,7 +603,7 @@ def test_two_processes_share_one_database(lasting_url: str) -> None:
         one, two = Toy(), Toy()
         async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
             job = job_of(await here.call("wait_again", {}, detach=True))
-            await asyncio.wait_for(one.entered.wait(), 5)
+            await asyncio.wait_for(one.entered.wait(), 60)
             assert await there.runner.recover() == 0, "a job that is worked on was taken away"
             here.runner.takeover.start()
             other = job_of(await here.call("wait", {}, detach=True))
@@ -615,7 +613,7 @@ def test_two_processes_share_one_database(lasting_url: str) -> None:
             paused = await here.call("book", {"flight": "A1"})
             assert isinstance(await there.answer(paused, q1="12"), Done), "any process may take the next turn"
             follower = asyncio.create_task(there.followed(job))
-            joined = asyncio.create_task(there.runner.wait(CLIENT, job, 10))
+            joined = asyncio.create_task(there.runner.wait(CLIENT, job, 60))
             one.go.set()
             assert isinstance(await joined, Done)
             assert (await follower)[-1].kind == "turn"
@@ -633,7 +631,7 @@ def test_the_background_duty_renews_leases(lasting_url: str) -> None:
         toy = Toy()
         async with home(toy.agent, url=lasting_url) as here:
             inline = asyncio.create_task(here.call("wait", {}))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             await here.call("wait_again", {}, detach=True)
             await here.core.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
             here.runner.takeover.start(0.02)
@@ -652,10 +650,10 @@ def test_the_background_duty_takes_over_what_is_lost(lasting_url: str) -> None:
         two.go.set()
         async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
             job = job_of(await here.call("wait_again", {}, detach=True))
-            await asyncio.wait_for(one.entered.wait(), 5)
+            await asyncio.wait_for(one.entered.wait(), 60)
             await here.core.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
             there.runner.takeover.start(0.02)
-            assert isinstance(await there.runner.wait(CLIENT, job, 5), Done)
+            assert isinstance(await there.runner.wait(CLIENT, job, 60), Done)
 
     run(story())
 
@@ -739,10 +737,10 @@ def test_a_key_does_not_make_a_call_repeatable_after_a_restart(lasting_url: str)
         toy = Toy()
         async with home(toy.agent, url=lasting_url) as here:
             running = job_of(await here.call("wait", {}, key="k", detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
         async with home(toy.agent, url=lasting_url) as here:
             assert await here.runner.recover() == 1
-            outcome = await here.runner.wait(CLIENT, running, 5)
+            outcome = await here.runner.wait(CLIENT, running, 60)
             assert isinstance(outcome, Failed)
             assert outcome.code == "interrupted"
             assert await here.call("wait", {}, key="k") == outcome
@@ -802,7 +800,7 @@ def test_an_end_that_storage_does_not_take_is_written_later(detach: bool) -> Non
             else:
                 with pytest.raises(StorageError):
                     await starting
-            assert isinstance(await it.runner.wait(CLIENT, call.id, 5), Done)
+            assert isinstance(await it.runner.wait(CLIENT, call.id, 60), Done)
             assert len(target.calls) == 1
             events = [event async for event in it.runner.follow(CLIENT, call.id)]
             assert [event.kind for event in events] == ["status", "turn"]
@@ -849,7 +847,7 @@ def test_one_job_that_cannot_be_taken_over_does_not_stop_the_others(lasting_url:
             assert await here.runner.recover() == 1
             assert await here.runner.recover() == 1
             for job in jobs[1:]:
-                assert isinstance(await here.runner.wait(CLIENT, job, 5), Done)
+                assert isinstance(await here.runner.wait(CLIENT, job, 60), Done)
 
     run(story())
 
@@ -878,12 +876,12 @@ def test_a_kept_call_still_counts_among_those_that_run_at_once() -> None:
         limits = Limits(per_minute=0, concurrent=1)
         async with home(toy.agent, settings=Settings(server=QUIET.server, limits=limits)) as here:
             running = job_of(await here.call("wait", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
             busy = await here.call("wait", {}, key="k")
             assert isinstance(busy, Failed)
             assert busy.code == "rate_limited"
             toy.go.set()
-            assert isinstance(await here.runner.wait(CLIENT, running, 5), Done)
+            assert isinstance(await here.runner.wait(CLIENT, running, 60), Done)
             assert isinstance(await here.call("wait", {}, key="k"), Done)
 
     run(story())
@@ -957,17 +955,17 @@ def test_who_lost_a_job_stops_and_writes_nothing(lasting_url: str) -> None:
         two.go.set()
         async with home(one.agent, url=lasting_url) as here, home(two.agent, url=lasting_url) as there:
             inline = asyncio.create_task(here.call("wait_again", {}))
-            await asyncio.wait_for(one.entered.wait(), 5)
+            await asyncio.wait_for(one.entered.wait(), 60)
             one.entered.clear()
             keyed = asyncio.create_task(here.call("wait_again", {}, key="k"))
-            await asyncio.wait_for(one.entered.wait(), 5)
+            await asyncio.wait_for(one.entered.wait(), 60)
             await here.core.database.many("UPDATE jobs SET lease = ?", [(1.0,)])
             assert await there.runner.recover() == 2
             await here.runner.takeover._round()
             assert {type(await told) for told in (inline, keyed)} <= {Working, Done}
             assert one.cancelled.is_set()
             for job in await there.jobs.list_latest("alice"):
-                assert isinstance(await there.runner.wait(CLIENT, job.id, 5), Done)
+                assert isinstance(await there.runner.wait(CLIENT, job.id, 60), Done)
                 turns = [event for event in await there.followed(job.id) if event.kind == "turn"]
                 assert len(turns) == 1
             await until(lambda: not here.runner.tasks and not here.runner.lost)
@@ -989,7 +987,7 @@ def test_events_that_are_no_longer_ours_to_write_are_counted() -> None:
             told = await it.runner.start(it.a_call(), (it.agent, it.capability), detach=True)
             assert isinstance(told, Working)
             await it.database.many("UPDATE jobs SET generation = 7", [()])
-            await asyncio.wait_for(emitted.wait(), 5)
+            await asyncio.wait_for(emitted.wait(), 60)
             await until(lambda: 'agent3_events_dropped_total{reason="not written"} 1.0' in _page(it))
             go.set()
             await until(lambda: not it.runner.tasks)
@@ -1002,7 +1000,7 @@ def test_a_job_between_two_processes_can_be_cancelled(lasting_url: str) -> None:
         toy = Toy()
         async with home(toy.agent, url=lasting_url) as here:
             running = job_of(await here.call("wait", {}, detach=True))
-            await asyncio.wait_for(toy.entered.wait(), 5)
+            await asyncio.wait_for(toy.entered.wait(), 60)
         async with home(toy.agent, url=lasting_url) as here:
             outcome = await here.runner.cancel(CLIENT, running)
             assert isinstance(outcome, Failed)

@@ -329,7 +329,7 @@ def test_a_note_of_a_gateway_that_is_gone_leads_nowhere(agent3: Command, tmp_pat
     (tmp_path / "data" / "gateways").mkdir(parents=True)
     note = tmp_path / "data" / "gateways" / "1.json"
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(10)
+    gone.wait(60)
     for text in ("", "{}", "[]", '{"url": "http://127.0.0.1:9", "pid": "x"}', json.dumps({"url": 1, "pid": gone.pid})):
         note.write_text(text)
         assert find(Settings()) is None
@@ -472,7 +472,7 @@ class Terminal:
 
     def _read(self) -> bool:
         try:
-            ready, _, _ = select.select([self._fd], [], [], 20)
+            ready, _, _ = select.select([self._fd], [], [], 100)
             assert ready, f"nothing more was shown after {self.seen!r}"
             piece = os.read(self._fd, 4096).decode()
         except OSError:  # the other end is closed
@@ -498,14 +498,14 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         os.close(self._fd)
 
     def end(self) -> int:
         """Read to the end, and the exit code."""
         while self._read():
             pass
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 def test_a_person_at_a_terminal_is_asked_until_the_answer_fits(running: Process) -> None:
@@ -560,7 +560,7 @@ def test_the_stdio_server_ends_on_an_interrupt(tmp_path: Path) -> None:
         process.stdin.flush()
         assert b'"result"' in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 130
+        assert process.wait(60) == 130
 
 
 def test_a_number_is_read_as_a_number_at_a_terminal(running: Process) -> None:

@@ -210,12 +210,12 @@ def test_a_job_is_waited_for_and_cancelled(client: Client) -> None:
     with pytest.raises(CallTimeout, match=r"still works after 0\.2 s"):
         client.wait(job, 0.2)
     holding.set()
-    assert client.wait(job, 30).text == "let go"
+    assert client.wait(job, 60).text == "let go"
     holding.clear()
     other = client.call("desk", capability="hold", wait=False)
     client.cancel(other)
     with pytest.raises(Agent3Error, match="cancel"):
-        client.wait(other, 30)
+        client.wait(other, 60)
 
 
 def test_a_batch_keeps_the_order_and_one_failure_is_only_its_own(client: Client) -> None:
@@ -290,7 +290,7 @@ def test_it_works_from_many_threads(client: Client) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(texts) == [str(n) for n in range(8)]
 
 
@@ -389,7 +389,7 @@ def odd(request: pytest.FixtureRequest) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
-    thread.join(10)
+    thread.join(60)
 
 
 def test_a_stream_that_breaks_is_taken_up_where_it_was(odd: str) -> None:

@@ -128,7 +128,7 @@ def test_the_command_tells_it_in_plain_text_at_a_running_gateway_and_nothing_is_
         children = [pid for pid in children_of(running.process.pid) if is_running(pid)]
         assert len(children) == 2
         running.process.kill()  # not even asked to stop
-        running.process.wait(10)
+        running.process.wait(60)
         end = time.monotonic() + 30
         while any(map(is_running, children)):
             assert time.monotonic() < end, "its processes outlived the gateway"

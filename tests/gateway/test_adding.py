@@ -486,7 +486,7 @@ def test_a_tool_that_can_only_be_a_task_is_called_as_one_and_may_ask(tmp_path: P
             outcome = await call(server, "tasks", "research", {"text": "tea"})
             assert isinstance(outcome, Working)
             assert outcome.job is not None
-            outcome = await server.gateway.wait(ME, outcome.job, 30)
+            outcome = await server.gateway.wait(ME, outcome.job, 60)
             assert isinstance(outcome, Needs)
             assert outcome.questions[0].text == "How deep?"
             assert outcome.job is not None

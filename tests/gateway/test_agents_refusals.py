@@ -74,7 +74,7 @@ def mcp(*, legacy: bool) -> Iterator[tuple[str, Refuse]]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", refuse
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 

@@ -106,7 +106,7 @@ def issuer() -> Iterator[Issuer]:
     thread.start()
     yield made
     made.server.shutdown()
-    thread.join(10)
+    thread.join(60)
     made.server.server_close()
 
 

@@ -380,5 +380,5 @@ def running() -> Iterator[Targets]:
         yield targets
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         listener.close()

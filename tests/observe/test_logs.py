@@ -70,7 +70,7 @@ def test_tasks_do_not_see_each_others_ids(stream: io.StringIO) -> None:
 
     async def both() -> None:
         meet = asyncio.Barrier(2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(call("one", meet), call("two", meet))
 
     asyncio.run(both())

@@ -119,7 +119,7 @@ def begin(door: Door, receiver: Receiver, capability: str, given: Any = None, **
     return str(started.json["job"])
 
 
-def receipts(door: Door, job: str, *states: str, seconds: float = 20.0) -> list[dict[str, Any]]:
+def receipts(door: Door, job: str, *states: str, seconds: float = 60.0) -> list[dict[str, Any]]:
     """What the job's owner was told, as soon as it stands as wanted."""
     until = time.monotonic() + seconds
     while True:
@@ -301,7 +301,7 @@ def test_a_model_that_calls_over_mcp_is_answered_at_once_and_told_later(
         ):
             return (await client.call_tool("agent3_call", arguments)).structured_content
 
-    told = asyncio.run(asyncio.wait_for(call(), 20))
+    told = asyncio.run(asyncio.wait_for(call(), 60))
     assert told["status"] == "working"
     assert receiver.got == []
     house.run(worker.open())
@@ -335,7 +335,7 @@ def test_a_gateway_that_is_killed_while_it_tells_tells_again_under_the_same_id(t
     release = threading.Event()
 
     def hangs(_: Webhook) -> int:
-        release.wait(20)
+        release.wait(60)
         return 204
 
     with receiving(hangs) as receiver:

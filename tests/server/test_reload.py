@@ -48,7 +48,7 @@ def reloading(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]
         yield process, lines
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         reader.join(30)  # ends when the last process that holds the pipe has
         assert not reader.is_alive(), "a process was left behind"
         output.close()
@@ -84,7 +84,7 @@ def test_a_changed_file_is_served_at_the_same_address_and_a_broken_one_is_told(t
         with Client(url) as gateway:
             assert gateway.call("greeter", input={"name": "Ada"}).text == "Good evening, Ada"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert not any("Traceback" in line for line in lines)
 
 

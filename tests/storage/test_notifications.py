@@ -35,7 +35,7 @@ async def live_news() -> tuple[News, Notifier]:
     notifier = Notifier()
     news = News(cast("Database", notifier), "here")
     news.listen()
-    await asyncio.wait_for(notifier.listening.wait(), 30)
+    await asyncio.wait_for(notifier.listening.wait(), 60)
     await asyncio.sleep(0)
     assert news.live
     return news, notifier
@@ -84,7 +84,7 @@ def test_a_lost_connection_is_made_again(monkeypatch: pytest.MonkeyPatch) -> Non
         news, notifier = await live_news()
         notifier.listening.clear()
         lose(notifier)
-        await asyncio.wait_for(notifier.listening.wait(), 30)
+        await asyncio.wait_for(notifier.listening.wait(), 60)
         await asyncio.sleep(0)
         assert news.live
         await news.aclose()

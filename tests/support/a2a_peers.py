@@ -81,7 +81,7 @@ def _served(make: Callable[[str], ASGIApp]) -> Iterator[Peer]:
         yield watched.peer
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 

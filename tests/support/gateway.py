@@ -113,7 +113,7 @@ class Process(Door):
     lines: list[str]
     log: Path
 
-    def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
+    def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 60.0) -> int:
         """Stop it and wait; gives the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)
@@ -231,7 +231,7 @@ def hosted(folder: Path, agents: Sequence[LocalAgent] = (), settings: Settings |
     finally:
         if start.hosted is not None and start.stop is not None:
             start.hosted.loop.call_soon_threadsafe(start.stop.set)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -255,7 +255,7 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
             start.ready.set()
             await start.stop.wait()
             uvicorn_server.should_exit = True
-            await asyncio.wait_for(serving, 15)
+            await asyncio.wait_for(serving, 60)
             for port in ports:
                 await port.aclose()
             listener.close()

@@ -24,17 +24,17 @@ T = TypeVar("T")
 CLIENT = Principal("alice", "client")
 QUIET = Settings(
     server=Server(shutdown_seconds=0.05),
-    calls=Calls(timeout=10.0, backoff=0.001, backoff_max=0.002),
+    calls=Calls(timeout=60.0, backoff=0.001, backoff_max=0.002),
     limits=Limits(per_minute=0),
 )
 
 
-def run(story: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
+def run(story: Coroutine[Any, Any, T], seconds: float = 100.0) -> T:
     """Tell a story in a loop of its own, within bounds."""
     return asyncio.run(asyncio.wait_for(story, seconds))
 
 
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(seconds):
         while not true():

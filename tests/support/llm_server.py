@@ -84,7 +84,7 @@ class LLMServer:
                 turn.wait.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def next_turn(self, seen: Seen) -> Turn:
         with self._lock:

@@ -46,7 +46,7 @@ async def served(door: MCPDoor) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, 15)
+        await asyncio.wait_for(serving, 60)
         listener.close()
 
 

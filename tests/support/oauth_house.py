@@ -166,9 +166,9 @@ def standing_aside(house: House) -> Iterator[House]:
     thread = threading.Thread(target=lambda: asyncio.run(stand()))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield house
     finally:
         for loop, leave in loops:
             loop.call_soon_threadsafe(leave.set)
-        thread.join(10)
+        thread.join(60)

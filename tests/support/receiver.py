@@ -53,7 +53,7 @@ class Receiver:
             self.changed.notify_all()
         return self.reply(webhook)
 
-    def wait(self, count: int = 1, seconds: float = 20.0) -> list[Webhook]:
+    def wait(self, count: int = 1, seconds: float = 60.0) -> list[Webhook]:
         """What came, as soon as it is so many."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.got) >= count, seconds), f"only {len(self.got)} came"
@@ -103,4 +103,4 @@ def receiving(reply: Reply = lambda _: 204, tls: ssl.SSLContext | None = None) -
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)

@@ -96,7 +96,7 @@ FORM: ContextVar[type[Chain]] = ContextVar("form", default=Chain)
 """Which form of the chain the rigs of a test are made with."""
 PLAIN = Hints()
 UNLIMITED = Limits(per_minute=0)
-QUICK = Calls(timeout=5.0, attempt_timeout=2.0, backoff=0.001, backoff_max=0.002)
+QUICK = Calls(timeout=60.0, attempt_timeout=50.0, backoff=0.001, backoff_max=0.002)
 
 
 class Rig:

@@ -46,7 +46,7 @@ def serving(app: Any, port: int = 0) -> Iterator[Service]:
         yield service
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 

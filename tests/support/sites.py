@@ -66,7 +66,7 @@ class Site:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
         page = self.pages.get(path, Answer("not here", 404))

@@ -33,7 +33,7 @@ from tests.support.a2a_toy import toy
 from tests.support.gateway import Hosted, hosted
 from tests.support.receiver import receiving
 
-WAIT = 30.0
+WAIT = 60.0
 SPOKEN = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("JSONRPC", "0.1")]
 Story = Callable[[A2AClient], Awaitable[None]]
 everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda way: f"{way[1]}-{way[0]}")

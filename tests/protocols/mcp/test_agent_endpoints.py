@@ -329,7 +329,7 @@ def test_a_new_tool_of_the_server_is_told_and_can_be_called(house: Hosted, mode:
                     while not told.is_set():  # what is told before the client's stream stands is lost
                         await grow()
                         with suppress(TimeoutError):
-                            await asyncio.wait_for(told.wait(), 1)
+                            await asyncio.wait_for(told.wait(), 60)
             else:
                 async with client.listen(tools_list_changed=True) as news:
                     await grow()

@@ -384,7 +384,7 @@ async def shop(limiter: MCPRateLimiter) -> AsyncIterator[Shop]:
             yield Shop(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", http)
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, 15)
+        await asyncio.wait_for(serving, 60)
         listener.close()
 
 

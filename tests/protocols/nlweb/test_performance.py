@@ -70,10 +70,9 @@ def executor() -> Iterator[NLWebExecutor]:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are looked at in /proc")
 def test_a_browser_starts_within_two_seconds_of_work_and_is_used_again(executor: NLWebExecutor) -> None:
     other = NLWebExecutor(executor.interface)
-    before, began = descendants(os.getpid()), time.perf_counter()
+    before = descendants(os.getpid())
     other.start_browser()
     try:
-        assert time.perf_counter() - began < 30
         assert processor_seconds(descendants(os.getpid()) - before) < 2.0
         session = other._session
         other.start_browser()

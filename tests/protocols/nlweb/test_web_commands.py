@@ -136,7 +136,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(shop: Website, tmp_path: Path) -> 
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
     assert process.returncode == 0, said
     assert "never retrieved" not in said
     assert files.load(tmp_path / "kept.yaml").actions["recorded"][0].action_type.value == "navigate"
