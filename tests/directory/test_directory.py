@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 
 from agent3.directory import Directory
+from agent3.directory import directory as module
 from agent3.env import REAL, SeededEnv
-from agent3.errors import AgentNotFound
+from agent3.errors import AgentNotFound, StorageError
 from agent3.model import Agent, Capability, Price, Route
 from agent3.observe.metrics import Metrics
 from agent3.storage import Database, open_database
@@ -324,3 +327,91 @@ def test_searches_at_once_all_find_what_is_new(tmp_path: Path) -> None:
         await database.aclose()
 
     asyncio.run(story())
+
+
+def test_a_search_that_comes_early_answers_from_what_is_indexed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, go_on = threading.Event(), threading.Event()
+    indexed: list[list[str]] = []
+    index_changes = module._index_changes
+
+    def index(index: Any, changes: Mapping[str, Agent | None], vectors: Any) -> None:
+        """The first part, then nothing until the test says so."""
+        if indexed:
+            held.set()
+            assert go_on.wait(20)
+        index_changes(index, changes, vectors)
+        indexed.append(list(changes))
+
+    monkeypatch.setattr(module, "_index_changes", index)
+    monkeypatch.setattr(module, "_INDEXED_TOGETHER", 5)
+    monkeypatch.setattr(module, "_FEW", 3)
+
+    async def story(database: Database) -> None:
+        writer = Directory(database, REAL)
+        for number in range(30):
+            await writer.add(an_agent(f"baker-{number:02}", "bakes bread", "bake"))
+        directory = Directory(database, REAL)
+        directory.begin_indexing()
+        await asyncio.to_thread(held.wait, 120)
+        early = await directory.search("bread", 50, whole=False)
+        assert early.indexing == (5, 30)
+        assert len(early) == 5
+        whole = asyncio.create_task(directory.search("bread", 50))
+        done, _ = await asyncio.wait({whole}, timeout=0.3)
+        assert not done, "it waits for all of them"
+        go_on.set()
+        assert len(await whole) == 30
+        late = await directory.search("bread", 50, whole=False)
+        assert (len(late), late.indexing) == (30, None)
+        # What is new in small numbers is waited for, and only that is indexed.
+        before = len(indexed)
+        await directory.add(an_agent("baker-30", "bakes bread", "bake"))
+        found = await directory.search("bread", 50, whole=False)
+        assert (len(found), found.indexing) == (31, None)
+        assert indexed[before:] == [["baker-30"]]
+        await directory.aclose()
+
+    using(url, story)
+
+
+def test_without_a_beginning_a_search_waits_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a command that asks once and ends."""
+    monkeypatch.setattr(module, "_FEW", 0)
+    monkeypatch.setattr(module, "_MOMENT", 0.0)
+
+    async def story(database: Database) -> None:
+        writer = Directory(database, REAL)
+        for number in range(30):
+            await writer.add(an_agent(f"baker-{number}", "bakes bread", "bake"))
+        directory = Directory(database, REAL)
+        found = await directory.search("bread", 50, whole=False)
+        assert (len(found), found.indexing) == (30, None)
+        await directory.aclose()
+
+    using(":memory:", story)
+
+
+def test_a_search_that_cannot_read_says_so_and_the_next_one_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = True
+    refresh = Directory._refresh
+
+    async def failing(self: Directory, since: float | None = None) -> None:
+        if broken:
+            raise StorageError("The disk is full of sand.")
+        await refresh(self, since)
+
+    monkeypatch.setattr(Directory, "_refresh", failing)
+
+    async def story(database: Database) -> None:
+        nonlocal broken
+        directory = Directory(database, REAL)
+        directory.host(an_agent("baker", "bakes bread", "bake"))
+        directory.begin_indexing()
+        for _ in range(2):
+            with pytest.raises(StorageError, match="sand"):
+                await directory.search("bread")
+        broken = False
+        assert len(await directory.search("bread")) == 1
+        await directory.aclose()
+
+    using(":memory:", story)

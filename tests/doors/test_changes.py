@@ -68,6 +68,8 @@ DOORS: dict[str, Door] = {
     "NLWeb": ask(streaming=False),
     "MCP modern": modern("/mcp", fast=True),
     "MCP legacy": legacy("/mcp", fast=True),
+    "MCP direct, modern": modern("/mcp", fast=True, direct=True),
+    "MCP direct, legacy": legacy("/mcp", fast=True, direct=True),
     "MCP of the agent, modern": modern("/agents/target/mcp", fast=True),
     "MCP of the agent, legacy": legacy("/agents/target/mcp", fast=True),
     "A2A": a2a_rpc("/a2a", "SendMessage", "1.0"),

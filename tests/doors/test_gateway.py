@@ -59,8 +59,10 @@ DOORS: dict[str, Door] = {
     "NLWeb": ask(streaming=False),
     "NLWeb stream": ask(streaming=True),
     **{
-        f"MCP {path} {era.__name__} {'fast' if fast else 'SDK'}": era(path, fast=fast)
-        for path in ("/mcp", "/agents/target/mcp")
+        f"MCP {path}{' direct' if direct else ''} {era.__name__} {'fast' if fast else 'SDK'}": era(
+            path, fast=fast, direct=direct
+        )
+        for path, direct in (("/mcp", False), ("/mcp", True), ("/agents/target/mcp", False))
         for era in (modern, legacy)
         for fast in (True, False)
     },

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from agent3.directory import directory
 from agent3.errors import ValidationError
 from agent3.gateway import Caller, CallRequest
 from agent3.gateway.gateway import UNREACHABLE
@@ -279,6 +281,30 @@ def test_signatures_are_short(schema: dict[str, Any], expected: str) -> None:
 def test_a_long_signature_is_cut() -> None:
     schema = {"properties": {f"a_long_name_{n}": {"enum": ["x" * 80] * 20} for n in range(90)}}
     assert len(signature_of(Capability(name="f", input_schema=schema))) < 800
+
+
+def test_an_early_search_says_how_much_it_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    index_changes = directory._index_changes
+
+    def wait_and_index(*given: Any) -> None:
+        assert go_on.wait(60)
+        index_changes(*given)
+
+    async def story() -> None:
+        async with opened(FX, BANK) as server:
+            assert "hint" not in await ask(server, "convert currency")
+            monkeypatch.setattr(directory, "_index_changes", wait_and_index)
+            monkeypatch.setattr(directory, "_FEW", 0)
+            server.directory.begin_indexing()
+            await server.directory.add(twins("weather")[0])
+            early = await ask(server, "weather forecast")
+            go_on.set()
+            assert early["agents"] == []
+            assert early["hint"].startswith("Indexing: 2 of 3 agents can be found so far.")
+            assert "hint" not in await ask(server, "convert currency", limit=1)
+
+    run(story())
 
 
 def test_searches_go_on_while_agents_come_and_go() -> None:

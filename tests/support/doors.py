@@ -35,8 +35,8 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 Door = Callable[[Hosted], str]
 
 
-def modern(path: str, *, fast: bool) -> Door:
-    name, arguments = _tool(path)
+def modern(path: str, *, fast: bool, direct: bool = False) -> Door:
+    name, arguments = _tool(path, direct)
 
     def post(door: Hosted, method: str, params: dict[str, Any]) -> str:
         request = modern_request(method, params)
@@ -52,8 +52,8 @@ def modern(path: str, *, fast: bool) -> Door:
     return call
 
 
-def legacy(path: str, *, fast: bool) -> Door:
-    name, arguments = _tool(path)
+def legacy(path: str, *, fast: bool, direct: bool = False) -> Door:
+    name, arguments = _tool(path, direct)
 
     def call(door: Hosted) -> str:
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
@@ -70,7 +70,9 @@ def legacy(path: str, *, fast: bool) -> Door:
     return call
 
 
-def _tool(path: str) -> tuple[str, dict[str, Any]]:
+def _tool(path: str, direct: bool) -> tuple[str, dict[str, Any]]:
+    if direct:  # at the gateway's own door, as a tool of its own
+        return "target__say", {"text": "hi"}
     if path == "/mcp":
         return "agent3_call", {"agentId": "target", "message": "hi"}
     return "say", {"text": "hi"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
@@ -38,7 +38,7 @@ from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.notifications import News
 
-__all__ = ["Accept", "Directory", "Hit"]
+__all__ = ["Accept", "Directory", "Hit", "Hits"]
 
 log = logger("directory")
 
@@ -63,6 +63,14 @@ _ENCODED = 8
 """Capabilities whose texts are encoded together."""
 _NEAR = 2_000
 """Agents among which the one that was meant is looked for, where an id is unknown."""
+_INDEXED_TOGETHER = 100
+"""Agents that are indexed before others may write the index, and its segments are tidied."""
+_FEW = 2_000
+"""Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
+_MOMENT = 0.1
+"""Seconds that it waits then."""
+_REMEMBERED = 10_000
+"""Changes that ``changed_since`` knows of."""
 _REMOVALS = 10_000
 """Versions for which a removal is remembered. A process that is further behind reads everything again."""
 
@@ -80,6 +88,13 @@ class Hit(Struct, frozen=True):
     capability: Capability | None
     score: float
     why: Mapping[str, Sequence[str]] = {}
+
+
+class Hits(list[Hit]):
+    """What was found, the best first."""
+
+    indexing: tuple[int, int] | None = None
+    """How many agents of how many it was looked for in, where that was not all of them."""
 
 
 class Directory:
@@ -110,6 +125,13 @@ class Directory:
         self._index = Index()
         self._changes: dict[str, Agent | None] = {}
         """What the index does not know yet."""
+        self._behind = 0
+        """How many capabilities that is, with those that are being indexed."""
+        self._unread = 0
+        """How many agents of the database have not been read yet, while they are."""
+        self._generation = 0
+        self._changed: deque[str] = deque(maxlen=_REMEMBERED)
+        """The agents that the latest changes were of, one for each of the last generations."""
         self._vectors = Vectors(encoder) if encoder is not None else None
         self._unembedded: dict[str, Agent] = {}
         self._embedding: asyncio.Task[None] | None = None
@@ -118,7 +140,8 @@ class Directory:
         self._lock = asyncio.Lock()
         self._indexing = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
-        self._beginning: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._is_begun = False
         self._news = news
         if news is not None:
             news.on("directory", lambda _: self._forget_check())
@@ -129,8 +152,10 @@ class Directory:
     def host(self, agent: Agent) -> None:
         """Show an agent that lives in this process, for as long as it lives."""
         self._hosted[agent.id] = agent
-        self._changes[agent.id] = agent
+        self._change(agent.id, agent)
         self.routes.drop()
+        self._changed.clear()  # stand-ins may come and go with it
+        self._generation += 1
 
     async def add(self, agent: Agent) -> None:
         """Store an agent, or a new state of it."""
@@ -199,25 +224,52 @@ class Directory:
         except StorageError:
             if agent_id not in self._hosted:  # what lives here needs no database, only its stand-ins do
                 raise
-        found = self._find(agent_id)
+        found = self.find(agent_id)
         if found is None:
             # Another process may have added it within the last half second, and said so to whoever calls now.
             await self._refresh(since=self._env.monotonic())
-            found = self._find(agent_id)
+            found = self.find(agent_id)
         if found is not None and visible(found):
             return found
-        near = nearest(agent_id, (agent.id for agent in islice(self._all(), _NEAR) if visible(agent)))
+        near = nearest(agent_id, (agent.id for agent in islice(self.all(), _NEAR) if visible(agent)))
         hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
         raise AgentNotFound(f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None)
 
     def peek(self, agent_id: str) -> Agent | None:
         """The agent of that id from memory; None if the database would have to be asked."""
-        return self._find(agent_id) if self._env.monotonic() - self._checked < _FRESH else None
+        return self.find(agent_id) if self._is_fresh() else None
+
+    def find(self, agent_id: str) -> Agent | None:
+        """The agent of that id, as of the last look at the database."""
+        return self.routes.backed().get(agent_id) or self._hosted.get(agent_id) or self._stored.get(agent_id)
+
+    async def generation(self) -> int:
+        """A number that grows with every change of what this process knows, hosted agents and stand-ins among it."""
+        await self._refresh()
+        return self._generation
+
+    def peek_generation(self) -> int | None:
+        """Likewise from memory; None if the database would have to be asked."""
+        return self._generation if self._is_fresh() else None
+
+    def changed_since(self, generation: int) -> set[str] | None:
+        """The agents that were added, changed or removed since; None where that was too long ago to know."""
+        count = self._generation - generation
+        return set(islice(reversed(self._changed), count)) if count <= len(self._changed) else None
+
+    def all(self) -> Iterator[Agent]:
+        """All agents, in no order, as of the last look at the database."""
+        backed = self.routes.backed()
+        for agent in list(self._hosted.values()):
+            yield backed.get(agent.id, agent)
+        for agent in list(self._stored.values()):
+            if agent.id not in self._hosted:
+                yield backed.get(agent.id, agent)
 
     async def everything(self) -> list[Agent]:
         """All agents, by id."""
         await self._refresh()
-        agents = list(self._all())
+        agents = list(self.all())
         if len(agents) < _NEAR:
             return sorted(agents, key=_by_id)
         return await asyncio.to_thread(sorted, agents, key=_by_id)
@@ -233,18 +285,29 @@ class Directory:
 
     # Searching
 
-    async def search(self, query: str, limit: int = 10, accept: Accept = lambda agent, capability: True) -> list[Hit]:
+    async def search(
+        self,
+        query: str,
+        limit: int = 10,
+        accept: Accept = lambda agent, capability: True,
+        *,
+        whole: bool = True,
+    ) -> Hits:
         """The capabilities that fit best. An exact name comes first; an empty query lists the agents, by id.
 
         The ranking is read until enough was accepted, so that what a search costs does not grow with what is below.
+        Unless it is to be of the ``whole`` directory, it does not wait until many new agents are indexed.
         """
         if not query.strip():
-            return await self._list(limit, accept)
+            return Hits(await self._list(limit, accept))
+        indexing = await self._catch_up(whole)
         ranking = await self._rank(query)
-        return [
+        hits = Hits(
             Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words))
             for agent, capability, match in await self._walk(ranking, limit, accept)
-        ]
+        )
+        hits.indexing = indexing
+        return hits
 
     async def find_agents(
         self, query: str, limit: int = 10, accept: Accept = lambda agent, capability: True
@@ -252,6 +315,7 @@ class Directory:
         """The agents that fit best, by their best capability and a little of their others."""
         if not query.strip():
             return await self._list(limit, accept)
+        await self._catch_up(whole=True)
         found = await self._walk(await self._rank(query), max(100, 10 * limit), accept)
         agents = {agent.id: agent for agent, _, _ in found}
         return [Hit(agents[one], None, score) for one, score in rank_agents(match for *_, match in found)[:limit]]
@@ -279,13 +343,17 @@ class Directory:
             return ask(known[1])
         return await asyncio.to_thread(ask, known[1])
 
+    def _progress(self) -> tuple[int, int] | None:
+        """How many agents of how many can be found, while the others are so many that a search need not wait."""
+        if not self._is_begun or self._behind + self._unread <= _FEW:
+            return None
+        return self._index.agents, self._index.agents + len(self._changes) + self._unread
+
     async def _rank(self, query: str) -> Ranking:
-        await self._refresh()
-        await self._update_index()
         vectors = self._vectors
         if vectors is not None and len(vectors):
             return await asyncio.to_thread(lambda: vectors.fuse(query, self._index.rank(query)))
-        if len(self._index) <= _RANKED_HERE:
+        if len(self._index) <= _RANKED_HERE and not self._behind:
             return self._index.rank(query)
         return await asyncio.to_thread(self._index.rank, query)
 
@@ -296,7 +364,7 @@ class Directory:
         for number, match in enumerate(ranking):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            agent = self._find(match.agent)
+            agent = self.find(match.agent)
             if agent is None:
                 continue
             capability = agent.capability(match.capability) if match.capability is not None else None
@@ -318,41 +386,77 @@ class Directory:
         return found
 
     def begin_indexing(self) -> None:
-        """Index what there is from now on, so that the first search does not wait for all of it."""
+        """Index what there is from now on. A search that comes meanwhile need not wait for all of it."""
 
-        async def begin() -> None:
-            try:
-                await self._refresh()
-                await self._update_index()
-            except Agent3Error as error:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
                 log.warning("the first search will index the agents: %s", error)
 
-        self._beginning = asyncio.create_task(begin())
+        self._is_begun = True
+        self._follow().add_done_callback(ended)
+
+    async def _catch_up(self, whole: bool) -> tuple[int, int] | None:
+        """Wait until what was written before can be found; unless ``whole``, only for a moment where that is much.
+
+        Where it did not wait: how many agents of how many can be found.
+        """
+        for _ in range(2):  # the one that runs may have looked at the database too early
+            if self._is_fresh() and not self._behind:
+                break
+            runs = self._following is not None
+            following = self._following or self._follow()
+            while not following.done():
+                await asyncio.wait({following}, timeout=_MOMENT)
+                if not whole and (indexing := self._progress()) is not None:
+                    return indexing
+            following.result()
+            if not runs:
+                break
+        return None
+
+    def _follow(self) -> asyncio.Task[None]:
+        """Read what the database has and index it, a part while the next one is read."""
+
+        async def follow() -> None:
+            reading = asyncio.create_task(self._refresh())
+            try:
+                while not reading.done():
+                    await asyncio.wait({reading}, timeout=_MOMENT)
+                    await self._update_index()
+                await reading
+                await self._update_index()
+            finally:
+                reading.cancel()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._following = None
+            if not task.cancelled():
+                task.exception()  # whoever waited has it; nobody may have
+
+        self._following = asyncio.create_task(follow())
+        self._following.add_done_callback(ended)
+        return self._following
 
     async def _update_index(self) -> None:
-        """Let the index know what changed: a thread reads the texts, and pauses for the event loop.
-
-        What another search has begun to index is waited for: it is in neither ``_changes`` nor the index.
-        """
-        while self._changes or self._indexing.locked():
+        """Let the index know what changed: a thread reads the texts, and pauses for the event loop."""
+        while self._changes:
             async with self._indexing:
-                if not self._changes:
-                    break
-                changes, self._changes = self._changes, {}
-                try:
-                    await asyncio.to_thread(_index_changes, self._index, changes, self._vectors)
-                except BaseException:  # cancelled: what is not indexed for certain is indexed again
-                    self._changes = {**changes, **self._changes}
-                    raise
+                changes = dict(islice(self._changes.items(), _INDEXED_TOGETHER))
+                await asyncio.to_thread(_index_changes, self._index, changes, self._vectors)
+                # Only now: what is cancelled is indexed again, and whoever waits for this sees that it is not done.
+                for agent_id, agent in changes.items():
+                    if self._changes[agent_id] is agent:  # else it changed again
+                        del self._changes[agent_id]
+                        self._behind -= _weight(agent)
             if self._vectors is not None:
                 for agent_id, agent in changes.items():
                     self._unembedded.pop(agent_id, None)
                     if agent is not None:
                         self._unembedded[agent_id] = agent
-        if self._unembedded and self._embedding is None:
-            self._embedding = asyncio.create_task(self._embed())
-        if self._tidying is None and self._index.plan():
-            self._tidying = asyncio.create_task(self._tidy())
+            if self._unembedded and self._embedding is None:
+                self._embedding = asyncio.create_task(self._embed())
+            if self._tidying is None and self._index.plan():
+                self._tidying = asyncio.create_task(self._tidy())
 
     async def _tidy(self) -> None:
         try:
@@ -372,7 +476,7 @@ class Directory:
 
     async def aclose(self) -> None:
         """End what goes on in the background. A thread at work ends by itself."""
-        running = [task for task in (self._beginning, self._tidying, self._embedding) if task is not None]
+        running = [task for task in (self._following, self._tidying, self._embedding) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -415,20 +519,12 @@ class Directory:
 
     # Following the database
 
-    def _all(self) -> Iterable[Agent]:
-        backed = self.routes.backed()
-        for agent in list(self._hosted.values()):
-            yield backed.get(agent.id, agent)
-        for agent in list(self._stored.values()):
-            if agent.id not in self._hosted:
-                yield backed.get(agent.id, agent)
-
-    def _find(self, agent_id: str) -> Agent | None:
-        return self.routes.backed().get(agent_id) or self._hosted.get(agent_id) or self._stored.get(agent_id)
+    def _is_fresh(self) -> bool:
+        return self._env.monotonic() - self._checked < _FRESH
 
     async def _refresh(self, since: float | None = None) -> None:
         """Follow the database, unless it was looked at in the last half second, or after ``since``."""
-        if self._env.monotonic() - self._checked < _FRESH and since is None:
+        if self._is_fresh() and since is None:
             return
         async with self._lock:
             if self._checked > (self._env.monotonic() - _FRESH if since is None else since):
@@ -437,11 +533,19 @@ class Directory:
             row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
             version = row["value"] if row is not None else 0
             if version != self._version:
-                if 0 <= self._version < version <= self._version + _REMOVALS:
-                    await self._read_changes()
-                else:  # for the first time, from a restored backup, or after a long pause
-                    await self._read_everything()
+                backed = self.routes.given_out()
+                try:
+                    if 0 <= self._version < version <= self._version + _REMOVALS:
+                        self._unread = version - self._version
+                        await self._read_changes()
+                    else:  # for the first time, from a restored backup, or after a long pause
+                        row = await self._database.one("SELECT COUNT(*) AS agents FROM agents")
+                        self._unread = row["agents"] if row is not None else 0
+                        await self._read_everything()
+                finally:
+                    self._unread = 0
                 await self.routes.load()
+                self._note_changes(backed | self.routes.backed().keys())
                 self._version = version
             if writes == self._writes:  # else what was written meanwhile would be seen half a second later
                 self._checked = began
@@ -476,8 +580,19 @@ class Directory:
                 return
         else:
             self._stored[agent_id] = agent
+        self._unread = max(0, self._unread - 1)
         if agent_id not in self._hosted:
-            self._changes[agent_id] = agent
+            self._change(agent_id, agent)
+            self._note_changes([agent_id])
+
+    def _change(self, agent_id: str, agent: Agent | None) -> None:
+        self._behind += _weight(agent) - (_weight(self._changes[agent_id]) if agent_id in self._changes else 0)
+        self._changes[agent_id] = agent
+
+    def _note_changes(self, agents: Iterable[str]) -> None:
+        for agent_id in agents:
+            self._changed.append(agent_id)
+            self._generation += 1
 
     async def _decode(self, rows: Sequence[Row]) -> list[tuple[str, Agent | None]]:
         def decode() -> list[tuple[str, Agent | None]]:
@@ -515,6 +630,11 @@ async def _next_version(tx: Transaction) -> int:
     )
     row = await tx.one("SELECT value FROM counters WHERE name = 'directory'")
     return int(row["value"]) if row is not None else 0
+
+
+def _weight(agent: Agent | None) -> int:
+    """Documents to be read; a removal is one."""
+    return max(1, len(agent.capabilities)) if agent is not None else 1
 
 
 def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: Vectors | None) -> None:

@@ -65,6 +65,10 @@ class Routes:
         """Put everything together anew, when it is asked for: an agent has changed."""
         self._backed = None
 
+    def given_out(self) -> set[str]:
+        """The agents that were seen with stand-ins since something last changed."""
+        return set(self._backed or ())
+
     async def everything(self) -> list[tuple[Definition, str | None]]:
         """Every stand-in, in order, and why it is not used where that is so."""
         await self._refresh()

@@ -120,6 +120,11 @@ class Index:
         """How many capabilities there are, with bare agents counted as one."""
         return len(self._documents)
 
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
+        return len(self._agents)
+
     # Writing
 
     def put(self, agent: Agent, documents: Iterable[Document]) -> None:

@@ -23,7 +23,7 @@ from agent3.calls.outbox import Receipt
 from agent3.calls.outcomes import failed_by, response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
-from agent3.directory import Accept, Directory, Reputation
+from agent3.directory import Accept, Directory, Hit, Reputation
 from agent3.directory.reputation import check_rating
 from agent3.errors import (
     AccessError,
@@ -75,6 +75,7 @@ _NOTHING_THERE = (
     "Nothing is there that meets this. Leave filters out, or let an agent be added: an MCP server, an A2A agent or a "
     "website, with agent3 add."
 )
+_INDEXING = "Indexing: {} of {} agents can be found so far. Search again in a moment for the others."
 _KNOWN = 10_000
 """Pairs of a caller and an agent of which it is remembered what the caller may call."""
 
@@ -137,15 +138,18 @@ class Gateway:
         detail: hits.Detail = "signature",
         max_tokens: int | None = None,
     ) -> dict[str, Any]:
-        """The capabilities that fit a query, the best first, in about so many tokens; without a query, the agents."""
+        """The capabilities that fit a query, the best first, in about so many tokens; without a query, the agents.
+
+        Soon after the start of a large gateway it is answered from what is indexed so far, and a hint says so.
+        """
         self.count_question(caller.principal)
         limit = max(1, min(limit, 50))
         accept = self.accepts(caller.principal, filters)
         # Some more than are shown: among those that fit almost equally well, what is known of the agents decides.
-        candidates = await self.directory.search(query, 2 * limit + 10 if query.strip() else limit, accept)
+        candidates = await self.directory.search(query, 2 * limit + 10 if query.strip() else limit, accept, whole=False)
         known = list(dict.fromkeys(hit.agent.id for hit in candidates))
         ratings, prices = await self.reputation.all(known), self.core.parts.prices.of
-        found = candidates
+        found: Sequence[Hit] = candidates
         if query.strip():
             found = hits.arrange(candidates, await self.reputation.weights(known), prices, self.health_of, limit)
         shown = [
@@ -160,8 +164,11 @@ class Gateway:
             for hit in found
         ]
         answer: dict[str, Any] = {"query": query, "agents": shown, "count": len(shown)}
-        if not shown:
+        if candidates.indexing is not None:
+            answer["hint"] = _INDEXING.format(*candidates.indexing)
+        elif not shown:
             answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
+        if not shown:
             return answer
         return hits.fit(answer, max_tokens or limit * hits.TOKENS_PER_HIT[detail])
 

@@ -1,4 +1,7 @@
-"""``/agents/{id}/mcp``: one agent as an MCP server of its own, whatever era client and server speak."""
+"""``/agents/{id}/mcp``: one agent as an MCP server of its own, whatever era client and server speak.
+
+What a call there promises, that of the same capability as a tool of its own at ``/mcp`` promises too.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,11 @@ from agent3.protocols.mcp.door.toolset import (
     Resource,
 )
 from agent3.protocols.mcp.protocol import MCP
+from agent3.security import via
 from agent3.server.build import Server, build
 from agent3.settings import Calls, Rule, Settings, Storage
 from agent3.settings import Client as Known
+from agent3.settings import Server as Serving
 from tests.support import registration as adding
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_serving import modern_request, served
@@ -79,7 +84,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
     with (
         upstream(folder / "modern") as new,
         upstream(folder / "legacy", "--legacy") as old,
-        hosted(folder, [kitchen], Settings(calls=Calls(ledger="batched"))) as running,
+        hosted(
+            folder, [kitchen], Settings(calls=Calls(ledger="batched"), server=Serving(direct_tools=1_000))
+        ) as running,
     ):
         for name, site in (("modern", new), ("legacy", old)):
             running.run(adding.add(running.server, site.url, name))
@@ -104,6 +111,10 @@ def plain(result: Any) -> dict[str, Any]:
     return {**kept, **({"_meta": meta} if meta else {})}
 
 
+every_place = pytest.mark.parametrize(
+    ("path", "prefix"), [("/agents/{}/mcp", ""), ("/mcp", "{}__")], ids=["agent", "gateway"]
+)
+"""The agent's own door with its own names, and the gateway's, where its tools stand among all."""
 every_client = pytest.mark.parametrize("mode", ["auto", "legacy"])
 every_server = pytest.mark.parametrize("agent", ["modern", "legacy"])
 
@@ -164,7 +175,8 @@ def test_an_error_of_the_server_is_passed_on_as_it_is(house: Hosted, mode: str) 
 
 @every_client
 @every_server
-def test_questions_and_progress_cross_the_eras(house: Hosted, mode: str, agent: str) -> None:
+@every_place
+def test_questions_and_progress_cross_the_eras(house: Hosted, mode: str, agent: str, path: str, prefix: str) -> None:
     asked: list[str] = []
     heard: list[tuple[float, float | None, str | None]] = []
 
@@ -176,11 +188,12 @@ def test_questions_and_progress_cross_the_eras(house: Hosted, mode: str, agent: 
         heard.append((progress, total, message))
 
     async def story() -> None:
-        async with talk(house, agent, mode, elicitation_callback=person) as client:
-            answer = await client.call_tool("ask", {})
+        url, name = house.url + path.format(agent), prefix.format(agent)
+        async with Client(url, mode=mode, elicitation_callback=person) as client:
+            answer = await client.call_tool(f"{name}ask", {})
             assert isinstance(answer.content[0], wire.TextContent)
             assert "accept {'size': 'L'}" in answer.content[0].text
-            await client.call_tool("steps", {"number": 2}, progress_callback=note)
+            await client.call_tool(f"{name}steps", {"number": 2}, progress_callback=note)
 
     run(story())
     assert asked == (["Which size?", "Which size?"] if agent == "modern" else ["Which size?", "Sure?"])
@@ -254,26 +267,28 @@ def _level(level: Any) -> wire.SetLevelRequest:
     return wire.SetLevelRequest(params=wire.SetLevelRequestParams(level=level))
 
 
-def test_a_client_that_hangs_up_cancels_the_tool_at_the_server(house: Hosted) -> None:
+@every_place
+def test_a_client_that_hangs_up_cancels_the_tool_at_the_server(house: Hosted, path: str, prefix: str) -> None:
     async def story() -> None:
-        before = site(house, "modern").noted().count("cancelled")
-        address = f"{house.url}/agents/modern/mcp"
+        before = site(house, "modern").noted()
+        address, tool = house.url + path.format("modern"), f"{prefix.format('modern')}hang"
         async with aiohttp.ClientSession() as session:
             request = asyncio.ensure_future(
-                session.post(address, **modern_request("tools/call", {"name": "hang", "arguments": {}}))
+                session.post(address, **modern_request("tools/call", {"name": tool, "arguments": {}}))
             )
-            await _until(lambda: "hanging" in site(house, "modern").noted())
+            await _until(lambda: site(house, "modern").noted().count("hanging") > before.count("hanging"))
             request.cancel()
-            await _until(lambda: site(house, "modern").noted().count("cancelled") > before)
+            await _until(lambda: site(house, "modern").noted().count("cancelled") > before.count("cancelled"))
 
     run(story())
 
 
-def test_a_task_of_the_server_is_a_task_of_the_gateway(house: Hosted) -> None:
+@every_place
+def test_a_task_of_the_server_is_a_task_of_the_gateway(house: Hosted, path: str, prefix: str) -> None:
     can: dict[str, Any] = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
 
     async def story() -> None:
-        address = f"{house.url}/agents/modern/mcp"
+        address, tool = house.url + path.format("modern"), f"{prefix.format('modern')}task"
         async with aiohttp.ClientSession() as session:
 
             async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +297,7 @@ def test_a_task_of_the_server_is_a_task_of_the_gateway(house: Hosted) -> None:
                     result: dict[str, Any] = body["result"]
                     return result
 
-            made = await ask("tools/call", {"name": "task", "arguments": {"asking": True}})
+            made = await ask("tools/call", {"name": tool, "arguments": {"asking": True}})
             assert made["resultType"] == "task"
             task = {"taskId": made["taskId"]}
             asked = await _status(lambda: ask("tasks/get", task), "input_required")
@@ -291,6 +306,35 @@ def test_a_task_of_the_server_is_a_task_of_the_gateway(house: Hosted) -> None:
             await ask("tasks/update", {**task, "inputResponses": said})
             done = await _status(lambda: ask("tasks/get", task), "completed")
             assert done["result"]["content"] == [{"type": "text", "text": "baked {'size': 'XL'}"}]
+            ended = {"taskId": (await ask("tools/call", {"name": tool, "arguments": {"asking": True}}))["taskId"]}
+            await ask("tasks/cancel", ended)
+            assert (await ask("tasks/get", ended))["status"] == "cancelled"
+
+    run(story())
+
+
+@every_client
+@every_server
+def test_a_tool_at_the_gateway_is_the_one_at_the_door_of_its_agent(house: Hosted, mode: str, agent: str) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("parts", {}),
+        ("echo", {"text": "hi"}),
+        ("summary", {}),
+        ("fail", {}),
+        ("count", {}),
+    ]
+
+    async def story() -> None:
+        async with talk(house, agent, mode) as own, Client(f"{house.url}/mcp", mode=mode) as gateway:
+            listed = {one.name: plain(one) for one in (await gateway.list_tools()).tools}
+            for tool in (await own.list_tools()).tools:
+                ours, theirs = listed[f"{agent}__{tool.name}"], plain(tool)
+                mark = {via.META: house.server.services.policy.gateway}  # every tool of the gateway's own door has it
+                assert ours == {**theirs, "name": ours["name"], "_meta": {**theirs.get("_meta", {}), **mark}}
+            for tool_name, given in calls:
+                expected = plain(await own.call_tool(tool_name, given))
+                for _ in range(2):
+                    assert plain(await gateway.call_tool(f"{agent}__{tool_name}", given)) == expected
 
     run(story())
 

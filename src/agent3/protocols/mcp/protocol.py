@@ -23,11 +23,12 @@ from agent3.identity.redaction import redact_agent, redact_error
 from agent3.identity.secret_refs import HEADERS, open_route
 from agent3.identity.secrets import Secret, Vault
 from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
-from agent3.model import LOCAL, Agent, Route
+from agent3.model import LOCAL, Agent, Principal, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
 from agent3.protocols.mcp.client_files import command_route, read_servers
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
+from agent3.protocols.mcp.door.direct_tools import DirectTools, how_to_answer
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
@@ -174,8 +175,7 @@ class MCP(Protocol):
 
     def doors(self) -> Sequence[Door]:
         services = self.services
-        tools = GatewayTools(services.gateway)
-        front = self.door(tools, principal=services.doorkeeper, instructions=INSTRUCTIONS, marks_tools=True)
+        tools, front = self._front("mcp", services.doorkeeper)
         agents = AgentEndpoints(services, self.connector, front, self.door)
         lane = FastLane(front, env=services.env)
 
@@ -186,7 +186,7 @@ class MCP(Protocol):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            async with front.running(), agents.running():
+            async with front.running(), agents.running(), tools.watching(lambda: front.notify_change("tools")):
                 yield
 
         return [
@@ -205,9 +205,16 @@ class MCP(Protocol):
         ]
 
     async def serve_stdio(self) -> None:
-        tools = GatewayTools(self.services.gateway, "stdio")
-        door = self.door(tools, principal=lambda scope: LOCAL, instructions=INSTRUCTIONS, marks_tools=True)
-        await door.stdio()
+        tools, front = self._front("stdio", lambda scope: LOCAL)
+        async with tools.watching(lambda: front.notify_change("tools")):
+            await front.stdio()
+
+    def _front(self, name: str, principal: Callable[[Scope], Principal]) -> tuple[DirectTools, MCPDoor]:
+        """The gateway's own door, by the name that it has in the ledger."""
+        gateway, most = self.services.gateway, self.services.settings.server.direct_tools
+        tools = DirectTools(GatewayTools(gateway, name), gateway, most, name)
+        door = self.door(tools, principal=principal, instructions=INSTRUCTIONS, marks_tools=True, hint=how_to_answer)
+        return tools, door
 
 
 class _Switch:

@@ -54,12 +54,10 @@ from agent3.protocols.mcp.door.toolset import (
     Tool,
 )
 
-__all__ = ["DOOR", "AgentTools", "callable_by", "how_to_answer", "offers", "route_of"]
+__all__ = ["AgentTools", "arguments_of_answer", "callable_by", "how_to_answer", "offers", "route_of"]
 
 log = logger("mcp")
 
-DOOR = "mcp"
-"""The door by which the ledger knows these calls."""
 PATIENCE = 300.0
 """Seconds for which a client that cannot follow tasks waits for work that goes on elsewhere."""
 READ, PROMPT = "resources/read", "prompts/get"
@@ -105,24 +103,31 @@ def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
     """The hint for a client that cannot ask its person: the agent's own tools have no room for answers."""
 
     def hint(tool: str, needs: Needs) -> str:
-        answers = {question.id: "<your answer>" for question in needs.questions}
-        arguments = encode({"agentId": agent, "metadata": {"job": needs.job, "answers": answers}}).decode()
+        arguments = arguments_of_answer(agent, needs)
         return f"Ask the person, then answer at the gateway's own door, /mcp, by calling agent3_call with {arguments}"
 
     return hint
 
 
+def arguments_of_answer(agent: str, needs: Needs) -> str:
+    """What ``agent3_call`` takes to answer the questions of an agent, as JSON to be filled in."""
+    answers = {question.id: "<your answer>" for question in needs.questions}
+    return encode({"agentId": agent, "metadata": {"job": needs.job, "answers": answers}}).decode()
+
+
 class AgentTools:
-    """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server.
+    """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server; the ledger
+    knows its calls by ``door``.
 
     ``capabilities`` names what the door announces: resources, prompts and completions only where the server has them.
     """
 
-    def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None):
+    def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None, door: str = "mcp"):
         self._gateway = gateway
+        self._door = door
         self._env = gateway.core.env
         self._metrics = gateway.core.metrics
-        self._tasks = JobTasks(gateway, DOOR, agent.id)
+        self._tasks = JobTasks(gateway, door, agent.id)
         self._generation = 0
         self._all: dict[str, Tool] = {}
         self.renew(agent)
@@ -172,7 +177,7 @@ class AgentTools:
         status = "error"
         capability = self._capabilities.get(name)
         principal, agent = caller.principal, self.agent
-        who = GatewayCaller(principal, DOOR, caller.listener, caller.traceparent)
+        who = GatewayCaller(principal, self._door, caller.listener, caller.traceparent)
         try:
             if capability is None or not self._gateway.may_call(principal, agent, capability):
                 refusal = unknown(agent.id, name[:200])
@@ -202,7 +207,7 @@ class AgentTools:
             MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
         await self._gateway.job(who, state, self.agent.id)
         return await self._finish(await self._gateway.answer(who, state, answers), who, caller)
 
@@ -237,7 +242,7 @@ class AgentTools:
         task = await self._tasks.task(job, caller)
         if isinstance(task.outcome, Working):
             return task
-        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
         return replace(task, outcome=await self._finish(task.outcome, who, caller))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
@@ -342,7 +347,7 @@ class AgentTools:
             traceparent=caller.traceparent,
             routes=routes,
         )
-        who = GatewayCaller(caller.principal, DOOR, caller.listener, caller.traceparent)
+        who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
         outcome = await self._gateway.run(who, call, (self.agent, capability), handler)
         if isinstance(outcome, Done) and results:
             return results[-1]

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error
+from agent3.errors import Agent3Error, NotFound
 from agent3.gateway.lanes import HungUp, Reply
 from agent3.jsonrpc import SSEParser, check_bytes
 from agent3.model import Done, Failed, Outcome, Principal
@@ -292,7 +292,11 @@ class FastLane:
             outcome = await run_watched(turn, hung_up) if modern else await turn
         except Left:
             raise
-        except Agent3Error as error:  # the tool itself exists: only listed tools are regular
+        except NotFound as error:
+            # Listed, but perhaps for another caller only: the SDK's lane refuses it as any tool that is not there.
+            scope[OUTCOME] = error
+            return None
+        except Agent3Error as error:
             outcome = failed_by(error)
         except Exception:
             log.exception("The tool %s failed inside the gateway", name)
@@ -356,9 +360,8 @@ class FastLane:
         """The key of a cached page; None for a list whose changes are not known."""
         if request.method != "tools/list":
             return (request.method, version)
-        if self._fingerprint is None:
-            return None
-        return (request.method, version, request.params.cursor, self._fingerprint(principal))
+        fingerprint = self._fingerprint(principal) if self._fingerprint is not None else None
+        return None if fingerprint is None else (request.method, version, request.params.cursor, fingerprint)
 
     # Encoding
 

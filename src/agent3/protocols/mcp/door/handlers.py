@@ -65,7 +65,8 @@ T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 OUTCOME = "agent3.outcome"
-"""The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself."""
+"""The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself, or
+the ``NotFound`` that it ended with."""
 MOST_SESSIONS = 10_000
 """Legacy sessions whose log level is remembered; the SDK keeps no more sessions than that."""
 MOST_TOOLS = 100_000
@@ -200,8 +201,7 @@ class RequestHandlers:
 
         async def start(caller: Caller) -> Outcome:
             if ctx.request is not None and (ready := ctx.request.scope.pop(OUTCOME, None)) is not None:
-                outcome: Outcome = ready
-                return outcome
+                return await self._run_turn(name, _end_turn(ready), caller)
             return await self._run_turn(name, self._toolset.call(name, arguments, caller), caller)
 
         async def resume(state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -411,6 +411,13 @@ class RequestHandlers:
         if isinstance(outcome, Needs):
             raise missing_features_error(frozenset(map(feature_for, outcome.questions)), name)
         return outcome
+
+
+async def _end_turn(ended: Outcome | NotFound) -> Outcome:
+    """A turn that has ended already."""
+    if isinstance(ended, NotFound):
+        raise ended
+    return ended
 
 
 async def _with_mcp_errors(work: Awaitable[T]) -> T:

@@ -195,8 +195,9 @@ class ToolSet(Protocol):
 class Fingerprints(Protocol):
     """Can tell whether its list of tools changed, so that listings may be cached."""
 
-    def fingerprint(self, principal: Principal) -> Hashable:
-        """A value that stays the same as long as ``tools`` gives this caller the same."""
+    def fingerprint(self, principal: Principal) -> Hashable | None:
+        """A value that stays the same as long as ``tools`` gives this caller the same, and never comes again after;
+        None where it is not known now."""
         ...
 
 
@@ -309,7 +310,7 @@ class Capabilities:
     prompts: Prompts | None = None
     completions: Completions | None = None
     tasks: Tasks | None = None
-    fingerprint: Callable[[Principal], Hashable] | None = None
+    fingerprint: Callable[[Principal], Hashable | None] | None = None
     streaming: Callable[[str, Mapping[str, Any]], bool | None] | None = None
     on_listed: Callable[[float], None] = lambda seconds: None
 
