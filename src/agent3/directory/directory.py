@@ -15,11 +15,11 @@ from itertools import islice
 from typing import TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from agent3.arrays import np
 from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint

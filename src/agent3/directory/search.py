@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
+from agent3.arrays import np
 from agent3.directory.documents import Document, documents_of
 from agent3.directory.queries import Query, read_query
 from agent3.directory.segments import Buffer, Postings, Segment, merge, seal

@@ -16,8 +16,9 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
+
+from agent3.arrays import np
 
 __all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "seal"]
 
