@@ -13,6 +13,9 @@ import pytest
 
 from agent3.directory import Directory
 from agent3.directory import directory as module
+from agent3.directory.documents import documents_of
+from agent3.directory.meaning import Vectors, encode_agent
+from agent3.directory.search import Index
 from agent3.env import REAL, SeededEnv
 from agent3.errors import AgentNotFound, StorageError
 from agent3.model import Agent, Capability, Price, Route
@@ -297,6 +300,17 @@ def test_meaning_finds_what_no_word_does_and_its_vectors_are_kept(url: str) -> N
         await again.aclose()
 
     using(url, story)
+
+
+def test_what_has_no_vector_yet_is_not_behind_what_has_one() -> None:
+    index, vectors = Index(), Vectors(_Bilingual())
+    storm, baker = an_agent("storm", "", "thunder"), an_agent("baker", "", "bread_at_hail")
+    for agent in (storm, baker, an_agent("weather", "", "warn_of_hail")):
+        index.put(agent, documents_of(agent))
+    for agent in (storm, baker):
+        vectors.put(index.numbers_of(agent.id), encode_agent(vectors.encoder, agent))
+    asked = "warn of hail and thunder"
+    assert next(iter(vectors.fuse(asked, index.rank(asked)))).agent == "weather"
 
 
 def test_spanish_finds_an_english_card_with_the_extra_semantic() -> None:

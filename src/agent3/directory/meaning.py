@@ -30,6 +30,7 @@ _WORDS = 0.0214
 _SHORT, _LONG = 0.64, 0.36
 """What the first sentence counts in a vector, and the whole text."""
 _NEAREST = 400
+_FITTING = 10
 _FAR = 0.15
 """A capability without any of the words must be at least this near. Of 0.25, 0.15 and 0.05, on MetaTool and an exam,
 the first loses a tenth of the right ones; the last gains next to nothing and leaves no query without hits."""
@@ -135,11 +136,17 @@ class Vectors:
         self._rows = dict(zip(numbers.tolist(), range(self._used), strict=True))
 
     def fuse(self, text: str, ranking: Ranking) -> Ranking:
-        """The ranking by words and meaning together. What has no vector yet counts as of middling meaning."""
+        """The ranking by words and meaning together.
+
+        What has no vector yet counts as of middling meaning. If that is true of one that fits best by words, the words
+        alone decide: it would lose against everything that has one.
+        """
         for pattern, kind in _THINGS:
             text = pattern.sub(kind, text)
         asked = np.asarray(self.encoder.encode([text[:1_000]]))[0].astype(np.float32)
         with self._lock:
+            if any(number not in self._rows for number in ranking.top(_FITTING)):
+                return ranking
             near = self._nearest(asked, ranking)
             numbers = self._numbers[near]
             found = self._vectors[near].astype(np.float32) @ asked * np.float32(_STEP)
