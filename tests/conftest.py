@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from agent3.directory import meaning
 from agent3.storage import disk_space
 
-# How long an example takes says something about the machine, not about the code.
-settings.register_profile("agent3", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says something about the machine, not about the code. Examples are the same in every run;
+# --hypothesis-profile=random draws new ones.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("agent3", settings.get_profile("random"), derandomize=True)
 settings.load_profile("agent3")
 
 # A suite that a script starts in the background inherits an ignored SIGINT, and so would every process it starts.
@@ -22,3 +26,15 @@ meaning.load_encoder = lambda: None  # type: ignore[assignment]
 
 # Hundreds of databases are left behind in folders that pytest keeps; with eight megabytes kept back each, that adds up.
 disk_space.RESERVE = 128 * 1024
+
+# The files that take longest, by what they start: begun first, they leave no worker alone at the end.
+LONGEST = """
+    test_docs test_tale test_bench test_matrix test_web_commands test_door test_leaving test_faults test_visits
+    test_example_protocol test_adding test_executor test_serving test_connector test_main test_demo_sites test_healer
+    test_wrong_clicks test_banners test_website_examples test_driver test_agent_endpoints test_scripts test_reload
+""".split()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(Path(item.location[0]).stem, len(rank)))

@@ -188,7 +188,7 @@ def test_finish_lets_errors_through() -> None:
 async def counting(log: list[Any], stop: int = 3) -> AsyncGenerator[int, None]:
     task = asyncio.current_task()
     try:
-        async with asyncio.timeout(30):  # only right when every step runs in one task
+        async with asyncio.timeout(60):  # only right when every step runs in one task
             for number in range(stop):
                 log.append(number)
                 await asyncio.sleep(0)

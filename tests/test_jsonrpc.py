@@ -163,7 +163,6 @@ def test_brackets_commas_and_digits_in_texts_do_not_count() -> None:
     assert jsonrpc.decode(b"1" * 64) == int("1" * 64)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", [b'\\"', b'"', b'"[', b"e" * 64 + b"x", b"\\", b'"\\'])
 def test_the_scan_is_linear_on_hostile_bytes(piece: bytes) -> None:
     body = b'["' + b"[" * 100 + piece * ((1 << 20) // len(piece) - 60)

@@ -405,7 +405,6 @@ def doubling(levels: int, end: dict[str, Any], anchor: str = "", prefix: str = "
     }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "definition",
     [
@@ -461,7 +460,6 @@ def test_a_recursive_schema_works_and_explains_its_depths() -> None:
     assert text == "Missing required parameter: children[0].children[0].value"
 
 
-@pytest.mark.timeout(60)
 def test_explaining_a_nested_union_stays_within_its_budget() -> None:
     kinds = [{"$ref": f"#/$defs/k{number}"} for number in range(30)]
     definitions = {
@@ -476,7 +474,6 @@ def test_explaining_a_nested_union_stays_within_its_budget() -> None:
     assert fault.path.count("inner") == 30
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("definition", "value"),
     [

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["np"]
+__all__ = ["NDArray", "np"]
 
 _SETTING = "OPENBLAS_NUM_THREADS"
 
 _before = os.environ.get(_SETTING)
 os.environ[_SETTING] = "1"
 import numpy as np  # noqa: E402 - the library reads the variable when it is loaded
+from numpy.typing import NDArray  # noqa: E402 - numpy too: whoever imported it from there would load it with threads
 
 if _before is None:
     del os.environ[_SETTING]

@@ -61,7 +61,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.loop.close()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 10))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 100))
 
     @rule(
         target=held,

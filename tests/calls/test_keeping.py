@@ -147,7 +147,7 @@ def test_the_background_duty_sweeps() -> None:
         async with home(settings=Settings(calls=Calls(ledger_days=1)), env=world) as here:
             await aged(here.core.database, "calls", world, 2)
             here.runner.takeover.start(60, 0.01)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while await count(here.core.database, "calls"):
                     await asyncio.sleep(0.01)
 

@@ -111,7 +111,7 @@ def test_without_a_browser_it_says_so_and_goes_on_with_what_there_is(tmp_path: P
     assert "/nowhere/chromium" in told["parts"]["websites"]
     assert told["first"]["served"]["journey"] == {"agent": "demo-flights", "route": "A2A"}
     assert told["second"]["served"]["journey"] == {"agent": "demo-trains", "route": "Python"}
-    assert told["second"]["notes"] == [
+    assert sorted(told["second"]["notes"]) == [  # whoever answers first
         "Nothing found for the activities.",
         "demo-flights cannot be reached (unavailable).",
     ]
@@ -129,7 +129,7 @@ def test_the_command_tells_it_in_plain_text_at_a_running_gateway_and_nothing_is_
         assert len(children) == 2
         running.process.kill()  # not even asked to stop
         running.process.wait(60)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while any(map(is_running, children)):
             assert time.monotonic() < end, "its processes outlived the gateway"
             time.sleep(0.05)

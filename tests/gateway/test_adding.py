@@ -101,7 +101,7 @@ def test_a_call_does_not_wait_for_a_start_longer_than_it_may_and_the_start_goes_
         go.unlink()
         notes.unlink()
         async with serving(tmp_path, breaker_failures=1) as server:  # a start is no failure
-            early = await call(server, "slow", "echo", {"text": "hi"}, timeout=1.0, retries=0)
+            early = await call(server, "slow", "echo", {"text": "hi"}, timeout=3.0, retries=0)
             assert isinstance(early, Failed)
             assert (early.code, early.retryable, early.retry_after) == ("unavailable", True, 10.0)
             assert "is still starting" in early.message

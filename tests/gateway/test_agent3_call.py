@@ -93,7 +93,7 @@ def tell(story: Story) -> None:
 
             await story(kitchen, ask, server, env)
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), 100))
 
 
 @pytest.mark.requirement("AC-09", "AC-12")

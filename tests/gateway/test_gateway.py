@@ -38,7 +38,7 @@ ME = Caller(LOCAL, "test")
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(story, 20)
+        await asyncio.wait_for(story, 100)
 
     asyncio.run(bounded())
 

@@ -58,7 +58,7 @@ async def found(server: Server, agent: str = "mine") -> dict[str, Any]:
 
 
 async def until(true: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await true():
             await asyncio.sleep(0.02)
 

@@ -463,7 +463,7 @@ def test_two_gateways_see_each_others_routes(tmp_path: Path) -> None:
             await two.directory.get("meteo")
             body = {"capability": "meteo.outlook", "also": "other.outlook"}
             await RouteBook(one.gateway).put(Caller(LOCAL), body)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     found = (await two.directory.get("meteo")).capability("outlook")
                     assert found is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import sys
 import threading
 import time
@@ -136,13 +135,13 @@ def test_a_signed_request_is_good_for_one_gateway_only_once(pair: Machines) -> N
     assert "nonce" in replayed.raw.decode().lower()
 
 
-def test_an_event_of_one_is_streamed_from_the_other_at_once(pair: Machines) -> None:
-    job = start(pair.door(0), "slow", name="streamed", seconds=2.5)
-    lags = [at - float(event["text"]) for at, event in watch(pair.door(1), job) if event["kind"] == "status"]
-    lags = lags[1:]  # the first were told before anybody listened
-    assert len(lags) >= 15
-    # Looking once in a second would give lags of up to a second. On a busy machine some are long, but not most.
-    assert statistics.quantiles(lags, n=4)[0] < 0.15, lags
+def test_an_event_of_one_is_streamed_from_the_other_while_the_work_goes_on(pair: Machines) -> None:
+    file = pair.folder / "streamed"
+    job = start(pair.door(0), "patient", name=str(file))
+    for event in watch(pair.door(1), job):
+        if event["kind"] == "status":
+            assert job_of(pair.door(0), job)["status"] == "working"
+            file.touch()
     assert job_of(pair.door(1), job)["status"] == "done"
 
 
@@ -160,7 +159,7 @@ def test_any_number_follow_from_any_number_on_either(pair: Machines) -> None:
     job = start(pair.door(0), "slow", name="followed", seconds=1.5)
 
     def numbers(after: int) -> list[int]:
-        return [event["seq"] for _, event in watch(pair.door(after % 2), job, after)]
+        return [event["seq"] for event in watch(pair.door(after % 2), job, after)]
 
     with ThreadPoolExecutor(9) as pool:
         followers = [pool.submit(numbers, number) for number in range(9)]

@@ -103,7 +103,8 @@ def test_pieces_come_before_the_end(place: Place, kind: str, door: str) -> None:
 
 
 @cells
-def test_a_cancellation_reaches_the_target(place: Place, kind: str, door: str) -> None:
+def test_a_cancellation_reaches_the_target(place: Place, kind: str, door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.protocols.nlweb.ask.door._PATIENCE", 0.1)  # after that, /ask gives a promise
     place.targets.noted.pop(kind, None)
     DOORS[door].cancel(place.house, ask(kind, "cancel", door), lambda: place.targets.wait(kind, "running"))
     place.targets.wait(kind, "cancelled")

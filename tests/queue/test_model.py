@@ -61,7 +61,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def run(self, work: Awaitable[Any]) -> Any:
         async def bounded() -> Any:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 return await work
 
         return self.runner.run(bounded())

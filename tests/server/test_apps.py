@@ -183,4 +183,4 @@ def test_two_apps_can_listen_at_once_and_each_ends_with_its_block() -> None:
         assert [hit.id for hit in to_first.agents()] == ["one"]
         assert [hit.id for hit in to_second.agents()] == ["two"]
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{first}/healthz", timeout=5)
+        urllib.request.urlopen(f"{first}/healthz", timeout=60)

@@ -47,6 +47,15 @@ def serving(app: Any, http: Any) -> Iterator[tuple[int, uvicorn.Server]]:
         listener.close()
 
 
+def begin_to_stop(server: uvicorn.Server) -> None:
+    """Until it listens no more; in the same round of its loop it asks its connections to end."""
+    server.should_exit = True
+    end = time.monotonic() + 60
+    while any(one.is_serving() for one in server.servers):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with serving(application, make_connection_class(SECONDS)) as (number, _):
@@ -114,8 +123,8 @@ def test_an_honest_connection_is_kept_between_and_during_its_requests(port: int)
             time.sleep(1.5 * SECONDS)  # what is under test is that this much silence changes nothing
 
 
-def test_headers_that_come_in_two_pieces_are_one_request(port: int) -> None:
-    with connected(port) as connection:
+def test_headers_that_come_in_two_pieces_are_one_request() -> None:
+    with serving(application, make_connection_class(60.0)) as (port, _), connected(port) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHo")
         time.sleep(0.05)
         connection.sendall(b"st: x\r\n\r\n")
@@ -217,7 +226,7 @@ async def echoing(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def laned() -> Iterator[tuple[int, Lane]]:
     lane = Lane()
-    with serving(echoing, make_connection_class(5.0, lambda path: lane if path == "/lane" else None)) as (
+    with serving(echoing, make_connection_class(60.0, lambda path: lane if path == "/lane" else None)) as (
         number,
         lane.server,
     ):
@@ -315,7 +324,10 @@ def test_a_known_head_is_not_parsed_again_whatever_the_length_of_its_body(laned:
         assert lane.visits == before + 1
 
 
-def test_a_body_that_comes_after_its_head_is_waited_for(laned: tuple[int, Lane]) -> None:
+def test_a_body_that_comes_after_its_head_is_waited_for(
+    laned: tuple[int, Lane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.server.connection._BODY_SECONDS", 60.0)
     lane = laned[1]
     with known(laned) as connection:
         whole = post(b"lane!")
@@ -341,8 +353,7 @@ def test_a_body_that_takes_long_is_left_to_who_reads_it() -> None:
         assert lane.visits == 0
         connection.sendall(post(b"app!!")[:-1])
         time.sleep(0.05)
-        server.should_exit = True
-        time.sleep(0.3)  # longer than a tick of the server, which then asks its connections to end
+        begin_to_stop(server)
         connection.sendall(b"!")
         assert b"connection: close" in answered(connection, b"app read 5")
 
@@ -405,8 +416,7 @@ def test_a_server_that_stops_lets_a_guest_finish(laned: tuple[int, Lane]) -> Non
     with known(laned) as connection:
         connection.sendall(post(b"hold"))
         assert lane.waiting.wait(60)
-        lane.server.should_exit = True
-        time.sleep(0.3)  # longer than a tick of the server, which then asks its connections to end
+        begin_to_stop(lane.server)
         lane.release.set()
         answer = answered(connection, b'{"by":"lane"}')
         assert b"connection: close\r\n" in answer

@@ -306,7 +306,7 @@ def test_a_cancelled_caller_leaves_all_of_its_work_or_none(url: str) -> None:
 
 def test_several_loops_use_one_database(url: str) -> None:
     async def caller(database: Database, who: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(database.write(put(f"{who}-{i}", i)) for i in range(20)))
             await database.many(PUT, [(f"{who}-many", 1)])
             assert f"{who}-many" in await names(database)

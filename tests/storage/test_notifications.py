@@ -58,7 +58,7 @@ def test_however_listener_ends_the_news_are_not_live_any_more(end: Callable[[Not
     async def story() -> None:
         news, notifier = await live_news()
         end(notifier)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while news.live:
                 await asyncio.sleep(0)
         await news.aclose()

@@ -163,22 +163,21 @@ def gateway(
 
 
 def _until_served(output: IO[str]) -> list[str]:
-    """The greeting, which comes in one piece; nothing when the process ends or takes too long."""
-    pieces: queue.Queue[str | None] = queue.Queue()
+    """The greeting, which is written and so comes in one piece; nothing when the process ends or takes too long."""
+    pieces: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
-        for line in output:
-            pieces.put(line.rstrip("\n"))
-        pieces.put(None)
+        while piece := os.read(handle, 65_536):
+            pieces.put(piece)
+        os.close(handle)
+        pieces.put(b"")
 
+    handle = os.dup(output.fileno())
     threading.Thread(target=read, daemon=True).start()
-    lines: list[str] = []
     try:
-        while (line := pieces.get(timeout=START if not lines else 0.3)) is not None:
-            lines.append(line)
+        return pieces.get(timeout=START).decode().splitlines()
     except queue.Empty:
-        return lines
-    return []
+        return []
 
 
 @dataclass

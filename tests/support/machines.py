@@ -51,8 +51,9 @@ async def slow(ctx: Context, name: str, seconds: float) -> str:
 
 
 @agent.capability
-async def patient(name: str) -> str:
-    """Work until the file of that name is there."""
+async def patient(ctx: Context, name: str) -> str:
+    """Say so, and work until the file of that name is there."""
+    ctx.status("working")
     while not os.path.exists(name):
         await asyncio.sleep(0.02)
     return name
@@ -153,8 +154,8 @@ def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def watch(door: Door, job: str, after: int = 0) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The events of a job as a stream brings them, each with the time at which it came."""
+def watch(door: Door, job: str, after: int = 0) -> Iterator[dict[str, Any]]:
+    """The events of a job as a stream brings them."""
     connection = door.connect(60.0)
     try:
         connection.request("GET", f"/v1/calls/{job}/events?after={after}", headers=door.headers)
@@ -162,6 +163,6 @@ def watch(door: Door, job: str, after: int = 0) -> Iterator[tuple[float, dict[st
         assert answer.status == 200, answer.read()
         while line := answer.readline():
             if line.startswith(b"data:"):
-                yield time.time(), json.loads(line[5:])
+                yield json.loads(line[5:])
     finally:
         connection.close()

@@ -17,9 +17,8 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from agent3.arrays import np
+from agent3.arrays import NDArray, np
 from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint

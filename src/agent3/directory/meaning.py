@@ -14,9 +14,7 @@ from functools import cache
 from threading import Lock
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
-from agent3.arrays import np
+from agent3.arrays import NDArray, np
 from agent3.directory.search import Ranking
 from agent3.directory.words import spell
 from agent3.model import Agent, Capability

@@ -11,9 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
-from agent3.arrays import np
+from agent3.arrays import NDArray, np
 from agent3.directory.documents import Document, documents_of
 from agent3.directory.queries import Query, read_query
 from agent3.directory.segments import Buffer, Postings, Segment, merge, seal

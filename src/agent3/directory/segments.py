@@ -16,9 +16,7 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
-
-from agent3.arrays import np
+from agent3.arrays import NDArray, np
 
 __all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "seal"]
 

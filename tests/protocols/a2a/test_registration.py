@@ -46,7 +46,7 @@ async def gateway(url: str = ":memory:") -> AsyncIterator[Server]:
 
 def tell(story: Story) -> None:
     async def told() -> None:
-        async with asyncio.timeout(40), gateway() as server:
+        async with asyncio.timeout(60), gateway() as server:
             await story(server)
 
     asyncio.run(told())

@@ -513,7 +513,7 @@ def test_once_runs_once_for_all_who_ask_side_by_side() -> None:
 
 def test_once_runs_once_for_all_threads_that_ask_side_by_side() -> None:
     ran: list[str] = []
-    together = threading.Barrier(5, timeout=5)
+    together = threading.Barrier(5, timeout=60)
 
     def pay() -> str:
         ran.append("paid")
@@ -678,7 +678,7 @@ def test_a_thread_whose_caller_is_gone_learns_it_at_its_next_word() -> None:
 
 
 def test_plain_functions_run_side_by_side() -> None:
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=60)
 
     def fn() -> int:
         return barrier.wait()

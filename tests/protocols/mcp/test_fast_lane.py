@@ -122,7 +122,7 @@ async def ask(
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             over.set()
 
-    await asyncio.wait_for(lane(scope, receive, send), 20)
+    await asyncio.wait_for(lane(scope, receive, send), 100)
     if not heard:
         return 0, {}, b""
     told = {key.decode().lower(): value.decode() for key, value in heard[0]["headers"]}

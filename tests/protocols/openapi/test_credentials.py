@@ -169,7 +169,7 @@ def test_a_service_that_hangs_is_a_timeout_and_its_connection_is_closed(tmp_path
 
 
 async def _until(event: asyncio.Event) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not event.is_set():
             await asyncio.sleep(0.02)
 

@@ -64,7 +64,7 @@ def demo(name: str) -> Iterator[Demo]:
     with Website(folder / "site") as site:
         interface = load(folder / f"{name}.yaml").model_copy(update={"base_url": f"{site.url}/"})
         healer = Healer(interface, MemoryStore(), policy=Policy(grace=150))
-        timeouts = Timeouts(step=5.0, extraction=1.0)
+        timeouts = Timeouts(step=40.0, extraction=1.0)
         with NLWebExecutor(interface, tools=Tools(finder=healer), timeouts=timeouts) as executor:
             yield Demo(executor, healer, site, folder)
 

@@ -113,8 +113,9 @@ def load() -> MiniLM | None:
 def _import_extra() -> tuple[Any, Any]:
     """numpy and tokenizers; MissingExtra says how to install them."""
     try:
-        import numpy
         import tokenizers
+
+        from agent3.arrays import np as numpy
     except ImportError:
         raise MissingExtra("Understanding commands by their meaning", "semantic") from None
     return numpy, tokenizers
@@ -240,7 +241,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def find_blas_functions() -> tuple[Any, Any] | None:
-    import numpy
+    from agent3.arrays import np as numpy
 
     folder = Path(numpy.__file__).parent
     for path in [*folder.with_name("numpy.libs").glob("*openblas*"), *folder.glob(".dylibs/*openblas*")]:
