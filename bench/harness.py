@@ -65,6 +65,7 @@ HEALTHY = Request("/healthz", "", method="GET")
 MODULES = (
     "a2a",
     "calls",
+    "crowd",
     "footprint",
     "gateway",
     "healing",

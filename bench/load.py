@@ -20,7 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Load", "Request", "apply_load", "percentile", "with_asyncio", "with_count", "with_wrk"]
+__all__ = [
+    "HOST",
+    "Load",
+    "Request",
+    "apply_load",
+    "percentile",
+    "read_answer",
+    "with_asyncio",
+    "with_count",
+    "with_wrk",
+]
 
 HOST = "127.0.0.1"
 ANSWER_SECONDS = 60.0
@@ -225,7 +235,7 @@ async def _connection(port: int, request: Request, tally: _Tally, goes_on: Calla
             tally.sent += 1
             writer.write(_on_the_wire(port, request, tally.sent))
             async with asyncio.timeout(ANSWER_SECONDS):
-                status, body = await _answer(reader)
+                status, body = await read_answer(reader)
             tally.latencies.append(time.perf_counter() - began)
             if status == 200 and expect in body:
                 tally.good += 1
@@ -243,7 +253,8 @@ def _on_the_wire(port: int, request: Request, number: int) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of one answer."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head[9:12])
     length = re.search(rb"\r\ncontent-length: *(\d+)", head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench import a2a, gateway, mcp, ours
+from bench import a2a, crowd, gateway, mcp, ours
 from bench.apps import catalogue
 from bench.harness import (
     BENCHES,
@@ -388,3 +389,33 @@ def _target(name: str) -> Target:
     found = next(one for one in mcp.TARGETS if one.name == name)
     plain = {"AGENT3_SEARCH_SEMANTIC": "false", "AGENT3_BROWSER": "/nowhere/chromium"}
     return replace(found, environment={**found.environment, **plain})
+
+
+def test_a_crowd_of_callers_gets_its_own_answers_and_every_call_has_a_row() -> None:
+    """``python -m bench load`` in short: by count, and without a look at the clock."""
+    callers, each = 20, 30
+    with crowd.house() as it:
+        told = crowd.Crowd()
+        asyncio.run(told.drive(it.gateway.port, callers, each=each))
+        assert (told.wrong, told.broken) == ([], 0)
+        assert told.calls == callers * each
+        assert set(told.kinds) == set(crowd.MIX)
+        assert told.turns == told.calls + told.kinds["question"]
+        assert it.rows(told.turns) == told.turns
+
+
+def test_a_crowd_notices_an_answer_that_is_not_its_own() -> None:
+    async def story() -> None:
+        async def wrong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.read(65_536):
+                body = b'{"success": true, "result": "caller 7 call 7"}'
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            writer.close()
+
+        server = await asyncio.start_server(wrong, HOST, 0)
+        told = crowd.Crowd()
+        async with server:
+            await told.drive(server.sockets[0].getsockname()[1], 2, each=len(crowd.MIX))
+        assert len(told.wrong) == 2 * len(crowd.MIX)
+
+    asyncio.run(asyncio.wait_for(story(), 60))

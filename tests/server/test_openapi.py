@@ -25,7 +25,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
 
 def _routes(house: Hosted) -> list[Route]:
     server = house.server
-    return Rest(server.services).routes()
+    return Rest(server.services, server.registration).routes()
 
 
 def test_every_route_is_in_the_document_and_the_other_way_round(house: Hosted) -> None:

@@ -20,6 +20,7 @@ from agent3.cli.options import load_database_settings
 from agent3.cli.output import print_error
 from agent3.client.announcement import find_running
 from agent3.errors import Agent3Error, SetupError
+from agent3.gateway.agent_book import describe_added
 from agent3.gateway.registration import Added
 from agent3.identity.loopback_redirect import AtTerminal
 from agent3.identity.secret_refs import references_in
@@ -176,13 +177,8 @@ def _added_text(agent: Agent) -> str:
 
 
 def _to_json(result: Added, missing: Mapping[str, list[str]]) -> dict[str, Any]:
-    if result.agent is None:
-        assert result.error is not None
-        return {"name": result.name, "error": result.error.to_dict()}
-    agent = result.agent
-    body: dict[str, Any] = {"name": result.name, "id": agent.id}
-    body["capabilities"] = [capability.name for capability in agent.capabilities]
-    if lacking := [reference for reference, agents in missing.items() if agent.id in agents]:
+    body = describe_added(result)
+    if lacking := [reference for reference, agents in missing.items() if body.get("id") in agents]:
         body["missing"] = lacking
     return body
 

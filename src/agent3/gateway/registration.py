@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from agent3.directory import Directory
 from agent3.errors import (
+    AccessError,
     Agent3Error,
     AgentNotFound,
     CallTimeout,
@@ -39,7 +40,7 @@ from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
 from agent3.gateway.protocol import Found, Given, Protocol
 from agent3.identity.kept_secrets import KeptSecrets, kept_in
 from agent3.identity.loopback_redirect import Landing
-from agent3.identity.secret_refs import check_query
+from agent3.identity.secret_refs import check_query, references_in
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
 from agent3.model import Agent, Route, agent_id, place_of
@@ -131,12 +132,20 @@ class Registration:
         sign_in: SignInWish | None = None,
         on_progress: OnProgress | None = None,
         on_added: Callable[[Added], None] | None = None,
+        elsewhere: bool = False,
     ) -> list[Added]:
-        """Add everything that ``what`` holds; one that cannot be added does not keep the others out."""
+        """Add everything that ``what`` holds; one that cannot be added does not keep the others out.
+
+        For somebody ``elsewhere`` only addresses are added, without references to secrets of this machine.
+        """
+        if elsewhere and not what.strip().startswith(("http://", "https://")):
+            raise _only_here("A program, a file or a document")
         results = []
         for protocol, thing in await self._read(what, name, credential):
             found = _telling(thing, on_progress)
             try:
+                if elsewhere:
+                    _check_reachable_from_elsewhere(found.route)
                 agent = await self._add(protocol, found, vault or self._sign_ins, sign_in)
                 results.append(Added(_label(found), agent=agent))
             except Agent3Error as error:
@@ -361,6 +370,16 @@ class Registration:
             except BaseException:
                 await self._sign_ins.forget(reference)
                 raise
+
+
+def _check_reachable_from_elsewhere(route: Route) -> None:
+    """AccessError for what only somebody at this machine may add. A catalog from elsewhere never runs a program."""
+    if route.credential is not None or references_in(route):
+        raise _only_here("What needs a secret of this machine")
+
+
+def _only_here(what: str) -> AccessError:
+    return AccessError(f"{what} is added at the gateway's own machine, with agent3 add. Give an address: https://…")
 
 
 def _label(found: Found) -> str:

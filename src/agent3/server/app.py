@@ -68,7 +68,7 @@ def app(server: Server) -> Doors:
             *Pages(server, doors).routes(),
             *(route for door in doors for route in door.routes),
             *access_tokens.metadata_routes(server.settings, server.env),
-            *Rest(services).routes(),
+            *Rest(services, server.registration).routes(),
         ],
         middleware=[*([Middleware(judge)] if doorkeeper.judges else []), Middleware(unpacking)],
         lifespan=lifespan,

@@ -96,7 +96,16 @@ class _CallResponse(StreamingResponse):
             self._call.cancel()
 
 
-async def stream_call(run: Run, status_of: Callable[[dict[str, Any]], int], count: Callable[[], None]) -> Response:
+def _as_answer(error: Agent3Error) -> dict[str, Any]:
+    return response(failed_by(error), 0.0)
+
+
+async def stream_call(
+    run: Run,
+    status_of: Callable[[dict[str, Any]], int],
+    count: Callable[[], None],
+    describe_error: Callable[[Agent3Error], dict[str, Any]] = _as_answer,
+) -> Response:
     """Make a call and stream it. An error that is raised before anything was heard is raised here."""
     frames = _Frames(count)
     call = asyncio.ensure_future(run(frames.listen))
@@ -116,22 +125,24 @@ async def stream_call(run: Run, status_of: Callable[[dict[str, Any]], int], coun
                 yield taken
             elif not await frames.wait(_ALIVE):
                 yield b": working\n\n"
-        answer = _finish(call)
+        answer = _finish(call, describe_error)
         if frames.left_out:
             note = f"{frames.left_out} events were left out of the stream, which was read too slowly."
-            metadata = answer["metadata"]
+            metadata = answer.get("metadata", {})
             answer["metadata"] = {**metadata, "notices": [*metadata.get("notices", ()), note]}
         yield frames.take() + jsonrpc.encode_event(encode(answer), event="response")
 
     return _CallResponse(call, body(), status)
 
 
-def _finish(call: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+def _finish(
+    call: asyncio.Task[dict[str, Any]], describe_error: Callable[[Agent3Error], dict[str, Any]]
+) -> dict[str, Any]:
     """The answer of a call that has ended. Its stream has begun, so an error can only be told as an answer."""
     try:
         return call.result()
     except Agent3Error as error:
-        return response(failed_by(error), 0.0)
+        return describe_error(error)
     except Exception:
         log.exception("a call that was streamed failed inside the gateway")
-        return response(failed_by(Agent3Error("Internal error. The gateway's log has the details.")), 0.0)
+        return describe_error(Agent3Error("Internal error. The gateway's log has the details."))

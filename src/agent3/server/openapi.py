@@ -12,6 +12,7 @@ from agent3.calls.callbacks import EVENTS
 from agent3.calls.history import Wanted
 from agent3.calls.statistics import StatisticsWanted
 from agent3.gateway import output_schemas
+from agent3.gateway.agent_book import AGENT_SCHEMA
 from agent3.gateway.routes import ROUTE_SCHEMA
 from agent3.gateway.tool_texts import TOOLS
 
@@ -85,6 +86,27 @@ _PRICE = {
 }
 
 
+_ADDED = {
+    "type": "object",
+    "properties": {
+        "added": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "id": {"type": "string"},
+                    "capabilities": {"type": "array", "items": {"type": "string"}},
+                    "error": {"type": "object"},
+                },
+                "required": ["name"],
+            },
+        }
+    },
+    "required": ["added"],
+}
+
+
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
@@ -143,8 +165,14 @@ def document() -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {
-            "/v1/agents": {"get": _operation("List or search agents", parameters=words)},
-            "/v1/agents/{agent_id}": {"get": _operation("One agent in detail", parameters=agent)},
+            "/v1/agents": {
+                "get": _operation("List or search agents", parameters=words),
+                "post": _adding("Add an agent, or bring one up to date", AGENT_SCHEMA),
+            },
+            "/v1/agents/{agent_id}": {
+                "get": _operation("One agent in detail", parameters=agent),
+                "delete": _operation("Remove an agent that was added", parameters=agent),
+            },
             "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
             "/v1/call": {
@@ -191,6 +219,15 @@ def document() -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
     }
+
+
+def _adding(summary: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What was added (201), or of several things none (200); as a stream for a caller who wants to see progress."""
+    operation = _operation(summary, body, _ADDED)
+    where = {"Location": {"description": "The agent, where it is one", "schema": {"type": "string"}}}
+    content = {**_json(_ADDED), "text/event-stream": {}}
+    operation["responses"]["201"] = {"description": "Added", "headers": where, "content": content}
+    return operation
 
 
 def _call(

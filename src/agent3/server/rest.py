@@ -1,4 +1,4 @@
-"""The REST door: the five verbs and the jobs behind them, as plain JSON over HTTP.
+"""The REST door: the five verbs, the jobs behind them, and what operators do, as plain JSON over HTTP.
 
 Bodies are those of the five tools, checked by the same schemas. A refused request is answered with
 ``{"error": {"code", "message", "retryable", …}}`` and the status of the error. A call that was made and failed has the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +23,10 @@ from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import describe_job
 from agent3.errors import Agent3Error, JobNotFound, NotFound, RequestError, ValidationError, by_code
 from agent3.gateway import Caller, Verbs, is_batch, response
+from agent3.gateway.agent_book import AgentBook
 from agent3.gateway.http import error_response, json_response, retry_after
 from agent3.gateway.protocol import Services
+from agent3.gateway.registration import Registration
 from agent3.gateway.reports import Reports, to_csv
 from agent3.gateway.routes import RouteBook
 from agent3.model import Price, Principal, encode
@@ -41,8 +44,9 @@ View = Callable[[Request], Awaitable[Response]]
 class Rest:
     """The views, one method for each route. An error that a view raises becomes a response in ``routes``."""
 
-    def __init__(self, services: Services):
+    def __init__(self, services: Services, registration: Registration):
         self._gateway = services.gateway
+        self._agents = AgentBook(services.gateway, registration)
         self._verbs = Verbs(services.gateway)
         self._book = RouteBook(services.gateway)
         self._doorkeeper = services.doorkeeper
@@ -58,7 +62,9 @@ class Rest:
         table: list[tuple[str, str, View]] = [
             ("/openapi.json", "GET", self.openapi),
             ("/v1/agents", "GET", self.agents),
+            ("/v1/agents", "POST", self.add_agent),
             ("/v1/agents/{agent_id}", "GET", self.agent),
+            ("/v1/agents/{agent_id}", "DELETE", self.remove_agent),
             ("/v1/agents/{agent_id}/card", "GET", self.card),
             ("/v1/search", "POST", self.search),
             ("/v1/call", "POST", self.call),
@@ -117,6 +123,27 @@ class Rest:
         agent_id = request.path_params["agent_id"]
         return json_response(await self._gateway.select(self._caller(request), agent_id))
 
+    async def add_agent(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = await self._body(request)
+        if "text/event-stream" in request.headers.get("accept", "").lower():
+            return await stream_call(
+                lambda listener: self._agents.add(caller, body, listener),
+                lambda _: 201,
+                self._count_left_out,
+                describe_error=lambda error: {"error": error.to_dict()},
+            )
+        answer = await self._agents.add(caller, body)
+        ids = [one["id"] for one in answer["added"] if "id" in one]
+        headers = {"Location": f"/v1/agents/{quote(ids[0], safe='')}"} if len(ids) == 1 else {}
+        return json_response(answer, 201 if ids else 200, headers)
+
+    async def remove_agent(self, request: Request) -> Response:
+        return json_response(await self._agents.remove(self._caller(request), request.path_params["agent_id"]))
+
+    def _count_left_out(self) -> None:
+        self._gateway.core.metrics.events_dropped.inc(("slow reader",))
+
     async def card(self, request: Request) -> Response:
         agent_id = request.path_params["agent_id"]
         return json_response(await self._gateway.invoke(self._caller(request), agent_id))
@@ -153,7 +180,7 @@ class Rest:
             return await stream_call(
                 lambda listener: self._verbs.answer("agent3_call", body, replace(caller, listener=listener)),
                 _status,
-                lambda: self._gateway.core.metrics.events_dropped.inc(("slow reader",)),
+                self._count_left_out,
             )
         calling = self._verbs.answer("agent3_call", body, caller, detach=detach)
         if detach or metadata.get("idempotencyKey"):  # whoever comes back with the key gets the result

@@ -220,7 +220,7 @@ def test_who_shows_who_it_is_gets_the_card_that_the_author_gives_it() -> None:
     core.close()
 
 
-def test_an_error_names_the_skills_that_the_caller_may_see_and_no_others() -> None:
+def test_an_error_or_a_question_names_the_skills_that_the_caller_may_see_and_no_others() -> None:
     def who(scope: Any) -> Principal:
         key = dict(scope["headers"]).get(b"authorization", b"Bearer nobody")
         return Principal(key.decode().removeprefix("Bearer "), "client")
@@ -238,7 +238,8 @@ def test_an_error_names_the_skills_that_the_caller_may_see_and_no_others() -> No
         ada, bob = Door(url).as_("ada"), Door(url).as_("bob")
 
         def told(door: Door, skill: str | None) -> str:
-            return str(rpc(door, "SendMessage", {"message": message("zzz", skill)}).json["error"]["message"])
+            body = rpc(door, "SendMessage", {"message": message("zzz", skill)}).json
+            return str(body["result"]["task"]["status"] if skill is None else body["error"]["message"])
 
         for skill in (None, "nothing", "secre"):
             assert "whisper" in told(ada, skill)
