@@ -347,7 +347,8 @@ class Directory:
         """How many agents of how many can be found, while the others are so many that a search need not wait."""
         if not self._is_begun or self._behind + self._unread <= _FEW:
             return None
-        return self._index.agents, self._index.agents + len(self._changes) + self._unread
+        there = len(self._hosted) + len(self._stored) + self._unread
+        return min(self._index.agents, there), there
 
     async def _rank(self, query: str) -> Ranking:
         vectors = self._vectors
