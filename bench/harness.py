@@ -75,6 +75,7 @@ MODULES = (
     "schemas",
     "search",
     "sentences",
+    "tokens",
 )
 
 T = TypeVar("T")
