@@ -76,6 +76,7 @@ MODULES = (
     "schemas",
     "search",
     "sentences",
+    "tokens",
 )
 
 T = TypeVar("T")

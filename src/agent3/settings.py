@@ -62,7 +62,7 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Further Host headers to accept, such as ``gateway.example.com``; those of the bound address always are."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call; none by default."""
-    direct_tools: int = 40
+    direct_tools: int = 20
     """A caller that may see at most so many capabilities finds each at ``/mcp`` as a tool of its own; 0 for never."""
     max_body: int = 1_048_576
     """Largest request body, in bytes."""

@@ -14,6 +14,7 @@ import pytest
 from mcp.client.client import Client
 
 from agent3 import Context, LocalAgent, schema
+from agent3.gateway.hits import count_tokens
 from agent3.gateway.tool_texts import MOST_CALLS, TOOLS
 from agent3.jsonrpc import SSEParser
 from agent3.model import Part
@@ -475,3 +476,24 @@ def test_a_wrong_parameter_points_to_the_right_place(
         assert hint in text.text
 
     mcp(door, story)
+
+
+def test_what_a_model_reads_of_the_five_tools_is_short_and_refuses_nothing_that_they_take() -> None:
+    """It is part of every conversation. What it leaves out is checked all the same."""
+    told = {text.name: {"description": text.description, "inputSchema": text.shown_schema()} for text in TOOLS}
+    assert count_tokens(told) < 1_400
+    for text in TOOLS:
+        shown = text.shown_schema()
+        assert shown["properties"].keys() == text.input_schema["properties"].keys()
+        assert shown.get("required") == text.input_schema.get("required")
+    file = {"bytes": "aGk=", "mediaType": "text/plain", "name": "x"}
+    callback = {"url": "https://example.com/", "token": "t", "events": ["completed"]}
+    full = {
+        "agentId": "a",
+        "message": "m",
+        "capability": "c",
+        "input": {"x": 1},
+        "files": [file],
+        "metadata": {"timeout": 1, "retries": 0, "callback": callback, "answers": {"q": 1}},
+    }
+    schema.compile(next(text for text in TOOLS if text.name == "agent3_call").shown_schema()).check(full)

@@ -64,10 +64,10 @@ _NEAR = 2_000
 """Agents among which the one that was meant is looked for, where an id is unknown."""
 _INDEXED_TOGETHER = 100
 """Agents that are indexed before others may write the index, and its segments are tidied."""
-_FEW = 2_000
+_FEW = 500
 """Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
 _MOMENT = 0.1
-"""Seconds that it waits then."""
+"""Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
 """Changes that ``changed_since`` knows of."""
 _REMOVALS = 10_000
@@ -346,7 +346,8 @@ class Directory:
         """How many agents of how many can be found, while the others are so many that a search need not wait."""
         if not self._is_begun or self._behind + self._unread <= _FEW:
             return None
-        return self._index.agents, self._index.agents + len(self._changes) + self._unread
+        there = len(self._hosted) + len(self._stored) + self._unread
+        return min(self._index.agents, there), there
 
     async def _rank(self, query: str) -> Ranking:
         vectors = self._vectors
@@ -405,9 +406,9 @@ class Directory:
             runs = self._following is not None
             following = self._following or self._follow()
             while not following.done():
-                await asyncio.wait({following}, timeout=_MOMENT)
                 if not whole and (indexing := self._progress()) is not None:
                     return indexing
+                await asyncio.wait({following}, timeout=_MOMENT)
             following.result()
             if not runs:
                 break

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from agent3.directory.words import Language, detect_language, is_empty, spell, stem
 
-__all__ = ["PAIRS", "Query", "read_query"]
+__all__ = ["PAIRS", "Query", "Terms", "read_query"]
 
 _LONGEST = 4_000
 """Characters of a query that are looked at: what a long message is about, it says first."""
@@ -21,6 +21,8 @@ _MOST_WORDS = 64
 """Different words of a query that are looked for."""
 _KIND, _PAIR, _NEIGHBOUR = 0.4, 0.6, 0.5
 _MOST_NEIGHBOURS = 6
+_MOST_CORRECTED = 12
+"""Words that nobody uses whose neighbours are looked for: a query with more of them is no misspelt one."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 _KINDS = tuple(
@@ -130,8 +132,24 @@ class Query(NamedTuple):
     words: Mapping[str, str]
 
 
-def read_query(text: str, known: Callable[[str], int], starting_with: Callable[[str], list[str]]) -> Query:
-    """What to look for. ``known`` tells how many documents hold a term, ``starting_with`` which terms begin so."""
+class Terms(Protocol):
+    """The terms of all documents."""
+
+    def count(self, term: str) -> int:
+        """How many documents hold a term."""
+        ...
+
+    def starting_with(self, start: str) -> list[str]:
+        """Some terms that begin so."""
+        ...
+
+    def among(self, candidates: set[str]) -> set[str]:
+        """Those of the candidates that are terms: one question for hundreds."""
+        ...
+
+
+def read_query(text: str, terms: Terms) -> Query:
+    """What to look for, given what there is."""
     text = text[:_LONGEST]
     language = detect_language(text)
     counts = Counter(word for word in spell(text) if not is_empty(word, language))
@@ -144,40 +162,41 @@ def read_query(text: str, known: Callable[[str], int], starting_with: Callable[[
             said[term] = word
 
     additions: list[tuple[str, float, str]] = []
+    corrected = 0
     for word, count in list(counts.items())[:_MOST_WORDS]:
         worth = 1.5 * count / (count + 0.5)
-        term = _known_stem(word, language, known)
-        if term is None:
-            additions += [(near, _NEIGHBOUR * worth, word) for near in _neighbours(word, known, starting_with)]
-        else:
+        term = _known_stem(word, language, terms)
+        if term is not None:
             add(term, worth, word)
+        elif corrected < _MOST_CORRECTED:
+            corrected += 1
+            additions += [(near, _NEIGHBOUR * worth, word) for near in _neighbours(word, terms)]
         others = PAIRS.get(stem(word, language)) or PAIRS.get(stem(word), frozenset())
         additions += [(other, _PAIR * worth, word) for other in others]
     for pattern, kinds in _KINDS:
         if found := pattern.search(text):
             additions += [(stem(kind), _KIND, found[0].strip()[:40]) for kind in kinds]
     for term, weight, word in additions:
-        if known(term):
+        if terms.count(term):
             add(term, weight, word)
     return Query(weights, said)
 
 
-def _known_stem(word: str, language: Language, known: Callable[[str], int]) -> str | None:
+def _known_stem(word: str, language: Language, terms: Terms) -> str | None:
     """The stem of a word that documents hold. Short queries hide their language, so that both are tried."""
     other: Language = "spanish" if language == "english" else "english"
-    return next((term for term in (stem(word, language), stem(word, other)) if known(term)), None)
+    return next((term for term in (stem(word, language), stem(word, other)) if terms.count(term)), None)
 
 
-def _neighbours(word: str, known: Callable[[str], int], starting_with: Callable[[str], list[str]]) -> list[str]:
+def _neighbours(word: str, terms: Terms) -> list[str]:
     """Known terms that go on where the word ends, or are one letter away from it; the most used first."""
     if len(word) < 4 or word.isdigit():
         return []
     root = stem(word)
-    near = {term for start in {word, root} if len(start) >= 4 for term in starting_with(start)}
-    for form in dict.fromkeys((root, word)):
-        near.update(term for term in _one_edit(form) if known(term))
-    near |= {stem(term) for term in near if known(stem(term))}
-    return sorted(near, key=lambda term: (-known(term), term))[:_MOST_NEIGHBOURS]
+    near = {term for start in {word, root} if len(start) >= 4 for term in terms.starting_with(start)}
+    near |= terms.among({term for form in {root, word} for term in _one_edit(form)})
+    near |= terms.among(set(map(stem, near)))
+    return sorted(near, key=lambda term: (-terms.count(term), term))[:_MOST_NEIGHBOURS]
 
 
 def _one_edit(word: str) -> Iterator[str]:

@@ -200,20 +200,10 @@ class Index:
         parts: tuple[Postings, ...] = (*segments, buffer)
         sizes = [len(part) for part in parts]
         total = sum(sizes)
-        counts: dict[str, int] = {}
-
-        def known(term: str) -> int:
-            count = counts.get(term)
-            if count is None:
-                count = counts[term] = sum(part.count(term) for part in parts)
-            return count
-
-        def starting_with(start: str) -> list[str]:
-            return [term for part in parts for term in part.starting_with(start, _MOST_PREFIXED)]
-
-        query = read_query(text, known, starting_with)
+        terms = _Terms(parts)
+        query = read_query(text, terms)
         weights = {
-            term: weight * math.log(1 + (max(total - known(term), 0) + 0.5) / (known(term) + 0.5))
+            term: weight * math.log(1 + (max(total - terms.count(term), 0) + 0.5) / (terms.count(term) + 0.5))
             for term, weight in query.weights.items()
         }
         scores = np.zeros(total, np.float32)
@@ -229,6 +219,26 @@ class Index:
     def search(self, text: str) -> list[tuple[str, float]]:
         """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""
         return rank_agents(self.rank(text))
+
+
+class _Terms:
+    """The terms of all parts of an index, for one query."""
+
+    def __init__(self, parts: Sequence[Postings]):
+        self._parts = parts
+        self._counts: dict[str, int] = {}
+
+    def count(self, term: str) -> int:
+        count = self._counts.get(term)
+        if count is None:
+            count = self._counts[term] = sum(part.count(term) for part in self._parts)
+        return count
+
+    def starting_with(self, start: str) -> list[str]:
+        return [term for part in self._parts for term in part.starting_with(start, _MOST_PREFIXED)]
+
+    def among(self, candidates: set[str]) -> set[str]:
+        return {term for part in self._parts for term in part.among(candidates)}
 
 
 def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:

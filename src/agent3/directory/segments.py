@@ -25,6 +25,8 @@ _DENSE = 16
 """A term that more than one of so many documents hold also gets a row with a byte for every document."""
 _DENSE_FROM = 2_000
 """Documents from which such rows are worth having."""
+_START = 4
+"""Letters by which the terms of a buffer are kept together; ``starting_with`` is asked for at least so many."""
 _STEP = 2.5 / 255
 """What one step of such a byte is worth: gains are below 2.2."""
 _SLICE, _PAUSE = 0.001, 0.0005
@@ -48,6 +50,7 @@ class Buffer:
         self.numbers: list[int] = []
         self.alive = bytearray()
         self.postings: dict[str, tuple[list[int], list[float]]] = {}
+        self._starts: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -59,6 +62,7 @@ class Buffer:
             known = self.postings.get(term)
             if known is None:
                 known = self.postings[term] = ([], [])
+                self._starts.setdefault(term[:_START], []).append(term)
             known[1].append(gain)  # before the row, so that a reader never finds a row without its gain
             known[0].append(row)
         self.alive.append(1)
@@ -77,15 +81,13 @@ class Buffer:
         known = self.postings.get(term)
         return len(known[0]) if known is not None else 0
 
+    def among(self, candidates: set[str]) -> set[str]:
+        """Those of the candidates that are terms here."""
+        return self.postings.keys() & candidates
+
     def starting_with(self, start: str, most: int) -> list[str]:
         """Terms that begin so, at most so many."""
-        found = []
-        for term in list(self.postings):
-            if term.startswith(start):
-                found.append(term)
-                if len(found) == most:
-                    break
-        return found
+        return [term for term in self._starts.get(start[:_START], ()) if term.startswith(start)][:most]
 
     def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
         """Add what each document is worth for the weighted terms; those that are gone get 0."""
@@ -112,6 +114,7 @@ class Segment:
     ):
         self.numbers = numbers
         self.terms = terms
+        self._places = {term: at for at, term in enumerate(paced(terms))}
         self.starts = starts
         self.rows = rows
         self.gains = gains
@@ -137,14 +140,14 @@ class Segment:
             self.gone += 1
         return found
 
-    def _find(self, term: str) -> int | None:
-        at = bisect_left(self.terms, term)
-        return at if at < len(self.terms) and self.terms[at] == term else None
-
     def count(self, term: str) -> int:
         """How many documents hold a term, with those that are gone since the segment was made."""
-        at = self._find(term)
+        at = self._places.get(term)
         return 0 if at is None else int(self.starts[at + 1] - self.starts[at])
+
+    def among(self, candidates: set[str]) -> set[str]:
+        """Those of the candidates that are terms here."""
+        return self._places.keys() & candidates
 
     def starting_with(self, start: str, most: int) -> list[str]:
         """Terms that begin so, at most so many."""
@@ -158,7 +161,7 @@ class Segment:
     def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
         """Add what each document is worth for the weighted terms; those that are gone get 0."""
         for term, weight in weights.items():
-            at = self._find(term)
+            at = self._places.get(term)
             if at is None:
                 continue
             if (dense := self._dense.get(at)) is not None:

@@ -17,13 +17,18 @@ MOST_CALLS = 20
 """Calls in one batch."""
 
 INSTRUCTIONS = (
-    "agent3 reaches agents, tools and websites for you. Find one with agent3_search, call it with agent3_call in plain "
-    "words, and rate it with agent3_feedback. agent3_select shows what an agent can do in detail; agent3_invoke shows "
-    "its raw card. Credentials, protocols, retries and errors are taken care of."
+    "agent3 reaches agents, tools and websites for you. Call a tool named AGENT__CAPABILITY directly where one fits. "
+    "Else find one with agent3_search and call it with agent3_call; agent3_select shows what an agent can do in detail."
 )
 
 ARTIFACT_NAME = "Large result"
 ARTIFACT_TEXT = "A part that was too large for its result, which links to it. Only the caller of the tool can read it."
+
+
+_UNTOLD = frozenset({"minLength", "maxLength", "minItems", "maxItems", "exclusiveMinimum", "additionalProperties"})
+"""Keywords that a model does without: it is told when it goes beyond them."""
+_TOLD_LEVELS = 2
+"""Levels of properties that a model is shown; what is below is in the description above it."""
 
 
 class ToolText(Struct, frozen=True, kw_only=True):
@@ -36,17 +41,35 @@ class ToolText(Struct, frozen=True, kw_only=True):
     output_schema: dict[str, Any]
     read_only: bool
 
+    def shown_schema(self) -> dict[str, Any]:
+        """The schema as a model reads it, in every conversation: shorter, and never narrower than what is checked."""
+        return _shorten(self.input_schema, 0)
+
+
+def _shorten(given: dict[str, Any], level: int) -> dict[str, Any]:
+    shown = {key: value for key, value in given.items() if key not in _UNTOLD}
+    if "properties" in shown:
+        inner = shown.pop("properties")
+        required = shown.pop("required", None)
+        if level < _TOLD_LEVELS:
+            shown["properties"] = {name: _shorten(value, level + 1) for name, value in inner.items()}
+            if required:
+                shown["required"] = required
+    if "items" in shown:
+        shown["items"] = _shorten(shown["items"], _TOLD_LEVELS)
+    return shown
+
 
 def _object(required: list[str], **properties: Any) -> dict[str, Any]:
     shape = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**shape, "required": required} if required else shape
 
 
-_AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id of the agent, from agent3_search"}
+_AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "From agent3_search"}
 
 _CALLBACK = {
     "type": "object",
-    "description": "Send a POST when the call ends or asks; the call returns at once, with its job",
+    "description": "Send a POST to url when the call ends or asks, with token as Bearer; returns at once, with the job",
     "properties": {
         "url": {"type": "string", "minLength": 1, "maxLength": 2048, "description": "Address that gets the POST"},
         "token": {"type": "string", "description": "Sent with it, as Authorization: Bearer"},
@@ -65,7 +88,7 @@ _CALLBACK = {
 _FILES = {
     "type": "array",
     "maxItems": MOST_FILES,
-    "description": "Files for agents that take them, each with one of artifact, uri and bytes",
+    "description": "Files: each has artifact (id from a result), uri (a data URI) or bytes (base64); mediaType, name",
     "items": {
         "type": "object",
         "properties": {
@@ -90,13 +113,13 @@ _METADATA = {
             "default": 30_000,
             "description": "Milliseconds that the call may take",
         },
-        "streaming": {"type": "boolean", "description": "Send the pieces of the result as they come, or nothing"},
+        "streaming": {"type": "boolean", "description": "Send pieces of the result as they come"},
         "retries": {
             "type": "integer",
             "minimum": 0,
             "maximum": 10,
             "default": 1,
-            "description": "How often a failed attempt may be repeated, where that is safe",
+            "description": "Repeats of a failed attempt, where safe",
         },
         "idempotencyKey": {"type": "string", "maxLength": 256, "description": "The same key never runs twice"},
         "contextId": {"type": "string", "maxLength": 256, "description": "Groups calls that belong together"},
@@ -104,7 +127,7 @@ _METADATA = {
         "job": {
             "type": "string",
             "maxLength": 256,
-            "description": "Continue this job, with message or answers; with neither, read how it stands or its result",
+            "description": "Continue this job with message or answers; else read its state or result",
         },
         "answers": {"type": "object", "description": "Answers to its questions, by question id"},
         "callback": _CALLBACK,
@@ -115,18 +138,18 @@ _FILTERS = {
     "type": "object",
     "description": "Only what meets all of these",
     "properties": {
-        "agent": {"type": "string", "maxLength": 256, "description": "Id of the agent"},
+        "agent": {"type": "string", "maxLength": 256, "description": "Agent id"},
         "protocol": {"type": "string", "maxLength": 64, "description": "Such as mcp, a2a, nlweb"},
-        "tag": {"type": "string", "maxLength": 256, "description": "Tag of the agent or the capability"},
+        "tag": {"type": "string", "maxLength": 256, "description": "Its tag, or that of its agent"},
         "provider": {"type": "string", "maxLength": 256, "description": "Who provides the agent"},
         "maxPrice": {
             "type": "number",
             "minimum": 0,
             "maximum": 1_000_000,
-            "description": "US dollars per call, at most",
+            "description": "US dollars per call",
         },
-        "readOnly": {"type": "boolean", "description": "Whether it only reads, by its own word"},
-        "mediaType": {"type": "string", "maxLength": 256, "description": "Media type that it takes or gives"},
+        "readOnly": {"type": "boolean", "description": "Whether it only reads"},
+        "mediaType": {"type": "string", "maxLength": 256, "description": "That it takes or gives"},
     },
     "additionalProperties": False,
 }
@@ -137,8 +160,8 @@ TOOLS: tuple[ToolText, ...] = (
         output_schema=output_schemas.SEARCH,
         title="Find agents",
         description=(
-            "Find capabilities of agents, tools and websites that can do something. Each hit has the agent's id, the "
-            "capability and how to call it."
+            "Find agents, tools and websites that can do something. Each hit has an agent's id, its capability and "
+            "how to call it."
         ),
         input_schema=_object(
             ["query"],
@@ -155,7 +178,7 @@ TOOLS: tuple[ToolText, ...] = (
                 "type": "integer",
                 "minimum": 100,
                 "maximum": 50_000,
-                "description": "Size of the answer; 120 per hit unless given, 500 with schemas",
+                "description": "Size of the answer",
             },
         ),
         read_only=True,
@@ -164,7 +187,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_select",
         output_schema=output_schemas.SELECT,
         title="Look at an agent",
-        description="Show an agent's capabilities with their input schemas, examples, prices and ratings.",
+        description="Show an agent's capabilities with input schemas, examples and prices, and its rating.",
         input_schema=_object(["agentId"], agentId=_AGENT),
         read_only=True,
     ),
@@ -172,7 +195,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_invoke",
         output_schema=output_schemas.CARD,
         title="Show an agent's card",
-        description="Show an agent's raw card, for debugging. Makes no network call; use agent3_call to call it.",
+        description="Show an agent's raw card, for debugging. It calls nothing.",
         input_schema=_object(["agentId"], agentId=_AGENT),
         read_only=True,
     ),
@@ -181,18 +204,17 @@ TOOLS: tuple[ToolText, ...] = (
         output_schema=output_schemas.CALL,
         title="Call an agent",
         description=(
-            "Call an agent, tool or website in plain words and get its result. Give a structured input instead of a "
-            "message when you know its schema."
+            "Call an agent, tool or website in plain words, or with capability and input where you know its schema."
         ),
         input_schema=_object(
             [],  # no combination of schemas at the top, which some models' APIs refuse; the verb itself checks
-            agentId={**_AGENT, "description": "Id of the agent, from agent3_search. Required, unless calls is given"},
+            agentId={**_AGENT, "description": "Id of the agent, from agent3_search"},
             message={"type": "string", "maxLength": 200_000, "description": "The task, in natural language"},
             inputMode={
                 "type": "string",
                 "maxLength": 256,
                 "default": "text/plain",
-                "description": "Media type of the message: text/plain, application/json, or that of its base64",
+                "description": "Media type of the message",
             },
             capability={
                 "type": "string",
@@ -207,7 +229,7 @@ TOOLS: tuple[ToolText, ...] = (
                 "minItems": 1,
                 "maxItems": MOST_CALLS,
                 "items": {"type": "object"},
-                "description": "Several calls at once in place of one, each with agentId, message and so on",
+                "description": "Several calls at once instead, each with agentId, message …",
             },
         ),
         read_only=False,
@@ -216,7 +238,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_feedback",
         output_schema=output_schemas.FEEDBACK,
         title="Rate an agent",
-        description="Rate an agent from 1 to 5 after a call; the rating helps others to choose.",
+        description="Rate an agent after a call, for others who choose.",
         input_schema=_object(
             ["agentId", "rating"],
             agentId=_AGENT,

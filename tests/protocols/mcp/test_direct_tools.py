@@ -125,7 +125,7 @@ def test_a_client_that_cannot_ask_learns_how_to_answer(house: Hosted, mode: str)
 
 def test_over_stdio_they_are_there_too(tmp_path: Path) -> None:
     async def story() -> None:
-        env = environment(tmp_path)
+        env = {**environment(tmp_path), "AGENT3_SERVER_DIRECT_TOOLS": "1000"}
         parameters = StdioServerParameters(command=AGENT3, args=["mcp", "--demo"], env=env)
         async with Client(stdio_client(parameters), mode="legacy") as client:
             direct = await names(client) - FIVE

@@ -51,7 +51,7 @@ class GatewayTools:
                 name=text.name,
                 title=text.title,
                 description=text.description,
-                input_schema=text.input_schema,
+                input_schema=text.shown_schema(),
                 output_schema=text.output_schema,
                 annotations={"readOnlyHint": text.read_only, "openWorldHint": text.name == "agent3_call"},
             )
