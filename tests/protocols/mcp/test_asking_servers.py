@@ -132,6 +132,15 @@ def test_a_tool_that_could_not_ask_is_not_run_again_by_us(tmp_path: Path) -> Non
     run(story())
 
 
+def test_a_program_whose_tool_asks_by_its_result_needs_the_other_era(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with talking(Command(**mcp_asking.command(tmp_path / "notes")).address) as talk:
+            assert "--era modern" in said(await talk.converse("wish"))
+            assert "accept j" in said(await talk.converse("order"))
+
+    run(story())
+
+
 def test_an_mcp_client_is_served_in_its_own_era_and_asked_in_any(tmp_path: Path) -> None:
     file = tmp_path / "notes"
 

@@ -74,6 +74,7 @@ _CANNOT_ANSWER = re.compile("handler returned an invalid result|returned an inpu
 _AGAIN = (
     "It was called in an era of the protocol in which it cannot ask. Call it again: it will be called in the other."
 )
+_OTHER_PROGRAM = "If it asks by its result, add it again with --era modern."
 _REJECTED = -1
 """The error code for a person's refusal of sampling."""
 _MOST_EVENTS = 10_000
@@ -262,7 +263,9 @@ class MCPConnector:
             if call.idempotent:
                 return await send(_OTHER[era])
             if passed is None:
-                raise TargetError(f"{call.agent} answered: {fault[:1_000]} {_AGAIN}")
+                raise TargetError(f"{call.agent} answered: {fault[:1_000].rstrip('.')}. {_AGAIN}")
+        elif route.address.startswith(PREFIX) and passed is None and _CANNOT_ANSWER.search(fault):
+            raise TargetError(f"{call.agent} answered: {fault[:1_000].rstrip('.')}. {_OTHER_PROGRAM}")
         if refusal is not None:
             raise refusal
         return outcome
