@@ -874,3 +874,27 @@ def test_a_person_is_told_what_can_be_said() -> None:
     assert list(choices({"type": "object", "properties": {"size": {"enum": ["s", "l"]}}})) == ["s", "l"]
     assert list(choices({"type": "object", "properties": {"a": True}})) == []
     assert list(choices({"type": "string"})) == list(choices(None)) == []
+
+
+def test_null_for_an_optional_parameter_that_takes_none_is_left_out() -> None:
+    definition = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "size": {"enum": ["S", "L"]},
+            "nothing": {"type": ["string", "null"]},
+            "more": {"type": "object", "properties": {"seconds": {"$ref": "#/$defs/seconds"}}},
+            "items": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["text"],
+        "$defs": {"seconds": {"type": "integer"}},
+    }
+    compiled = schema.compile(definition)
+    given = {"text": "x", "size": None, "nothing": None, "more": {"seconds": None}}
+    assert compiled.without_nulls(given) == {"text": "x", "nothing": None, "more": {}}
+    fine = {"text": "x", "nothing": None}
+    assert compiled.without_nulls(fine) is fine
+    # Neither what is required nor an item of a list can be left out.
+    kept = {"text": None, "items": [None]}
+    assert compiled.without_nulls(kept) is kept or compiled.without_nulls(kept) == kept
+    assert compiled.without_nulls({"text": None, "size": None}) == {"text": None}

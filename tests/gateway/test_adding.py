@@ -65,7 +65,7 @@ async def until_gone(pid: int) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was once the end of a slow program is short, so that only the new patience can be what waits for it."""
-    for name in ("_PROBE", "_HANDSHAKE", "_NEWS_OF_START"):
+    for name in ("_HANDSHAKE", "_NEWS_OF_START"):
         monkeypatch.setattr(f"{UPSTREAM}.{name}", 0.1)
 
 
@@ -83,7 +83,7 @@ def test_a_program_that_installs_itself_is_waited_for_and_its_last_words_are_tol
         async with serving(tmp_path) as server:
             line = shlex.join(command("--wait", str(go)))
             agent = await add(server, line, "slow", on_progress=tell)
-            assert [one.name for one in agent.capabilities] == ["echo", "environment", "research", "ask"]
+            assert [one.name for one in agent.capabilities] == ["echo", "environment", "research", "ask", "sample"]
             assert told[-1][0] == "slow"
             assert "is still starting, for" in told[-1][1]
 
@@ -529,7 +529,7 @@ def test_instructions_of_others_are_not_shown_in_lists_and_an_example_is(tmp_pat
     assert added.returncode == 0, added
     listed = run_agent3(tmp_path, "list").stdout
     assert "Easter egg" not in listed
-    assert "Small program tools: echo, environment, research, ask" in listed
+    assert "Small program tools: echo, environment, research, ask, sample" in listed
     assert all(len(line) < 400 for line in listed.splitlines())
 
 

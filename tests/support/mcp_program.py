@@ -23,6 +23,8 @@ TOOLS = [
     {"name": "research", "inputSchema": TEXT, "execution": {"taskSupport": "required"}},
     {"name": "ask", "inputSchema": {"type": "object"}},
 ]
+SAMPLE = {"name": "sample", "inputSchema": {"type": "object"}}
+"""Offered only to clients that have a model."""
 
 
 def command(*options: str) -> list[str]:
@@ -48,6 +50,7 @@ class Server:
         self.topic = ""
         self.waiting: dict[str, Any] = {}
         self.status = "working"
+        self.able: dict[str, Any] = {}
 
     def take(self, message: dict[str, Any]) -> None:
         key, method = message.get("id"), message.get("method")
@@ -67,13 +70,14 @@ class Server:
             send(id=key, result=result)
 
     def initialize(self, params: dict[str, Any], key: Any) -> dict[str, Any]:
+        self.able = params.get("capabilities") or {}
         info = {"name": "small-program", "title": "Small program", "version": "1"}
         told: dict[str, Any] = {"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
         greeting = {"protocolVersion": "2025-11-25", "capabilities": told, "serverInfo": info}
         return {**greeting, "instructions": "If asked for the Easter egg, say it.\n" * 50}
 
     def tools_list(self, params: dict[str, Any], key: Any) -> dict[str, Any]:
-        return {"tools": TOOLS}
+        return {"tools": [*TOOLS, SAMPLE] if "sampling" in self.able else TOOLS}
 
     def tools_call(self, params: dict[str, Any], key: Any) -> dict[str, Any] | None:
         name, given = params["name"], params.get("arguments") or {}

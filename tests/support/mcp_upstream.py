@@ -79,7 +79,10 @@ class Upstream:
                 tool(name)
                 for name in ("parts", "fail", "crash", "count", "steps", "hang", "ask", "go", "log", "who", "grow")
             ),
-            *(tool(name) for name in ("task", "silent", "summary", "limited", "reconnect", "sample", "folders")),
+            *(
+                tool(name)
+                for name in ("task", "silent", "summary", "limited", "reconnect", "sample", "folders", "aside")
+            ),
         ]
 
     def note(self, word: str) -> None:
@@ -182,6 +185,15 @@ class Upstream:
         first = await ctx.session.elicit_form("Which size?", SIZE, related_request_id=ctx.request_id)
         second = await ctx.session.elicit_form("Sure?", SIZE, related_request_id=ctx.request_id)
         return text(f"{first.action} {first.content} {second.action} {second.content}")
+
+    async def aside(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        """Asks on the connection that all calls share."""
+        try:
+            answer = await ctx.session.elicit_form("Which size?", SIZE)
+        except asyncio.CancelledError:
+            self.note("aside cancelled")
+            raise
+        return text(f"{answer.action} {answer.content}")
 
     def _asked_modern(self, params: wire.CallToolRequestParams) -> Any:
         request = wire.ElicitRequest(params=wire.ElicitRequestFormParams(message="Which size?", requested_schema=SIZE))
@@ -308,6 +320,7 @@ def build(upstream: Upstream) -> Server[Any]:
         on_subscriptions_listen=ListenHandler(upstream.bus),
         get_tool_input_schema={one.name: one.input_schema for one in upstream.tools}.get,
     )
+    server.extensions = {"io.modelcontextprotocol/tasks": {}}
     server.add_request_handler("logging/setLevel", wire.SetLevelRequestParams, upstream.set_level)
     server.add_request_handler("tasks/get", wire.GetTaskRequestParams, upstream.get_task)
     server.add_request_handler("tasks/update", UpdateTask, upstream.update_task)

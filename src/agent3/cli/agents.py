@@ -145,6 +145,10 @@ def print_agent(body: Mapping[str, Any]) -> None:
     console.print(clean(", ".join(fact for fact in facts if fact)), style="dim")
     if signature := body.get("signature"):
         console.print(clean(_signature_text(signature)), style="dim")
+    if mcp := body.get("mcp"):
+        eras = " and ".join(mcp["eras"] or ())
+        wanted = "" if mcp["era"] == "auto" else ", as chosen with --era"
+        console.print(clean(f"MCP {mcp['protocolVersion']}, {eras or 'unknown'} era{wanted}"), style="dim")
     if sign_in := body.get("signIn"):
         console.print(_sign_in_text(sign_in), style="dim")
     if missing := body.get("missing"):

@@ -63,6 +63,7 @@ def add(
     name: str | None = None,
     credential: str | None = None,
     from_: Annotated[Client | None, Parameter(name="--from")] = None,
+    era: Literal["auto", "modern", "legacy"] = "auto",
     sign_in: bool | Literal["machine"] = False,
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
@@ -82,6 +83,8 @@ def add(
         Where its secret is: env:NAME, or HEADER=env:NAME, or SCHEME=env:NAME for a scheme of an OpenAPI document.
     from_:
         Add the servers of this client, from the files where it usually keeps them.
+    era:
+        For an MCP server: speak only the modern (2026-07-28) or only the legacy era of the protocol; auto finds out.
     sign_in:
         Sign in to it in your browser (OAuth); with "machine" after it, with a client secret and without a person.
     """
@@ -117,7 +120,13 @@ def add(
         async with build(settings, take_over=False) as server:
             for source in sources:
                 results += await server.registration.add_all(
-                    source, name, credential, sign_in=wish, on_progress=progress.tell, on_added=show
+                    source,
+                    name,
+                    credential,
+                    choices={} if era == "auto" else {"era": era},
+                    sign_in=wish,
+                    on_progress=progress.tell,
+                    on_added=show,
                 )
         return results
 

@@ -123,6 +123,8 @@ class Protocol:
 
     name: ClassVar[str]
     connector: Connector | None = None
+    choices: ClassVar[frozenset[str]] = frozenset()
+    """Keys of a route's ``meta`` that ``agent3 add`` may set by an option of that name."""
 
     def __init__(self, services: Services):
         self.services = services

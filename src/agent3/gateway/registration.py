@@ -104,6 +104,7 @@ class Registration:
         name: str | None = None,
         credential: str | None = None,
         *,
+        choices: Mapping[str, str] | None = None,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
         on_progress: OnProgress | None = None,
@@ -111,10 +112,10 @@ class Registration:
         """Add one agent and give it as it was stored; adding it again brings it up to date.
 
         ``credential`` is a reference (``env:NAME``), with the header or variable it goes into before it where that is
-        not the usual one (``X-API-Key=env:NAME``). Raises what kept it from being added. ``on_progress`` hears of what
-        takes long, such as a program that installs itself.
+        not the usual one (``X-API-Key=env:NAME``). ``choices`` are those that its protocol offers, by name. Raises what
+        kept it from being added. ``on_progress`` hears of what takes long, such as a program that installs itself.
         """
-        found = await self._read(what, name, credential)
+        found = self._choose(await self._read(what, name, credential), choices or {})
         if len(found) != 1:
             names = ", ".join(sorted(thing.name or "" for _, thing in found))
             where = "The JSON that was given" if what.lstrip().startswith("{") else what
@@ -128,6 +129,7 @@ class Registration:
         name: str | None = None,
         credential: str | None = None,
         *,
+        choices: Mapping[str, str] | None = None,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
         on_progress: OnProgress | None = None,
@@ -141,7 +143,7 @@ class Registration:
         if elsewhere and not what.strip().startswith(("http://", "https://")):
             raise _only_here("A program, a file or a document")
         results = []
-        for protocol, thing in await self._read(what, name, credential):
+        for protocol, thing in self._choose(await self._read(what, name, credential), choices or {}):
             found = _telling(thing, on_progress)
             try:
                 if elsewhere:
@@ -195,6 +197,24 @@ class Registration:
         if document is not None:
             raise SetupError(f'{given.where} holds no MCP servers; they stand under "mcpServers".')
         raise SetupError(f"{text[:100]!r} is nothing that can be added.")
+
+    def _choose(
+        self, found: list[tuple[Protocol | None, Found]], choices: Mapping[str, str]
+    ) -> list[tuple[Protocol | None, Found]]:
+        """The same with the choices in their routes; SetupError where a protocol does not offer one."""
+        if not choices:
+            return found
+        made: list[tuple[Protocol | None, Found]] = []
+        for protocol, thing in found:
+            offered = [one for one in self._protocols.values() if choices.keys() <= one.choices]
+            if protocol not in offered and (protocol is not None or len(offered) != 1):
+                options = ", ".join(f"--{name}" for name in choices)
+                raise SetupError(f"{options} does not apply to {_label(thing)}.")
+            route = thing.route
+            if protocol is None:  # a URL: the choice says what it is
+                protocol, route = offered[0], replace(route, protocol=offered[0].name)
+            made.append((protocol, dataclasses.replace(thing, route=replace(route, meta={**route.meta, **choices}))))
+        return made
 
     async def _read_catalog(
         self, document: Any, url: str | None, name: str | None

@@ -58,15 +58,22 @@ class Verbs:
     def __contains__(self, name: object) -> bool:
         return name in self._schemas
 
-    def check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Raise unless the verb exists and the arguments fit it. The calls of a batch are checked one by one."""
+    def check(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments, without null for what is left out. Raises unless the verb exists and they fit it.
+
+        The calls of a batch are checked one by one.
+        """
         if name not in self._schemas:
             raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
+        schema = self._schemas[name]
         if name == "agent3_call" and is_batch(arguments):
-            self._batch.check(arguments)
-            return
+            schema = self._batch
+        if schema.valid(arguments):
+            return arguments
+        arguments = schema.without_nulls(arguments)
         try:
-            self._schemas[name].check(arguments)
+            schema.check(arguments)
+            return arguments
         except ValidationError as error:
             if hint := _find_misplaced(name, arguments):
                 error.message = f"{error.message}. {hint}"
@@ -76,7 +83,7 @@ class Verbs:
         self, name: str, given: Mapping[str, Any], caller: Caller, *, detach: bool = False
     ) -> dict[str, Any]:
         """The answer of one of the five as plain JSON, also where it asks or goes on. ``detach`` is for new calls."""
-        self.check(name, given)
+        given = self.check(name, given)
         if name != "agent3_call":
             return await self.look(name, given, caller)
         if is_batch(given):
@@ -187,7 +194,7 @@ class Verbs:
 
 def is_batch(given: Mapping[str, Any]) -> bool:
     """Whether the arguments of ``agent3_call`` are several calls."""
-    return "calls" in given
+    return given.get("calls") is not None
 
 
 def _find_misplaced(name: str, given: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
@@ -99,6 +99,18 @@ class Schema:
             faults = self._explain(value, what)
             raise ValidationError(summary(faults), errors=[fault.to_dict() for fault in faults])
 
+    def without_nulls(self, value: Any) -> Any:
+        """The value without those nulls of optional parameters that the schema does not take.
+
+        Many clients send null for what they leave out. The same object where there is no such null.
+        """
+        wrong = {fault.path for fault in self.faults(value) if fault.kind != "missing"}
+        cleaned = _drop_nulls(value, wrong, ())
+        if cleaned is value:
+            return value
+        required = {fault.path for fault in self.faults(cleaned) if fault.kind == "missing"}
+        return _drop_nulls(value, wrong - required, ()) if required & wrong else cleaned
+
     def _fits(self, value: object) -> bool:
         try:
             return self._is_valid(value)
@@ -125,6 +137,21 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({self.hash[:12]})"
+
+
+def _drop_nulls(value: Any, where: Set[str], path: Path) -> Any:
+    """The value without the nulls at these places; the same object where there are none."""
+    if isinstance(value, dict):
+        kept = {
+            key: _drop_nulls(inner, where, (*path, key))
+            for key, inner in value.items()
+            if inner is not None or render((*path, key), 64) not in where
+        }
+        return value if len(kept) == len(value) and all(kept[key] is value[key] for key in kept) else kept
+    if isinstance(value, list):
+        items = [_drop_nulls(inner, where, (*path, place)) for place, inner in enumerate(value)]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    return value
 
 
 _cache: OrderedDict[tuple[str, SchemaLimits], Schema] = OrderedDict()

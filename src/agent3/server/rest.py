@@ -171,7 +171,7 @@ class Rest:
     async def call(self, request: Request) -> Response:
         caller = self._caller(request)
         body = await self._body(request)
-        self._verbs.check("agent3_call", body)
+        body = dict(self._verbs.check("agent3_call", body))
         metadata = body.get("metadata") or {}
         streaming = metadata.get("streaming", "text/event-stream" in request.headers.get("accept", "").lower())
         # An answer to a job is given in place: a preference need not be honoured (RFC 7240, 2).

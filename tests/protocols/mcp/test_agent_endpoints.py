@@ -9,6 +9,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -47,7 +48,7 @@ from agent3.settings import Calls, Rule, Settings, Storage
 from agent3.settings import Client as Known
 from agent3.settings import Server as Serving
 from tests.support import registration as adding
-from tests.support.gateway import Hosted, hosted
+from tests.support.gateway import AGENT3, Hosted, environment, hosted
 from tests.support.mcp_serving import modern_request, served
 from tests.support.mcp_upstream import Site
 from tests.support.mcp_upstream import served as upstream
@@ -196,7 +197,9 @@ def test_questions_and_progress_cross_the_eras(house: Hosted, mode: str, agent: 
             await client.call_tool(f"{name}steps", {"number": 2}, progress_callback=note)
 
     run(story())
-    assert asked == (["Which size?", "Which size?"] if agent == "modern" else ["Which size?", "Sure?"])
+    # A server of both eras is spoken to in that of the client.
+    modern = agent == "modern" and mode != "legacy"
+    assert asked == (["Which size?", "Which size?"] if modern else ["Which size?", "Sure?"])
     assert heard == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
 
 
@@ -279,6 +282,77 @@ def test_a_client_that_hangs_up_cancels_the_tool_at_the_server(house: Hosted, pa
             await _until(lambda: site(house, "modern").noted().count("hanging") > before.count("hanging"))
             request.cancel()
             await _until(lambda: site(house, "modern").noted().count("cancelled") > before.count("cancelled"))
+
+    run(story())
+
+
+@every_server
+def test_a_legacy_client_cancels_the_tool_at_the_server_without_a_progress_token(house: Hosted, agent: str) -> None:
+    accept = {"Accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+    async def story() -> None:
+        address = f"{house.url}/agents/{agent}/mcp"
+        noted = site(house, agent).noted
+        hanging, cancelled = noted().count("hanging"), noted().count("cancelled")
+        async with aiohttp.ClientSession() as session:
+
+            async def post(method: str, key: int | None, params: Any, **headers: str) -> aiohttp.ClientResponse:
+                body = {"jsonrpc": "2.0", "method": method, "params": params, **({"id": key} if key else {})}
+                async with session.post(address, json=body, headers={**accept, **headers}) as answer:
+                    await answer.read()
+                    return answer
+
+            opened = await post("initialize", 1, hello)
+            headers = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"], "MCP-Protocol-Version": "2025-11-25"}
+            await post("notifications/initialized", None, {}, **headers)
+            await post("tools/list", 2, {}, **headers)
+            call = asyncio.ensure_future(post("tools/call", 7, {"name": "hang", "arguments": {}}, **headers))
+            await _until(lambda: noted().count("hanging") > hanging)
+            assert (await post("notifications/cancelled", None, {"requestId": 7}, **headers)).status == 202
+            await _until(lambda: noted().count("cancelled") > cancelled)
+            await call
+
+    run(story())
+
+
+def test_a_rest_client_and_a_command_that_are_gone_cancel_the_tool_at_the_server(house: Hosted, tmp_path: Path) -> None:
+    noted = site(house, "legacy").noted
+
+    async def story() -> None:
+        hanging, cancelled = noted().count("hanging"), noted().count("cancelled")
+        body = {"agentId": "legacy", "capability": "hang", "input": {}, "metadata": {"timeout": 120_000}}
+        async with aiohttp.ClientSession() as session:
+            request = asyncio.ensure_future(session.post(f"{house.url}/v1/call", json=body))
+            await _until(lambda: noted().count("hanging") > hanging)
+            request.cancel()
+            await _until(lambda: noted().count("cancelled") > cancelled)
+        command = await asyncio.create_subprocess_exec(
+            *(AGENT3, "call", "legacy", "--capability", "hang", "--input", "{}", "--timeout", "120"),
+            *("--server", house.url),
+            env=environment(tmp_path),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await _until(lambda: noted().count("hanging") > hanging + 1)
+        command.send_signal(signal.SIGINT)
+        assert await command.wait() == 130
+        await _until(lambda: noted().count("cancelled") > cancelled + 1)
+
+    run(story())
+
+
+@every_client
+@every_server
+def test_what_others_put_into_meta_passes_both_ways(house: Hosted, mode: str, agent: str) -> None:
+    async def story() -> None:
+        meta: Any = {"com.example/x": "kept"}
+        async with talk(house, agent, mode) as client:
+            seen = await client.call_tool("who", {}, meta=meta)
+            assert seen.structured_content is not None
+            assert seen.structured_content["meta"]["com.example/x"] == "kept"
+            answer = await client.call_tool("parts", {}, meta=meta)
+            assert (answer.meta or {})["example.com/cost"] == 2
 
     run(story())
 

@@ -57,6 +57,11 @@ def run(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
+def route_to(where: str, way: str) -> Route:
+    """A program of both eras is spoken to in the handshake era, unless the operator wants the other."""
+    return Route("mcp", where, meta={"era": "modern"} if way == "stdio-modern" else {})
+
+
 @contextmanager
 def address(way: str, folder: Path, *options: str) -> Iterator[tuple[str, Path]]:
     """Where the server of one way is, and what it notes."""
@@ -92,10 +97,10 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(where: str, **options: Any) -> AsyncIterator[Talk]:
+async def talking(where: str, way: str = "", **options: Any) -> AsyncIterator[Talk]:
     connector = MCPConnector(**options)
     try:
-        yield Talk(connector, await connector.describe(where, registered=True))
+        yield Talk(connector, await connector.describe(where, route=route_to(where, way), registered=True))
     finally:
         await connector.aclose()
 
@@ -122,7 +127,8 @@ class Everywhere:
 def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everywhere]:
     async def open_talk(where: str) -> Talk:
         connector = MCPConnector()
-        return Talk(connector, await connector.describe(where, registered=True))
+        route = route_to(where, request.param)
+        return Talk(connector, await connector.describe(where, route=route, registered=True))
 
     with address(request.param, tmp_path_factory.mktemp("mcp")) as (where, file), asyncio.Runner() as runner:
         talk = runner.run(open_talk(where))
@@ -146,7 +152,7 @@ def test_a_server_is_described_as_an_agent(everywhere: Everywhere) -> None:
         assert not echo.hints.consequential
         assert echo.title == "Echo"
         assert echo.output_schema is not None
-        assert echo.interactive is way.endswith("legacy")
+        assert echo.interactive is (way != "stdio-modern")
         assert echo.routes[0].protocol == "mcp"
         assert echo.routes[0].target == "echo"
         region = agent.capability("region")
@@ -313,8 +319,8 @@ def test_progress_does_not_prolong_a_call_beyond_the_ceiling(tmp_path: Path) -> 
 
 
 def test_questions_of_a_modern_server_are_answered_in_turns(tmp_path: Path) -> None:
-    async def story(where: str) -> None:
-        async with talking(where) as talk:
+    async def story(where: str, way: str) -> None:
+        async with talking(where, way) as talk:
             first = await talk.call("ask")
             assert isinstance(first, Needs)
             assert [(one.id, one.text) for one in first.questions] == [("size", "Which size?")]
@@ -330,7 +336,7 @@ def test_questions_of_a_modern_server_are_answered_in_turns(tmp_path: Path) -> N
 
     for way in ("http-modern", "stdio-modern"):
         with address(way, tmp_path) as (where, _):
-            run(story(where))
+            run(story(where, way))
 
 
 class Parked:
@@ -418,8 +424,8 @@ def test_a_wish_for_authorization_is_a_question_with_an_address(tmp_path: Path) 
 
 
 def test_a_task_is_followed_asked_and_cancelled(tmp_path: Path) -> None:
-    async def story(where: str, file: Path) -> None:
-        async with talking(where) as talk:
+    async def story(where: str, way: str, file: Path) -> None:
+        async with talking(where, way) as talk:
             first = await talk.call("task")
             assert isinstance(first, Working)
             assert (first.poll, first.text) == (0.1, "kneading")
@@ -442,7 +448,7 @@ def test_a_task_is_followed_asked_and_cancelled(tmp_path: Path) -> None:
 
     for way in ("http-modern", "stdio-modern"):
         with address(way, tmp_path) as (where, file):
-            run(story(where, file))
+            run(story(where, way, file))
 
 
 def test_arguments_go_into_headers_where_the_schema_says_so(tmp_path: Path) -> None:
@@ -629,17 +635,17 @@ def test_all_pages_are_listed_and_kept_until_the_server_says_that_they_changed(t
     async def story(where: str, file: Path, connector: MCPConnector, changed: list[str]) -> None:
         try:
             agent = await connector.describe(where, registered=True)
-            assert len(agent.capabilities) == 20
+            assert len(agent.capabilities) == 21
             route = agent.capabilities[0].routes[0]
             listed = notes(file).count("listed")
-            assert len(await connector.items(route, "tools/list", "tools")) == 21
+            assert len(await connector.items(route, "tools/list", "tools")) == 22
             assert notes(file).count("listed") == listed
             talk = Talk(connector, agent)
             while not changed:  # the hearing begins beside the first call, so an early change may go unheard
                 assert isinstance(await talk.call("grow"), Done)
                 await asyncio.sleep(0.05)
             assert changed[0] == where
-            assert len(await connector.items(route, "tools/list", "tools")) > 21
+            assert len(await connector.items(route, "tools/list", "tools")) > 22
             assert notes(file).count("listed") > listed
         finally:
             await connector.aclose()

@@ -30,17 +30,18 @@ META = {
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
 }
 slow_agent = LocalAgent("Slow", agent_id="slow")
-started, cancelled = asyncio.Event(), asyncio.Event()
+seen: dict[str, asyncio.Event] = {}
+"""What happened to the call of the slow agent."""
 
 
 @slow_agent.capability
 async def wait(ctx: Context) -> str:
     """Wait for a long time."""
-    started.set()
+    seen["started"].set()
     try:
         await asyncio.sleep(60)
     except asyncio.CancelledError:
-        cancelled.set()
+        seen["cancelled"].set()
         raise
     return "never"
 
@@ -300,13 +301,12 @@ async def _jobs(both: Lanes) -> int:
 
 def test_a_modern_client_that_hangs_up_cancels_the_call() -> None:
     async def story() -> None:
-        started.clear()
-        cancelled.clear()
+        seen.update(started=asyncio.Event(), cancelled=asyncio.Event())
         async with lanes() as both:
             body, headers = a_call(agentId="slow", input={})
-            status, _, _ = await ask(both.fast, body, headers, gone=started.wait)
+            status, _, _ = await ask(both.fast, body, headers, gone=seen["started"].wait)
             assert status == 0
-            await asyncio.wait_for(cancelled.wait(), 60)
+            await asyncio.wait_for(seen["cancelled"].wait(), 60)
 
     asyncio.run(story())
 
@@ -323,3 +323,75 @@ def test_a_legacy_session_belongs_to_who_opened_it() -> None:
             assert (await ask(both.fast, body, headers))[0] == 404
 
     asyncio.run(story())
+
+
+def test_a_legacy_notification_cancels_a_call_without_a_progress_token() -> None:
+    async def story() -> None:
+        seen.update(started=asyncio.Event(), cancelled=asyncio.Event())
+        async with lanes() as both:
+            headers = await a_session(both)
+            params = a_call(agentId="slow", input={})[0]["params"]
+            body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {**params, "_meta": {}}}
+            calling = asyncio.create_task(ask(both.fast, body, headers))
+            await asyncio.wait_for(seen["started"].wait(), 60)
+            over = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+            assert not seen["cancelled"].is_set()
+            assert (await ask(both.fast, over, headers))[0] == 202
+            await asyncio.wait_for(seen["cancelled"].wait(), 60)
+            _, _, answer = await calling
+            assert msgspec.json.decode(answer)["error"]["data"]["code"] == "canceled"
+
+    asyncio.run(story())
+
+
+def test_keys_of_meta_that_belong_to_others_are_no_reason_to_be_slow() -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            body, headers = a_call(agentId="echo", message="hello")
+            body["params"]["_meta"] = {**META, "com.example/x": {"deep": [1]}}
+            slow, fast = await both.both(body, headers)
+            assert fast == slow
+
+    asyncio.run(story())
+
+
+def test_the_version_that_has_batches_gets_them() -> None:
+    def message(method: str, key: int | None = None, **params: Any) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "method": method, **({} if key is None else {"id": key}), "params": params}
+
+    async def story() -> None:
+        async with lanes() as both:
+            headers = await a_session(both)
+            del headers["mcp-protocol-version"]
+            call = {"name": "agent3_call", "arguments": {"agentId": "echo", "message": "hi"}}
+            batch = [
+                message("ping", 1),
+                message("notifications/cancelled", requestId=99),
+                message("tools/call", 2, **call),
+                message("no/such", 3),
+                message("initialize", 4),
+            ]
+            status, told, answer = await ask(both.fast, batch, headers)
+            assert (status, told["content-type"]) == (200, "application/json")
+            answers = {one["id"]: one for one in msgspec.json.decode(answer)}
+            assert answers.keys() == {1, 2, 3, 4}
+            assert answers[1]["result"] == {}
+            assert "hi" in answers[2]["result"]["content"][0]["text"]
+            assert (answers[3]["error"]["code"], answers[4]["error"]["code"]) == (-32601, -32600)
+            # What comes before a result comes as it happens.
+            streamed = [message("tools/call", 5, **call, _meta={"progressToken": "p"}), message("ping", 6)]
+            _, told, answer = await ask(both.fast, streamed, headers)
+            assert {one["id"] for one in _messages(told, answer) if "result" in one} == {5, 6}
+            assert (await ask(both.fast, [message("notifications/cancelled", requestId=9)], headers))[0] == 202
+            assert (await ask(both.fast, [], headers))[0] == 400
+            later = {**headers, "mcp-protocol-version": "2025-11-25"}
+            assert (await ask(both.fast, batch, later))[0] == 400
+
+    asyncio.run(story())
+
+
+def _messages(told: dict[str, str], body: bytes) -> list[dict[str, Any]]:
+    if told["content-type"] == "application/json":
+        found: list[dict[str, Any]] = msgspec.json.decode(body)
+        return found
+    return [msgspec.json.decode(frame.data) for frame in SSEParser().feed(body) if frame.data]

@@ -11,13 +11,14 @@ import pytest
 
 from agent3.errors import Agent3Error, MalformedResponse, NotFound, TargetError, TooLarge, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret
-from agent3.model import Done, Needs, Principal, Route
+from agent3.model import Answer, Done, Needs, Principal, Route
 from agent3.protocols.mcp.client.channels import OnNotification
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.door import passthrough as module
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import PASSED, Caller, Completion
 
+ASKED = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
 TOKEN = "the-token-of-the-route"
 IN_ADDRESS = "the-key-of-the-address"
 ANN = Caller(Principal("ann"), lambda event: None, "modern", can_elicit=False)
@@ -275,6 +276,24 @@ def test_a_question_holds_no_credential_either() -> None:
         asked = await pass_through(server).read("a://b", ANN)
         assert isinstance(asked, Needs)
         clean(asked)
+
+    run(story())
+
+
+def test_a_state_that_the_server_did_not_give_is_not_sent_back() -> None:
+    sent: list[Mapping[str, Any]] = []
+
+    class Asking(Server):
+        async def request(self, route: Route, method: str, params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+            sent.append(dict(params))
+            if "inputResponses" not in params:
+                return {"resultType": "input_required", "inputRequests": {"q": ASKED}}
+            return {"contents": [{"uri": "a://b", "text": "read"}]}
+
+    async def story() -> None:
+        caller = Caller(Principal("ann"), lambda event: None, "modern", can_elicit=True, answers={"q": Answer(data={})})
+        assert isinstance(await pass_through(Asking()).read("a://b", caller), Done)
+        assert [sorted(one.keys() - {"_meta"}) for one in sent] == [["uri"], ["inputResponses", "uri"]]
 
     run(story())
 

@@ -243,10 +243,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_old_programs_that_ignore_or_hate_the_modern_question_are_reached(
-    tmp_path: Path, dies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent3.protocols.mcp.client.upstream._PROBE", 0.5)
+def test_old_programs_that_ignore_or_hate_the_modern_question_are_reached(tmp_path: Path, dies: bool) -> None:
     script = tmp_path / "old.py"
     script.write_text(SILENT)
     address = Command(sys.executable, (str(script), *(["dies"] if dies else []))).address
@@ -394,10 +391,7 @@ async def standing(app: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too(
-    apart: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent3.protocols.mcp.client.upstream._STREAM_WAIT", 60.0)
 
     async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -406,8 +400,6 @@ def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too(
     async def story() -> None:
         async with standing(Caller().app()) as url, pool() as upstreams:
             upstream = upstreams.get(url, None, {"registered": True})
-            if apart:
-                upstream._keep_apart(await upstream.session())  # as two calls at once would do
             result = await upstream.request("tools/call", ECHO, lambda: PendingRequest(on_request=answer))
             assert result["structuredContent"]["text"] == "here"
 
@@ -452,42 +444,5 @@ def test_errors_of_the_server_come_as_it_said_them(tmp_path: Path) -> None:
             with pytest.raises(ServerError) as caught:
                 await upstreams.get(address).request("no/such/method", {}, PendingRequest)
             assert caught.value.code == -32601
-
-    run(story())
-
-
-LATE = """
-import json, sys
-
-def read():
-    while "id" not in (message := json.loads(sys.stdin.readline())):
-        pass
-    return message
-
-def write(key, **rest):
-    print(json.dumps({"jsonrpc": "2.0", "id": key, **rest}), flush=True)
-
-probe, opening = read(), read()  # a program that is still being installed answers nothing until both have come
-assert (probe["method"], opening["method"]) == ("server/discover", "initialize")
-write(probe["id"], error={"code": -32601, "message": "Method not found"})
-write(opening["id"], result={
-    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "late", "version": "1"}})
-for line in sys.stdin:
-    message = json.loads(line)
-    if message.get("method") == "tools/call":
-        write(message["id"], result={"content": [], "structuredContent": {"text": "hi"}})
-"""
-
-
-def test_a_program_that_answers_the_probe_late_is_not_taken_at_that_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent3.protocols.mcp.client.upstream._PROBE", 0.5)
-    script = tmp_path / "late.py"
-    script.write_text(LATE, "utf-8")
-
-    async def story() -> None:
-        async with pool() as upstreams:
-            assert await echo(upstreams.get(Command(sys.executable, (str(script),)).address)) == "hi"
 
     run(story())

@@ -65,7 +65,11 @@ class _Validate(Stage):
         if call.input is None and self._capability.meta.get("reads") == "messages":
             return call  # its connector makes input of the message, and holds it against the schema
         try:
-            compiled(self._capability.input_schema).check(call.input)
+            schema = compiled(self._capability.input_schema)
+            given = schema.without_nulls(call.input)
+            if given is not call.input:
+                call = replace(call, input=given)
+            schema.check(call.input)
             if not self._capability.input_schema:
                 # An empty schema takes anything, but what is not JSON cannot be sent, kept or shown.
                 msgspec.json.encode(call.input)

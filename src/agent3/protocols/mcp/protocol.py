@@ -26,8 +26,10 @@ from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import LOCAL, Agent, Principal, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
+from agent3.protocols.mcp.client.upstream import ERA
 from agent3.protocols.mcp.client_files import command_route, read_servers
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
+from agent3.protocols.mcp.door.agent_tools import route_of
 from agent3.protocols.mcp.door.direct_tools import DirectTools, how_to_answer
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
@@ -45,6 +47,7 @@ class MCP(Protocol):
 
     name = "mcp"
     connector: MCPConnector
+    choices = frozenset({ERA})
 
     def __init__(self, services: Services):
         super().__init__(services)
@@ -145,6 +148,14 @@ class MCP(Protocol):
                 "--client-id ID --client-secret-ref env:NAME --issuer https://…"
             )
         return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
+
+    async def notes(self, agent: Agent) -> dict[str, Any]:
+        """The newest version that a server speaks, its eras, and the only one that the operator wants, if any."""
+        route = route_of(agent)
+        if route is None:
+            return {}
+        told = {"protocolVersion": agent.card.get("protocolVersion"), "eras": agent.card.get("eras")}
+        return {"mcp": {**told, "era": route.meta.get(ERA, "auto")}}
 
     def connected(self) -> Collection[str]:
         return self.connector.connected()

@@ -79,7 +79,10 @@ OnRequest = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class ServerError(Exception):
-    """The server answered with an error. ``status`` is set if an HTTP status refused the request before it ran."""
+    """The server answered with an error. ``status`` is that of HTTP, if it is an error too.
+
+    ``by_id`` says that the answer names the request: then it may have run, for all that the status says.
+    """
 
     def __init__(self, code: int | None, message: str, data: Any = None, status: int | None = None):
         super().__init__(message)
@@ -87,6 +90,7 @@ class ServerError(Exception):
         self.message = message
         self.data = data
         self.status = status
+        self.by_id = False
 
 
 class Silent(CallTimeout):
@@ -98,9 +102,9 @@ class PendingRequest:
 
     Every message of the server restarts the ``idle`` clock, up to ``ceiling`` seconds in total. No clock runs while the
     caller is being asked. ``subscription`` marks a request that only listens. ``features`` are what the caller can do
-    besides elicitation (``sampling``, ``roots``); ``level`` is the lowest log level it wants; ``patience`` is how many
-    seconds it waits for a server that is still starting. Use as ``async with``; raises CallTimeout when the time is
-    over.
+    besides elicitation (``sampling``, ``roots``), None for a request of our own; ``level`` is the lowest log level it
+    wants; ``patience`` is how many seconds it waits for a server that is still starting. ``waiting`` surrounds the time
+    in which the caller thinks. Use as ``async with``, which starts the clock; raises CallTimeout when the time is over.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class PendingRequest:
         idle: float = 20.0,
         ceiling: float = 300.0,
         subscription: bool = False,
-        features: frozenset[str] = frozenset(),
+        features: frozenset[str] | None = None,
         level: str | None = None,
         patience: float | None = None,
     ):
@@ -119,22 +123,29 @@ class PendingRequest:
         self.features = features
         self.level = level
         self.patience = patience
+        self.waiting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         self._on_notification = on_notification
         self._on_request = on_request
         self._idle = idle
+        self._ceiling = ceiling
         self._loop = asyncio.get_running_loop()
-        self._ends = self._loop.time() + ceiling
-        self._limit = asyncio.timeout_at(self._next_deadline())
+        self._ends = 0.0
+        self._limit = asyncio.timeout(None)
         self._running = False
         self._paused = 0
+        self._answering: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> PendingRequest:
+        self._ends = self._loop.time() + self._ceiling
         await self._limit.__aenter__()
         self._running = True
+        self.restart_clock()
         return self
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._running = False
+        for task in self._answering:
+            task.cancel()
         try:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError:
@@ -144,7 +155,7 @@ class PendingRequest:
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Take a notification of the server, which also shows that it is alive."""
-        self._restart_clock()
+        self.restart_clock()
         if self._on_notification is not None:
             self._on_notification(method, params)
 
@@ -157,8 +168,15 @@ class PendingRequest:
         """Answer a request of the server; ServerError if the caller cannot."""
         if self._on_request is None:
             raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not answer {method}")
-        with self.pause_clock():
-            return await self._on_request(method, params)
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        try:
+            with self.pause_clock():
+                async with self.waiting():
+                    return await self._on_request(method, params)
+        finally:
+            self._answering.discard(task)
 
     @contextmanager
     def pause_clock(self) -> Iterator[None]:
@@ -172,20 +190,18 @@ class PendingRequest:
         finally:
             self._paused -= 1
             self._ends += self._loop.time() - began
-            self._restart_clock()
+            self.restart_clock()
 
     @property
     def can_answer(self) -> bool:
         """Whether the caller can be asked anything."""
         return self._on_request is not None
 
-    def _next_deadline(self) -> float:
-        return min(self._loop.time() + self._idle, self._ends)
-
-    def _restart_clock(self) -> None:
+    def restart_clock(self) -> None:
+        """The server has shown that it is alive."""
         # A question may outlive its request, such as when the gateway stops while a person is being asked.
         if self._running and not self._paused and not self._limit.expired():
-            self._limit.reschedule(self._next_deadline())
+            self._limit.reschedule(min(self._loop.time() + self._idle, self._ends))
 
 
 class Channel(Protocol):
@@ -299,7 +315,7 @@ class HTTPChannel:
         self.legacy = False
         self.session: str | None = None
         self._moves = 0
-        self.on_message: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+        self.on_message: Callable[[dict[str, Any]], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -318,7 +334,7 @@ class HTTPChannel:
                     # Of ``initialize`` only: some servers put the id of a session that they discard on a refusal.
                     self.session = answer.headers.get("mcp-session-id")
                 if moved is None and not _is_event_stream(answer):
-                    return self._parse_body(answer, b"".join([chunk async for chunk in answer]))
+                    return self._parse_body(answer, b"".join([chunk async for chunk in answer]), key)
                 message = await self._read_stream(answer, key, pending, headers, state) if moved is None else None
             if moved is not None:
                 self._url, self._moves = moved, self._moves + 1
@@ -358,7 +374,7 @@ class HTTPChannel:
             async for chunk in answer:
                 for frame in parser.feed(chunk):
                     if frame.data and self.on_message is not None:
-                        await self.on_message(decode_message(frame.data, self.place))
+                        self.on_message(decode_message(frame.data, self.place))
         return True
 
     async def end_session(self, headers: Mapping[str, str]) -> None:
@@ -436,7 +452,7 @@ class HTTPChannel:
         old, new = urlsplit(self._url), urlsplit(urljoin(self._url, location))
         return new.geturl() if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
 
-    def _parse_body(self, answer: Stream, content: bytes) -> Any:
+    def _parse_body(self, answer: Stream, content: bytes, key: int | None = None) -> Any:
         """The result in an answer that came in one piece; an error for every other status."""
         status, place = answer.status, self.place
         if status < 300:
@@ -466,7 +482,11 @@ class HTTPChannel:
             message = decode_message(content, place)
         except MalformedResponse:
             raise ServerError(None, f"{place} answered with HTTP status {status}", status=status) from None
-        parse_result(message, place, status)
+        try:
+            parse_result(message, place, status)
+        except ServerError as fault:
+            fault.by_id = key is not None and message.get("id") == key
+            raise
         raise MalformedResponse(f"{place} answered with HTTP status {status} and a result.")
 
     async def _read_stream(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, Interrupted, LoopDetected, ValidationError
+from agent3.errors import Agent3Error, Interrupted, LoopDetected, TargetError, ValidationError
 from agent3.identity.secret_refs import HEADERS, STORED
 from agent3.identity.secrets import Secret
 from agent3.model import (
@@ -50,7 +51,7 @@ from agent3.protocols.mcp.client.answers import (
 )
 from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError
 from agent3.protocols.mcp.client.processes import PREFIX
-from agent3.protocols.mcp.client.upstream import FIRST_START, OnChange, OnWait, Session, Upstream, Upstreams
+from agent3.protocols.mcp.client.upstream import FIRST_START, Era, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
 from agent3.security import via
 from agent3.security.outbound import Policy
@@ -65,6 +66,15 @@ KEY_META = "io.agent3/idempotency-key"
 _FEATURES = frozenset({"sampling", "roots"})
 _DESCRIPTION = 300
 """Characters of the description of a server."""
+_OTHER: Mapping[Era, Era] = {"modern": "legacy", "legacy": "modern"}
+_CANNOT_ASK = re.compile("back-channel|server-initiated request|server-to-client request", re.IGNORECASE)
+"""How servers of both eras say in the modern one that a tool asks by a request of its own."""
+_CANNOT_ANSWER = re.compile("handler returned an invalid result|returned an input-required result", re.IGNORECASE)
+"""How they say in the handshake era that a tool asks by its result."""
+_AGAIN = (
+    "It was called in an era of the protocol in which it cannot ask. Call it again: it will be called in the other."
+)
+_OTHER_PROGRAM = "If it asks by its result, add it again with --era modern."
 _REJECTED = -1
 """The error code for a person's refusal of sampling."""
 _MOST_EVENTS = 10_000
@@ -142,10 +152,12 @@ class MCPConnector:
                 tools = await upstream.items("tools/list", "tools", fresh=True)
             except ServerError as error:
                 raise server_error_to_error(error, place_of(address)) from None
+            session = await upstream.session(on_wait=on_wait)  # a lost one was opened anew
+        asks = session.era == "legacy" or await upstream.has_both_eras()
         own = self._gateway
         if own and any(isinstance(meta := tool.get("_meta"), dict) and meta.get(via.META) == own for tool in tools):
             raise LoopDetected(f"{place_of(address)} leads back to this gateway. A gateway does not call itself.")
-        capabilities = (_to_capability(tool, pattern, session, self._ceiling) for tool in tools)
+        capabilities = (_to_capability(tool, pattern, session, self._ceiling, asks) for tool in tools)
         info, place = session.info, place_of(address)
         website = info.get("websiteUrl")
         return Agent(
@@ -164,6 +176,7 @@ class MCPConnector:
             card={
                 "protocol": "mcp",
                 "protocolVersion": session.version,
+                "eras": ["modern", "legacy"] if asks and session.era == "modern" else [session.era],
                 "serverInfo": info,
                 "capabilities": session.capabilities,
                 **({"instructions": session.instructions} if session.instructions else {}),
@@ -222,36 +235,84 @@ class MCPConnector:
         if known is None or known[0] is not schema:
             known = self._param_headers[key] = schema, x_mcp_header_map(schema)
         headers = mcp_param_headers(known[1], arguments) if known[1] else None
-        as_task = await self._needs_task(call, upstream)
-        if as_task:
-            params["task"] = {}
-        result = await upstream.request(
-            "tools/call",
-            params,
-            partial(self._make_pending, call),
-            name=encode_header_value(name),
-            headers=headers,
-            harmless=call.idempotent or call.key is not None,
-        )
-        if as_task and isinstance(task := result.get("task"), dict):
-            return handshake_task_to_outcome(task, call)
-        return result_to_outcome(result, call)
+        era = self._choose_era(call, upstream, name, state)
 
-    async def _needs_task(self, call: Call, upstream: Upstream) -> bool:
+        async def send(era: Era) -> Outcome:
+            as_task = await self._needs_task(call, upstream, era)
+            result = await upstream.request(
+                "tools/call",
+                {**params, "task": {}} if as_task else params,
+                partial(self._make_pending, call),
+                name=encode_header_value(name),
+                headers=headers,
+                harmless=call.idempotent or call.key is not None,
+                era=era,
+                tool=name,
+            )
+            if as_task and isinstance(task := result.get("task"), dict):
+                return handshake_task_to_outcome(task, call)
+            return result_to_outcome(result, call)
+
+        refusal: ServerError | None = None
+        try:
+            outcome = await send(era)
+            fault = outcome.message if isinstance(outcome, Failed) else ""
+        except ServerError as error:
+            fault, refusal, outcome = error.message, error, Failed("target_failed", error.message)
+        if fault and self._learn(upstream, name, era, fault):
+            if call.idempotent:
+                return await send(_OTHER[era])
+            if passed is None:
+                raise TargetError(f"{call.agent} answered: {fault[:1_000].rstrip('.')}. {_AGAIN}")
+        elif route.address.startswith(PREFIX) and passed is None and _CANNOT_ANSWER.search(fault):
+            raise TargetError(f"{call.agent} answered: {fault[:1_000].rstrip('.')}. {_OTHER_PROGRAM}")
+        if refusal is not None:
+            raise refusal
+        return outcome
+
+    def _choose_era(self, call: Call, upstream: Upstream, tool: str, state: Mapping[str, Any]) -> Era:
+        """The era for a call of a server that has both: the one in which the tool can ask, if that is known.
+
+        An MCP client is served in its own, as if there were no gateway. For all others a modern tool is the better one:
+        its questions outlive a restart. But most tools are written to ask in the handshake era, and one that finds out
+        in the middle of its work that it cannot ask must not be run again. So it is modern where a repetition is
+        harmless, or where the server shows that it is written for that era: it announces its tasks.
+        """
+        if state.get("mcp") == "input":
+            return "modern"
+        if (known := upstream.known.ways.get(tool)) is not None:
+            return known
+        if (passed := call.meta.get(PASSED)) is not None and passed.get("era") in ("modern", "legacy"):
+            era: Era = passed["era"]
+            return era
+        return "modern" if call.live.ask is None or call.idempotent or upstream.announces_tasks() else "legacy"
+
+    def _learn(self, upstream: Upstream, tool: str, era: Era, fault: str) -> bool:
+        """Whether a fault says that a tool cannot ask in this era, and there is the other one."""
+        pattern = _CANNOT_ASK if era == "modern" else _CANNOT_ANSWER
+        if not upstream.known.both or not pattern.search(fault):
+            return False
+        upstream.known.ways[tool] = _OTHER[era]
+        log.info("%s: the tool %s asks in the %s era", place_of(upstream.address), tool, _OTHER[era])
+        return True
+
+    async def _needs_task(self, call: Call, upstream: Upstream, era: Era) -> bool:
         """Whether a tool can only be called as a task of the handshake era, in which the client has to say so."""
         execution = call.live.capability.meta.get("execution")
         if not isinstance(execution, dict) or execution.get("taskSupport") != "required":
             return False
-        pending = self._make_pending(call)
-        session = await upstream.session(patience=pending.patience, on_wait=pending.tell_of_wait)
-        return session.era == "legacy"
+        return (await upstream.session_for(self._make_pending(call), era)).era == "legacy"
 
     async def _continue_task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
         """The next step of a task that runs at the server."""
 
         async def request(method: str, **more: Any) -> dict[str, Any]:
             return await upstream.request(
-                method, {"taskId": task, **more}, partial(self._make_pending, call), name=encode_header_value(task)
+                method,
+                {"taskId": task, **more},
+                partial(self._make_pending, call),
+                name=encode_header_value(task),
+                era=call.state.get("era", "modern"),
             )
 
         if call.entry == "cancel":
@@ -292,22 +353,40 @@ class MCPConnector:
     # Anything but calls
 
     async def request(
-        self, route: Route, method: str, params: Mapping[str, Any], *, secret: Secret | None = None, **options: Any
+        self,
+        route: Route,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        secret: Secret | None = None,
+        era: Era = "modern",
+        **options: Any,
     ) -> dict[str, Any]:
         """Any other request to the server of a route, such as ``prompts/get``; its errors come as ours.
 
-        ``options`` are those of ``PendingRequest``.
+        ``era`` is that of the client, for a server that has both. ``options`` are those of ``PendingRequest``.
         """
         upstream = self._upstream(route, secret)
         name = params.get("name") or params.get("uri")
-        try:
+
+        async def send(era: Era) -> dict[str, Any]:
             return await upstream.request(
                 method,
                 params,
                 lambda: PendingRequest(idle=self._idle, ceiling=self._ceiling, **options),
                 name=encode_header_value(name) if isinstance(name, str) else None,
                 harmless=True,
+                era=era,
             )
+
+        try:
+            try:
+                return await send(era)
+            except ServerError as error:
+                pattern = _CANNOT_ASK if era == "modern" else _CANNOT_ANSWER
+                if not upstream.known.both or not pattern.search(error.message):
+                    raise
+                return await send(_OTHER[era])
         except ServerError as error:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
@@ -456,7 +535,9 @@ def _describe(info: Mapping[str, Any], tools: Sequence[Any], place: str) -> str:
     return one_line(f"{name} tools: {listed}", _DESCRIPTION)
 
 
-def _to_capability(tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float) -> Capability | None:
+def _to_capability(
+    tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float, asks: bool
+) -> Capability | None:
     """A tool as a capability, its schemas unchanged; None, and a warning, for one that cannot be called."""
     name, schema = tool.get("name"), tool.get("inputSchema")
     if not isinstance(name, str) or not name or not isinstance(schema, dict):
@@ -484,6 +565,6 @@ def _to_capability(tool: Mapping[str, Any], pattern: Route, session: Session, ce
         ),
         routes=(replace(pattern, target=name),),
         timeout=ceiling,
-        interactive=session.era == "legacy",
+        interactive=asks,
         meta={key: tool[key] for key in ("annotations", "icons", "_meta", "execution") if tool.get(key)},
     )

@@ -185,8 +185,8 @@ class Restarts:
 class StdioChannel:
     """One running program. Answers are matched by id, so any number of requests may be under way.
 
-    ``on_message`` takes the notifications that belong to no request. A request of the server does not say which of our
-    requests it belongs to: with one under way that is clear; with several it is refused and ``on_ambiguous`` is called.
+    ``on_message`` takes what does not say which of our requests it belongs to: requests of the server, log lines, and
+    notifications of its own.
     """
 
     def __init__(self, command: Command, process: asyncio.subprocess.Process, watchdog: Watchdog):
@@ -197,7 +197,6 @@ class StdioChannel:
         self.request_ids = itertools.count(1)
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_crash: Callable[[], None] | None = None
-        self.on_ambiguous: Callable[[], None] | None = None
         self._waiting: dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]] = {}
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL)
         self._closing = False
@@ -368,27 +367,19 @@ class StdioChannel:
             if isinstance(key, int) and key in self._waiting and not self._waiting[key][0].done():
                 self._waiting[key][0].set_result(message)
             return
-        if "id" in message:
-            able = [pending for _, pending in self._waiting.values() if pending.can_answer]
-            if message.get("method") != "ping" and len(able) > 1 and self.on_ambiguous is not None:
-                self.on_ambiguous()
-            spawn(self._tasks, self._answer(message, able[0] if len(able) == 1 else None))
-            return
         params = params_of(message)
         token = params.get("progressToken")
-        if isinstance(token, int) and token in self._waiting:
+        if "id" not in message and isinstance(token, int) and token in self._waiting:
             self._waiting[token][1].notify(str(message["method"]), params)
-        elif message["method"] == "notifications/message":
-            # A log line does not say which request it belongs to; with one under way it is clear.
-            working = [pending for _, pending in self._waiting.values() if not pending.subscription]
-            if len(working) == 1:
-                working[0].notify("notifications/message", params)
         elif self.on_message is not None:
             self.on_message(message)
+        elif "id" in message:
+            spawn(self._tasks, self._answer(message))
 
-    async def _answer(self, message: dict[str, Any], pending: PendingRequest | None) -> None:
+    async def _answer(self, message: dict[str, Any]) -> None:
+        """Answer a request that comes before the session stands."""
         try:
-            await self._write(await answer_request(message, pending))
+            await self._write(await answer_request(message, None))
         except Agent3Error as error:
             log.debug("%s did not take an answer: %s", self.place, error)
 

@@ -1,8 +1,11 @@
-"""Upstreams: one MCP server with one credential, spoken to in the era it speaks.
+"""Upstreams: one MCP server with one credential, spoken to in the eras it speaks.
 
-An ``Upstream`` agrees on an era (modern first, then ``initialize``), keeps one long-lived session, reopens it when it
-was lost, caches lists until the server says that they changed, and gives a call a session of its own where the
-server's questions could not be told apart otherwise. ``Upstreams`` is the pool. Neither knows tools or outcomes.
+An ``Upstream`` agrees on an era, keeps long-lived sessions, reopens them when they were lost, and caches lists until
+the server says that they changed. ``Upstreams`` is the pool. Neither knows tools or outcomes.
+
+Over HTTP the modern era is tried first. A server of both eras has a session of each: its tools may be written to ask
+in either, so each call chooses. A program is one process with one state, and its first message decides on the era. It
+is greeted in the handshake era, in which every kind of question can be asked, and in the modern one if it refuses.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -37,18 +42,23 @@ from agent3.protocols.mcp.client.channels import (
     params_of,
     spawn,
 )
+from agent3.protocols.mcp.client.floor import Floor, Habits
 from agent3.protocols.mcp.client.processes import PREFIX, Command, Restarts, StdioChannel, Watchdog
 from agent3.protocols.mcp.meta_keys import TASKS
 from agent3.security import via
 from agent3.security.outbound import Gate, Policy
 
-__all__ = ["OnChange", "Session", "Upstream", "Upstreams"]
+__all__ = ["ERA", "Era", "OnChange", "Session", "Upstream", "Upstreams"]
 
 log = logger("mcp")
 
 Era = Literal["modern", "legacy"]
+ERA = "era"
+"""In a route's ``meta``: the only era in which the operator wants the server to be spoken to."""
 Features = frozenset[str]
 """What a legacy session declares besides elicitation, for callers that can do it: ``sampling``, ``roots``."""
+Line = tuple[Era | None, Features]
+"""Which of the sessions: its era, None for the one that was agreed on first, and what it declares."""
 OnChange = Callable[[str], None]
 """Takes the address of a server whose lists changed."""
 OnWait = Callable[[str], None]
@@ -57,19 +67,27 @@ OnNote = Callable[[str, str, dict[str, Any]], None]
 """Takes the address of a server, and the method and parameters of a notification that belongs to no request."""
 
 Agent3ErrorT = TypeVar("Agent3ErrorT", bound=Agent3Error)
-_NO_FEATURES: Features = frozenset()
+_ALL: Features = frozenset({"sampling", "roots"})
+_MAIN: Line = (None, _ALL)
+"""The session of our own requests. It declares all that any caller can do: some servers show some tools only then."""
 _CLIENT_INFO = {"name": "agent3", "version": __version__}
 _ELICITATION: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 _MODERN_META = {
     "io.modelcontextprotocol/protocolVersion": LATEST_MODERN_VERSION,
     "io.modelcontextprotocol/clientInfo": _CLIENT_INFO,
-    "io.modelcontextprotocol/clientCapabilities": {**_ELICITATION, "extensions": {TASKS: {}}},
+    _CAPABILITIES: {**_ELICITATION, "extensions": {TASKS: {}}},
 }
+_OWN_META = {**_MODERN_META, _CAPABILITIES: {**_ELICITATION, "sampling": {}, "roots": {}, "extensions": {TASKS: {}}}}
+"""Of requests of our own, such as lists."""
+_MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete", "tasks/result"})
+"""Requests during which a server may ask."""
 _MODERN_CODES = frozenset({-32020, -32021, -32022, -32601, -32602, -32603, -32700})
 """Errors by which a modern server refuses a modern request; any other 4xx comes from one that is not modern."""
+_REFUSAL = re.compile("session|protocol.?version|initializ", re.IGNORECASE)
+"""What servers that are not modern speak of when they refuse a modern request."""
 _UNSUPPORTED_VERSION = -32022
-_PROBE = 10.0
-"""Seconds that a program gets to say whether it is modern. Legacy programs may say nothing at all."""
 _HANDSHAKE = 30.0
 """Seconds that a server gets to answer ``initialize``; a program that starts for the first time gets more."""
 FIRST_START = 300.0
@@ -83,8 +101,29 @@ _LEGACY_TTL = 30.0
 """Seconds that a legacy list is served from memory; that era cannot say how long a list is good."""
 _STREAM_WAIT = 2.0
 """Seconds to wait for the stream on which a legacy server may send its questions."""
-_OWN_SESSIONS = 8
-"""Sessions of their own that calls to one server may have at once."""
+_OPEN_QUESTIONS = 800
+"""Questions of one server that may be open at once. Over HTTP each holds a connection, of which there are 1000."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What was learned of the server at an address, with whichever credential."""
+
+    era: Era | None = None
+    """The one that was agreed on last."""
+    both: bool | None = None
+    """Whether a modern server also has sessions of the handshake era in which it can ask. None: not tried."""
+    version: tuple[Any, ...] | None = None
+    """Its name, its version and its first era; another version may behave in other ways."""
+    habits: Habits = field(default_factory=dict)
+    ways: dict[str, Era] = field(default_factory=dict)
+    """Tools that can only ask in one era."""
+
+    def forget(self) -> None:
+        """It is another version now."""
+        self.both = None
+        self.habits.clear()
+        self.ways.clear()
 
 
 class Session:
@@ -97,9 +136,14 @@ class Session:
         version: str,
         greeting: Mapping[str, Any],
         gateway: str = "",
+        known: Known | None = None,
+        room: asyncio.Semaphore | None = None,
     ):
         self.channel = channel
         self._gateway = gateway
+        self._known = known or Known()
+        self._room = room or asyncio.Semaphore(_OPEN_QUESTIONS)
+        self._floor: Floor[PendingRequest] = Floor(self._known.habits)
         self.era = era
         self.version = version
         self.level: str | None = None
@@ -111,9 +155,7 @@ class Session:
         self.capabilities: dict[str, Any] = _table(greeting, "capabilities")
         instructions = greeting.get("instructions")
         self.instructions: str | None = instructions if isinstance(instructions, str) else None
-        self.info: dict[str, Any] = _table(greeting, "serverInfo") or _table(
-            _table(greeting, "_meta"), "io.modelcontextprotocol/serverInfo"
-        )
+        self.info: dict[str, Any] = _table(greeting, "serverInfo") or _table(_table(greeting, "_meta"), _SERVER_INFO)
         self.headers: Mapping[str, str] = {"MCP-Protocol-Version": version}
         """Those of messages that are not requests."""
 
@@ -129,11 +171,13 @@ class Session:
         *,
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
+        tool: str | None = None,
     ) -> dict[str, Any]:
-        """The result of a request; ServerError for an error of the server."""
+        """The result of a request; ServerError for an error of the server. ``tool`` is who may ask meanwhile."""
         # Of the channel, not of the session: a slow server may answer the probe while ``initialize`` is waited for.
         key = next(self.channel.request_ids)
-        meta = {**(_MODERN_META if self.era == "modern" else {}), **(params.get("_meta") or {}), "progressToken": key}
+        own = _OWN_META if pending.features is None else _MODERN_META
+        meta = {**(own if self.era == "modern" else {}), **(params.get("_meta") or {}), "progressToken": key}
         if self._gateway:
             meta[via.META] = via.outgoing(self._gateway)
         body = jsonrpc.request(key, method, {**params, "_meta": meta})
@@ -142,29 +186,52 @@ class Session:
             sent = {**sent, "Mcp-Method": method, **(headers or {})}
             if name is not None:
                 sent["Mcp-Name"] = name
-        self.running.add(pending)
-        try:
-            async with pending:
-                result = await self.channel.request(key, body, sent, pending)
-        finally:
-            self.running.discard(pending)
+        may_ask = self.era == "legacy" and method in _MAY_ASK
+        pending.waiting = partial(self._wait_for_person, pending, tool)
+        async with self._floor.work(tool or method, pending) if may_ask else nullcontext():
+            self.running.add(pending)
+            try:
+                async with pending:
+                    result = await self.channel.request(key, body, sent, pending)
+            finally:
+                self.running.discard(pending)
         if not isinstance(result, dict):
             raise MalformedResponse(f"{self.channel.place} answered {method} with something that is not an object.")
         return result
 
-    async def take_message(self, message: dict[str, Any]) -> bool:
-        """Take a message that came with no request; False if no request under way can use it.
+    @asynccontextmanager
+    async def _wait_for_person(self, pending: PendingRequest, tool: str | None) -> AsyncIterator[None]:
+        if self._room.locked():
+            text = f"{_OPEN_QUESTIONS} questions of this server are open already"
+            log.warning("%s: a question was refused: %s", self.channel.place, text)
+            raise ServerError(jsonrpc.INTERNAL_ERROR, text)
+        if tool is not None:
+            self._known.ways[tool] = "legacy"
+        async with self._room, self._floor.wait_for_person(pending):
+            yield
 
-        A request of the server is answered if it is clear which of our requests it belongs to.
-        """
-        if "id" in message:
-            able = [pending for pending in self.running if pending.can_answer]
-            body = await answer_request(message, able[0] if len(able) == 1 else None)
+    async def answer(self, message: dict[str, Any]) -> None:
+        """Answer a request of the server that came with none of ours, once it is clear which of them it belongs to."""
+        try:
+            if message.get("method") == "ping":
+                await self.channel.tell(await answer_request(message, None), self.headers)
+                return
+            for pending in self.running:
+                pending.restart_clock()
+            async with self._floor.question() as asking:
+                body = await answer_request(message, asking)
+            if asking is None:
+                text = "Several calls are under way, and it cannot be told which of them asks"
+                body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
+                log.warning("%s: a question was refused: %s", self.channel.place, text)
             await self.channel.tell(body, self.headers)
-            return True
+        except (Agent3Error, ServerError) as error:
+            log.warning("%s did not take the answer to its question: %s", self.channel.place, error)
+
+    def take_log_line(self, message: dict[str, Any]) -> bool:
+        """Take a log line that does not say which request it belongs to; with one under way it is clear."""
         if message.get("method") != "notifications/message":
             return False
-        # Some servers do not send log lines on the stream of the request they belong to.
         working = [pending for pending in self.running if not pending.subscription]
         if len(working) == 1:
             working[0].notify("notifications/message", params_of(message))
@@ -201,62 +268,63 @@ class Upstream:
 
     Any number of requests may be under way at once, on one session. A lost session is reopened; what was under way on
     it is repeated only where that is certain to be harmless. A legacy server learns once per session what it may ask of
-    us, so callers that can do more get a further session.
+    us, so callers that can do less get a further session over HTTP; a program has one session for all. ``wanted`` is
+    the only era to be spoken, where the operator chose one.
     """
 
     def __init__(
         self,
         address: str,
         open_channel: Callable[[], Awaitable[HTTPChannel | StdioChannel]],
-        eras: dict[str, Era],
+        known: Known,
         on_change: OnChange | None = None,
         env: Env = REAL,
         gate: Gate | None = None,
         gateway: str = "",
         first_start: float = FIRST_START,
+        wanted: Era | None = None,
     ):
         self.address = address
+        self.known = known
+        self._wanted = wanted
+        self._room = asyncio.Semaphore(_OPEN_QUESTIONS)
         self._gateway = gateway
         self._first_start = first_start
         self.used = env.monotonic()
         self.busy = 0
         self.on_note: OnNote | None = None
         self._open_channel = open_channel
-        self._eras = eras
         self._on_change = on_change
         self._env = env
         self._gate = gate
-        self._shared: dict[Features, Session] = {}
-        self._opening: dict[Features, asyncio.Task[Session]] = {}
+        self._shared: dict[Line, Session] = {}
+        self._opening: dict[Line, asyncio.Task[Session]] = {}
         self._begun = 0.0
         self._greeting: HTTPChannel | StdioChannel | None = None
-        self._keeps_apart = False
-        self._spare: list[tuple[Features, Session]] = []
-        self._own_places = asyncio.Semaphore(_OWN_SESSIONS)
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def session(
-        self, features: Features = _NO_FEATURES, patience: float | None = None, on_wait: OnWait | None = None
+        self, line: Line = _MAIN, patience: float | None = None, on_wait: OnWait | None = None
     ) -> Session:
-        """The session shared by all requests with these features, opened if necessary.
+        """The session shared by all requests of this line, opened if necessary.
 
         A server may take minutes to start, longer than a caller can wait: after ``patience`` seconds Unavailable says
         when to try again, and the start goes on. ``on_wait`` hears meanwhile what is known of it.
         """
-        session = self._shared.get(features)
+        session = self._shared.get(line)
         if session is not None and session.alive:
             return session
-        opening = self._opening.get(features)
+        opening = self._opening.get(line)
         if opening is None:
             # In a task of its own, and not in the name of the caller that happens to be the first.
-            opening = self._opening[features] = asyncio.get_running_loop().create_task(
-                self._open_shared(features), context=contextvars.Context()
+            opening = self._opening[line] = asyncio.get_running_loop().create_task(
+                self._open_shared(line), context=contextvars.Context()
             )
             self._tasks.add(opening)
-            opening.add_done_callback(partial(self._opened, features))
+            opening.add_done_callback(partial(self._opened, line))
         loop = asyncio.get_running_loop()
         ends = float("inf") if patience is None else loop.time() + patience
         while not opening.done():
@@ -273,14 +341,68 @@ class Upstream:
             raise copy.copy(error) if isinstance(error, Agent3Error) else error
         return opening.result()
 
-    async def _open_shared(self, features: Features) -> Session:
-        session = self._shared[features] = await self._connect(features)
+    async def has_both_eras(self) -> bool:
+        """Whether a modern server can also be spoken to in the handshake era, and asks there. Tried once."""
+        if (await self.session()).era == "legacy" or self._wanted is not None:
+            return False
+        if self.known.both is None:
+            with suppress(Unavailable):  # tried again by the first call that needs it
+                await self._legacy_session(_ALL)
+        return bool(self.known.both)
+
+    def announces_tasks(self) -> bool:
+        """Whether the server turns long calls into tasks by itself, which is known in the modern era only."""
+        session = self._shared.get(_MAIN)
+        return session is not None and TASKS in _table(session.capabilities, "extensions")
+
+    async def session_for(self, pending: PendingRequest, era: Era | None = None) -> Session:
+        """The session for a request. ``era`` is the one that suits it, where the server has both."""
+        session = self._shared.get(_MAIN)
+        if session is None or not session.alive:
+            session = await self.session(_MAIN, pending.patience, pending.tell_of_wait)
+        if isinstance(session.channel, StdioChannel):
+            return session
+        features = _ALL if pending.features is None else pending.features
+        if session.era == "legacy":
+            if features == _ALL:
+                return session
+            return await self.session(("legacy", features), pending.patience, pending.tell_of_wait)
+        if era == "legacy" and self._wanted is None and self.known.both is not False:
+            return await self._legacy_session(features) or session
+        return session
+
+    async def _legacy_session(self, features: Features) -> Session | None:
+        """The session in the handshake era of a modern server; None if it has none in which it could ask."""
+        try:
+            session = await self.session(("legacy", features))
+        except (LoopDetected, Unavailable):
+            raise
+        except (TargetError, CallTimeout):
+            self.known.both = False
+            return None
+        # Without an id of the session there is no way for the server to hear our answers.
+        self.known.both = isinstance(session.channel, HTTPChannel) and session.channel.session is not None
+        return session if self.known.both else None
+
+    async def _open_shared(self, line: Line) -> Session:
+        session = self._shared[line] = await self._connect(line)
+        self._note_version(session, line)
         session.watching = spawn(self._tasks, self._watch(session))
         return session
 
-    def _opened(self, features: Features, opening: asyncio.Task[Session]) -> None:
+    def _note_version(self, session: Session, line: Line) -> None:
+        """What the server says of itself; what was learned of another version of it is forgotten."""
+        seen = self.known.version
+        era = session.era if line == _MAIN or seen is None else seen[2]
+        self.known.version = session.info.get("name"), session.info.get("version"), era
+        if seen is not None and seen != self.known.version:
+            log.info("%s is another version now: %s", session.channel.place, self.known.version)
+            self.known.forget()
+            self._forget_lists()
+
+    def _opened(self, line: Line, opening: asyncio.Task[Session]) -> None:
         self._tasks.discard(opening)
-        self._opening.pop(features, None)
+        self._opening.pop(line, None)
         if not opening.cancelled() and (error := opening.exception()) is not None:
             log.info("%s could not be reached: %s", place_of(self.address), error)
 
@@ -303,30 +425,25 @@ class Upstream:
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         harmless: bool = False,
+        era: Era | None = None,
+        tool: str | None = None,
     ) -> dict[str, Any]:
         """The result of a request. ``make_pending`` makes a fresh one for each attempt, whose clock then starts.
 
         A session that the server no longer knows is reopened, once. A request that it refused with an HTTP error for
-        that reason never ran, so it is sent again; one that may have run only if that is ``harmless``.
+        that reason never ran, so it is sent again; one that may have run only if that is ``harmless``. ``era`` is the
+        one that suits it, where the server has both; ``tool`` is the one that may ask meanwhile.
         """
         self.busy += 1
         try:
             for last in (False, True):
-                try:
-                    session = self._shared.get(_NO_FEATURES)
-                    if session is None or not session.alive:
-                        asked = make_pending()
-                        session = await self.session(_NO_FEATURES, asked.patience, asked.tell_of_wait)
-                    if session.era == "legacy" and (features := (asked := make_pending()).features):
-                        session = await self.session(features, asked.patience, asked.tell_of_wait)
-                except Agent3Error as error:
-                    raise _unsent(error)  # noqa: B904 - the same error
                 pending = make_pending()
                 try:
-                    if self._keeps_apart and session.era == "legacy" and pending.can_answer:
-                        async with self._own_session(pending.features) as own:
-                            return await self._send(own, method, params, pending, name, headers)
-                    return await self._send(session, method, params, pending, name, headers)
+                    session = await self.session_for(pending, era)
+                except Agent3Error as error:
+                    raise _unsent(error)  # noqa: B904 - the same error
+                try:
+                    return await self._send(session, method, params, pending, name, headers, tool)
                 except ServerError as error:
                     if last:
                         raise
@@ -358,7 +475,7 @@ class Upstream:
         if isinstance(given, int | float) and not isinstance(given, bool):
             ttl = min(float(given) / 1000, FOREVER)
         else:
-            ttl = _LEGACY_TTL if self._eras.get(self.address) == "legacy" else 0.0
+            ttl = _LEGACY_TTL if self.known.era == "legacy" else 0.0
         if ttl > 0:
             self._lists[method] = found, self._env.monotonic() + ttl
         return found
@@ -370,38 +487,40 @@ class Upstream:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        sessions = [*self._shared.values(), *(session for _, session in self._spare)]
-        self._shared, self._spare = {}, []
+        sessions, self._shared = list(self._shared.values()), {}
         await asyncio.gather(*(session.close() for session in sessions), *self._closing)
         if self._gate is not None:
             await self._gate.aclose()
 
     # Connecting
 
-    async def _connect(self, features: Features) -> Session:
+    async def _connect(self, line: Line) -> Session:
         if self._closed:
             raise _unsent(Unavailable(f"{place_of(self.address)} was closed."))
         self._begun = self._env.monotonic()
-        era = self._eras.get(self.address)
+        era = self._wanted or line[0] or self.known.era
         try:
-            return await self._negotiate(await self._open_channel(), era, features)
+            return await self._negotiate(await self._open_channel(), era, line)
         except Unavailable as error:
-            # Some programs exit at a first message they do not know, and some servers hang up.
-            if era is not None or not (self.address.startswith(PREFIX) or error.sent):
+            # Some servers hang up at a first message that they do not know.
+            if era is not None or self.address.startswith(PREFIX) or not error.sent:
                 raise
-            return await self._negotiate(await self._open_channel(), "legacy", features)
+            return await self._negotiate(await self._open_channel(), "legacy", line)
 
-    async def _negotiate(self, channel: HTTPChannel | StdioChannel, era: Era | None, features: Features) -> Session:
+    async def _negotiate(self, channel: HTTPChannel | StdioChannel, era: Era | None, line: Line) -> Session:
         self._greeting = channel
         try:
             if isinstance(channel, StdioChannel):
-                session = await self._greet_program(channel, era, features)
+                session = await self._greet_program(channel, era)
             else:
                 modern = await self._discover(channel, _HANDSHAKE) if era != "legacy" else None
-                session = modern or await self._initialize(channel, features, _HANDSHAKE)
+                if modern is None and self._wanted == "modern":
+                    raise ServerError(None, f"it does not speak MCP {LATEST_MODERN_VERSION}")
+                session = modern or await self._initialize(channel, line[1], _HANDSHAKE)
         except ServerError as error:
             await channel.aclose()
-            self._eras.pop(self.address, None)
+            if line == _MAIN:
+                self.known.era = None
             if isinstance(error.data, dict) and error.data.get("code") == LoopDetected.code:
                 raise LoopDetected(f"{channel.place} answered: {error.message[:300]}") from None
             text = f"{channel.place} is not an MCP server that agent3 can talk to: {error.message[:300]}"
@@ -411,38 +530,26 @@ class Upstream:
             raise
         finally:
             self._greeting = None
-        self._eras[self.address] = session.era
-        if isinstance(channel, HTTPChannel):
-            channel.on_message = partial(self._take_message, session)
-        else:
-            channel.on_message = self._take_notification
-            channel.on_ambiguous = partial(self._keep_apart, session)
+        if line == _MAIN:
+            self.known.era = session.era
+        channel.on_message = partial(self._take_message, session)
         return session
 
-    async def _greet_program(self, channel: StdioChannel, era: Era | None, features: Features) -> Session:
-        """Agree on an era with a program, which may have to install itself before it reads a word.
-
-        Some legacy programs do not answer a question that they do not know. So after a while the legacy one is asked
-        as well; a program that was only slow answers both, in their order.
-        """
-        limit = _HANDSHAKE if self.address in self._eras else self._first_start
-        if era == "legacy":
-            return await self._initialize(channel, features, limit)
-        tasks: set[asyncio.Task[Any]] = set()
-        probe = spawn(tasks, self._discover(channel, limit))
-        try:
-            await asyncio.wait([probe], timeout=_PROBE)
-            if not probe.done():
-                opening: asyncio.Task[Session] = spawn(tasks, self._initialize(channel, features, limit))
-                await asyncio.wait([probe, opening], return_when=asyncio.FIRST_COMPLETED)
-                if not probe.done() or probe.result() is None:
-                    return await opening
-            modern: Session | None = probe.result()
-            return modern or await self._initialize(channel, features, limit)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _greet_program(self, channel: StdioChannel, era: Era | None) -> Session:
+        """Agree on an era with a program, which may have to install itself before it reads a word."""
+        limit = _HANDSHAKE if self.known.era is not None else self._first_start
+        refusal = ServerError(None, f"it does not speak MCP {LATEST_MODERN_VERSION}")
+        if era != "modern":
+            try:
+                return await self._initialize(channel, _ALL, limit)
+            except ServerError as error:
+                if era is not None:
+                    raise
+                refusal = error
+        session = await self._discover(channel, limit)
+        if session is None:
+            raise refusal
+        return session
 
     async def _discover(self, channel: HTTPChannel | StdioChannel, limit: float) -> Session | None:
         """The modern session, or None for a legacy server."""
@@ -472,7 +579,12 @@ class Upstream:
         offered = greeting.get("supportedVersions")
         if not isinstance(offered, list) or LATEST_MODERN_VERSION not in offered:
             return None
-        return Session(channel, "modern", LATEST_MODERN_VERSION, greeting, self._gateway)
+        return self._make_session(channel, "modern", LATEST_MODERN_VERSION, greeting)
+
+    def _make_session(
+        self, channel: HTTPChannel | StdioChannel, era: Era, version: str, greeting: Mapping[str, Any]
+    ) -> Session:
+        return Session(channel, era, version, greeting, self._gateway, self.known, self._room)
 
     async def _initialize(self, channel: HTTPChannel | StdioChannel, features: Features, limit: float) -> Session:
         if isinstance(channel, HTTPChannel):
@@ -494,7 +606,7 @@ class Upstream:
         version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
-        session = Session(channel, "legacy", str(version), greeting, self._gateway)
+        session = self._make_session(channel, "legacy", str(version), greeting)
         await channel.tell(jsonrpc.notification("notifications/initialized"), session.headers)
         return session
 
@@ -508,6 +620,7 @@ class Upstream:
         pending: PendingRequest,
         name: str | None,
         headers: Mapping[str, str] | None,
+        tool: str | None,
     ) -> dict[str, Any]:
         if session.era == "legacy":
             over_http = isinstance(session.channel, HTTPChannel)
@@ -527,30 +640,14 @@ class Upstream:
                     await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
                 except (ServerError, Agent3Error) as error:
                     log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
-        return await session.request(method, params, pending, name=name, headers=headers)
-
-    @asynccontextmanager
-    async def _own_session(self, features: Features) -> AsyncIterator[Session]:
-        """A session for one call alone, kept for the next one unless the call failed."""
-        async with self._own_places:
-            spare = next((entry for entry in self._spare if entry[0] == features), None)
-            if spare is not None:
-                self._spare.remove(spare)
-            try:
-                own = spare[1] if spare is not None else await self._connect(features)
-            except Agent3Error as error:
-                raise _unsent(error)  # noqa: B904 - the same error
-            if own.watching is None:
-                own.watching = spawn(self._tasks, self._watch(own))
-            good = False
-            try:
-                yield own
-                good = True
-            finally:
-                if good and own.alive and not self._closed:
-                    self._spare.append((features, own))
-                else:
-                    spawn(self._closing, own.close())
+        result = await session.request(method, params, pending, name=name, headers=headers, tool=tool)
+        if session.era == "modern" and (info := _table(_table(result, "_meta"), _SERVER_INFO)):
+            # Without sessions this is how one learns that there is another version behind the address.
+            same = all(info.get(key) == session.info.get(key) for key in ("name", "version"))
+            if not same and self._shared.get(_MAIN) is session:
+                session.info = info
+                self._note_version(session, _MAIN)
+        return result
 
     def _drop_lost(self, session: Session, error: ServerError, harmless: bool) -> None:
         """Drop a session that the server no longer knows. Raises unless the request may be sent on a new one."""
@@ -562,8 +659,11 @@ class Upstream:
         else:
             if error.status not in (400, 404, 405, 406) or error.code in _MODERN_CODES:
                 raise error
-            self._eras.pop(self.address, None)  # it may be a legacy server by now
-        self._shared = {features: shared for features, shared in self._shared.items() if shared is not session}
+            if error.by_id and not _REFUSAL.search(error.message):
+                raise error  # the word of a tool, which must not be run again
+        if self._shared.get(_MAIN) is session:
+            self.known.era = None  # it may be of another era by now
+        self._shared = {line: shared for line, shared in self._shared.items() if shared is not session}
         self._lists.clear()
         spawn(self._closing, session.close())
         if error.status is None and not harmless:
@@ -575,17 +675,14 @@ class Upstream:
 
     # What the server sends unasked
 
-    async def _take_message(self, session: Session, message: dict[str, Any]) -> None:
-        """Take a message of an HTTP server that belongs to no request."""
-        if "id" in message and sum(pending.can_answer for pending in session.running) > 1:
-            self._keep_apart(session)
-        try:
-            if await session.take_message(message):
-                return
-        except (Agent3Error, ServerError) as error:
-            log.debug("%s: a message that belongs to no request was lost: %s", session.channel.place, error)
+    def _take_message(self, session: Session, message: dict[str, Any]) -> None:
+        """Take a message that says nothing of the request that it belongs to."""
+        if "id" in message:
+            spawn(self._tasks, session.answer(message))
             return
-        if self._shared.get(_NO_FEATURES) is session:  # each session hears it; it is passed on once
+        # Some servers tell every session of a change, and some only the one whose call made it.
+        is_change = str(message.get("method")).endswith("/list_changed")
+        if not session.take_log_line(message) and (is_change or self._shared.get(_MAIN) is session):
             self._take_notification(message)
 
     def _take_notification(self, message: dict[str, Any]) -> None:
@@ -599,15 +696,6 @@ class Upstream:
         self._lists.clear()
         if self._on_change is not None:
             self._on_change(self.address)
-
-    def _keep_apart(self, session: Session) -> None:
-        if not self._keeps_apart:
-            self._keeps_apart = True
-            log.warning(
-                "%s asked while several calls were under way, without saying for which; from now on each call has "
-                "a connection of its own",
-                session.channel.place,
-            )
 
     async def _watch(self, session: Session) -> None:
         """Listen for changes as long as the session lives. After a gap everything may have changed."""
@@ -648,9 +736,9 @@ class Upstream:
 class Upstreams:
     """The pool: one upstream for each server and credential, closed when unused for ``idle`` seconds.
 
-    Two credentials never share anything but what is known of the address: its era, and how often its program
-    crashed. ``policy`` bounds what may be reached over HTTP; addresses that the operator ``registered`` may be on
-    this machine or in a private network.
+    Two credentials never share anything but what is known of the address: its eras and habits, and how often its
+    program crashed. ``policy`` bounds what may be reached over HTTP; addresses that the operator ``registered`` may be
+    on this machine or in a private network.
     """
 
     def __init__(
@@ -669,7 +757,7 @@ class Upstreams:
         self._on_change = on_change
         self._env = env
         self._all: dict[tuple[Any, ...], Upstream] = {}
-        self._eras: dict[str, Era] = {}
+        self._known: dict[str, Known] = {}
         self._restarts: dict[str, Restarts] = {}
         self._authorizations: dict[str, Authorization] = {}
         self._watchdog = Watchdog()
@@ -685,11 +773,11 @@ class Upstreams:
 
         There ``secret_env`` names the variable in which a program gets the secret, ``secret_header`` the header that
         carries it instead of ``Authorization: Bearer``, ``headers`` those that every request has; ``registered`` says
-        that the operator chose the address.
+        that the operator chose the address; ``era`` is the only one to be spoken.
         """
         meta = where or {}
         carried = tuple(sorted((meta.get(HEADERS) or {}).items()))
-        named = meta.get("secret_env"), meta.get("secret_header"), carried
+        named = meta.get("secret_env"), meta.get("secret_header"), meta.get(ERA), carried
         key = (address, secret, *named, bool(meta.get("registered")))
         found = self._all.get(key)
         if found is None:
@@ -725,6 +813,8 @@ class Upstreams:
         self._watchdog.close()
 
     def _make(self, address: str, secret: Secret | None, meta: Mapping[str, Any]) -> Upstream:
+        known = self._known.setdefault(address, Known())
+        wanted = meta.get(ERA)
         if address.startswith(PREFIX):
             command = Command.parse(address)
             restarts = self._restarts.setdefault(address, Restarts(self._env.monotonic))
@@ -741,8 +831,8 @@ class Upstreams:
                 channel.on_crash = restarts.record_crash
                 return channel
 
-            gateway, first_start = self._policy.gateway, self._first_start
-            return Upstream(address, start_program, self._eras, self._on_change, self._env, None, gateway, first_start)
+            gateway, start = self._policy.gateway, self._first_start
+            return Upstream(address, start_program, known, self._on_change, self._env, None, gateway, start, wanted)
         policy = self._policy
         if meta.get("registered"):
             policy = policy.registering(address)
@@ -759,7 +849,7 @@ class Upstreams:
         async def open_http() -> HTTPChannel | StdioChannel:
             return HTTPChannel(gate, address, headers, authorization)
 
-        return Upstream(address, open_http, self._eras, self._on_change, self._env, gate, policy.gateway)
+        return Upstream(address, open_http, known, self._on_change, self._env, gate, policy.gateway, wanted=wanted)
 
     async def _sweep(self) -> None:
         """Close what has not been used for a while; it comes back on demand."""

@@ -8,10 +8,11 @@ it goes to the SDK untouched, which knows the right refusal. Lists are the SDK's
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -20,17 +21,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, NotFound
+from agent3.errors import Agent3Error, Canceled, NotFound
 from agent3.gateway.lanes import HungUp, Reply
-from agent3.jsonrpc import SSEParser, check_bytes
+from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
+from agent3.protocols.mcp.door.batches import VERSIONS, parse_batch, serve_batch
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.handlers import OUTCOME
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.toolset import Caller, ignore_event
-from agent3.protocols.mcp.meta_keys import PASSED, STRUCTURED
+from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, STRUCTURED
 from agent3.security import via
 
 __all__ = ["FastLane", "Visitor"]
@@ -47,13 +49,15 @@ MOST_SESSIONS = 10_000
 MOST_HOSTS = 1_000
 
 
-class _Meta(Struct):
+class _Meta(Struct, forbid_unknown_fields=True):
+    """The keys of ``_meta`` that are read here. What else a client sends is for the server behind the gateway."""
+
     version: str | None = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=None)
     capabilities: dict[str, Any] | None = msgspec.field(name="io.modelcontextprotocol/clientCapabilities", default=None)
     info: dict[str, Any] | UnsetType = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=UNSET)
-    level: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/logLevel", default=UNSET)
-    progress: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
-    via: Raw | UnsetType = msgspec.field(name=via.META, default=UNSET)
+    level: Any = msgspec.field(name="io.modelcontextprotocol/logLevel", default=UNSET)
+    progress: Any = msgspec.field(name="progressToken", default=UNSET)
+    via: Any = msgspec.field(name=via.META, default=UNSET)
     traceparent: str | UnsetType = UNSET
 
 
@@ -73,6 +77,35 @@ class _Request(Struct):
     id: int | str
     method: str
     params: _Params = msgspec.field(default_factory=_Params)
+
+
+class _MarkedRequest(_Request):
+    """A request with keys of ``_meta`` that are not ours to read."""
+
+    others: dict[str, Any] = {}
+
+
+class _OpenParams(_Params):
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)  # type: ignore[assignment]
+
+
+class _OpenRequest(Struct):
+    """A request with any ``_meta``."""
+
+    jsonrpc: str
+    id: int | str
+    method: str
+    params: _OpenParams
+
+
+class _Cancellation(Struct):
+    """``notifications/cancelled`` of a legacy client."""
+
+    class Params(Struct):
+        key: int | str = msgspec.field(name="requestId")
+
+    method: Literal["notifications/cancelled"]
+    params: Params
 
 
 class _Answer(Struct):
@@ -165,6 +198,8 @@ class FastLane:
             b'"isError":false,"resultType":"complete","_meta":%b}' % _encode(self._info),
         )
         """How plain results end, in the legacy and in the modern era."""
+        self._calls: dict[tuple[bytes, int | str], asyncio.Event] = {}
+        """The calls under way in legacy sessions, by session and id; each ends when its event is set."""
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
@@ -179,7 +214,13 @@ class FastLane:
         body = await _read_body(receive, self.max_body)
         if body is None:
             return
+        in_session = bool(headers.session) and len(body) <= self.max_body
+        if in_session and headers.version in VERSIONS and (batch := parse_batch(body)) is not None:
+            await serve_batch(self, scope, batch, send)
+            return
         request = _parse(body) if len(body) <= self.max_body else None
+        if request is None and in_session and b"notifications/cancelled" in body:
+            self._cancel(body, headers.session, scope)
         principal = self._find_principal(scope) if request is not None else None
         if request is not None and principal is not None:
 
@@ -283,15 +324,19 @@ class FastLane:
             era="modern" if modern else "legacy",
             can_elicit="form" in can,
             traceparent=trace if isinstance(trace, str) else None,
+            meta=request.others if isinstance(request, _MarkedRequest) else {},
             can=can,
         )
         turn = self._toolset.call(name, params.arguments or {}, caller)
         outcome: Outcome
         try:
-            # A modern client that hangs up cancels the call; a legacy one only leaves.
-            outcome = await run_watched(turn, hung_up) if modern else await turn
+            # A modern client that hangs up cancels the call; a legacy one only leaves, and cancels by a notification.
+            call = headers.session, request.id
+            outcome = await run_watched(turn, hung_up if modern else partial(self._wait_for_cancellation, call))
         except Left:
-            raise
+            if modern:
+                raise
+            return Reply(error_of(request.id, Canceled("The client cancelled this request.")))
         except NotFound as error:
             # Listed, but perhaps for another caller only: the SDK's lane refuses it as any tool that is not there.
             scope[OUTCOME] = error
@@ -305,6 +350,26 @@ class FastLane:
             return Reply(_envelope(request.id, result))
         scope[OUTCOME] = outcome
         return None
+
+    async def _wait_for_cancellation(self, call: tuple[bytes, int | str]) -> None:
+        event = self._calls[call] = asyncio.Event()
+        try:
+            await event.wait()
+        finally:
+            if self._calls.get(call) is event:
+                del self._calls[call]
+
+    def _cancel(self, body: bytes, session: bytes, scope: Scope) -> None:
+        """Cancel the call that a legacy client no longer waits for; the SDK knows only those of its own lane."""
+        principal, known = self._find_principal(scope), self._sessions.get(session)
+        if principal is None or known is None or known.owner != principal.id:
+            return
+        try:
+            cancelled = _cancellations.decode(body).params.key
+        except msgspec.DecodeError:
+            return
+        if (event := self._calls.get((session, cancelled))) is not None:
+            event.set()
 
     # What is regular
 
@@ -467,6 +532,9 @@ class _Recorder:
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_open_decoder = msgspec.json.Decoder(_OpenRequest)
+_cancellations = msgspec.json.Decoder(_Cancellation)
+_META_KEYS = frozenset(field.encode_name for field in msgspec.structs.fields(_Meta))
 _encode = msgspec.json.encode
 _NOTHING: frozenset[str] = frozenset()
 _MARKED = {STRUCTURED: True}
@@ -480,10 +548,22 @@ def _parse(body: bytes) -> _Request | None:
     """The request, if it has a regular shape."""
     try:
         check_bytes(body)
-        request = _decoder.decode(body)
+        try:
+            request = _decoder.decode(body)
+        except msgspec.ValidationError:
+            request = _split_meta(_open_decoder.decode(body))
     except (msgspec.DecodeError, Agent3Error, RecursionError, UnicodeDecodeError):
         return None
     return request if request.jsonrpc == "2.0" and not isinstance(request.id, bool) else None
+
+
+def _split_meta(given: _OpenRequest) -> _Request:
+    """The request, with those keys of ``_meta`` apart that belong to others."""
+    params, meta = given.params, given.params.meta
+    known = msgspec.convert({key: value for key, value in meta.items() if key in _META_KEYS}, _Meta)
+    others = {key: value for key, value in meta.items() if key not in _META_KEYS and not key.startswith(RESERVED)}
+    fields = {name: getattr(params, name) for name in _Params.__struct_fields__}
+    return _MarkedRequest(given.jsonrpc, given.id, given.method, _Params(**{**fields, "meta": known}), others)
 
 
 def _envelope(key: int | str, result: bytes) -> bytes:

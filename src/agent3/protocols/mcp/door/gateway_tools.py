@@ -75,7 +75,7 @@ class GatewayTools:
         started = self._env.monotonic()
         status = "error"
         try:
-            self._verbs.check(name, arguments)
+            arguments = dict(self._verbs.check(name, arguments))
             checked = self._env.monotonic() - started
             MCPPerformanceMonitor.record("validate_schema", checked, self._metrics, warn_every=WARN_EVERY)
             who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)

@@ -68,7 +68,7 @@ class _Subscribing(NamedTuple):
 
 def passthrough_meta(caller: Caller) -> dict[str, Any]:
     """The ``meta`` of a call for an MCP client: the server learns of the client, and its answer passes unchanged."""
-    said: dict[str, Any] = {"can": sorted(caller.can)}
+    said: dict[str, Any] = {"can": sorted(caller.can), "era": caller.era}
     if caller.level:
         said["level"] = caller.level
     if caller.meta:
@@ -246,7 +246,10 @@ class Passthrough:
             if any(question.id not in caller.answers for question in needs.questions):
                 return _redact_outcome(replace(needs, state=None), opened.hidden)
             answered = replace(call, state=needs.state, answers=caller.answers)
-            sent |= {"inputResponses": encode_responses(answered), "requestState": needs.state["state"]}
+            sent["inputResponses"] = encode_responses(answered)
+            sent.pop("requestState", None)
+            if needs.state["state"] is not None:
+                sent["requestState"] = needs.state["state"]
         raise TargetError(f"The server asked more than {ROUNDS} times before it answered {method}.")
 
     async def _request(
@@ -263,6 +266,7 @@ class Passthrough:
                 method,
                 params,
                 secret=opened.secret,
+                era=caller.era,
                 on_request=replay if caller.can & _ASKABLE else None,
                 features=caller.can & _FEATURES,
                 level=caller.level,

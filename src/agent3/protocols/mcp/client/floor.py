@@ -1,0 +1,196 @@
+"""The floor: finds the call that a question of a server belongs to, where the server does not say.
+
+In the handshake era a server asks by a request of its own. Over HTTP it can put it on the stream of the call; on the
+connection that all calls share, nothing tells whose question it is, and it must not reach another caller. So of the
+calls that may ask, one at a time is at work: it *has the floor*. A call that waits for a person is not at work, so any
+number of questions can be open. Which tools ask is learned: one that has never asked needs no floor after its first
+call. A question that could still be of several calls is held until one of them is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+__all__ = ["Floor", "Habits"]
+
+CallT = TypeVar("CallT")
+
+Habits = dict[str, bool]
+"""Whether a tool asks on the shared connection, by its name. One that has never been called is not there."""
+
+_FIRST = 2.0
+"""Seconds for which a tool that was never called before has the floor; servers ask early, and others wait."""
+_LONGEST = 10.0
+"""Seconds for which a tool that is known to ask has it."""
+
+
+class _Seat(Generic[CallT]):
+    """One call, with the number of its questions that are open."""
+
+    def __init__(self, tool: str, call: CallT):
+        self.tool = tool
+        self.call = call
+        self.open = 0
+        self.has_asked = False
+        self.turn: asyncio.Future[None] | None = None
+        """Set while it waits for the floor."""
+
+
+class Floor(Generic[CallT]):
+    """The calls under way on one connection. ``habits`` outlive the connection."""
+
+    def __init__(self, habits: Habits):
+        self._habits = habits
+        self._seats: dict[CallT, _Seat[CallT]] = {}
+        self._at_work: set[_Seat[CallT]] = set()
+        self._speaker: _Seat[CallT] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._queue: deque[_Seat[CallT]] = deque()
+        self._held: deque[asyncio.Future[_Seat[CallT] | None]] = deque()
+
+    @asynccontextmanager
+    async def work(self, tool: str, call: CallT) -> AsyncIterator[None]:
+        """Run a call in this block. Begins when the tool may ask without being mistaken for another."""
+        seat = _Seat(tool, call)
+        await self._begin(seat)
+        self._seats[call] = seat
+        try:
+            yield
+            if seat.has_asked:
+                self._habits[tool] = True
+            elif tool not in self._habits:
+                self._know_quiet(tool)
+        finally:
+            del self._seats[call]
+            self._pause(seat)
+
+    @asynccontextmanager
+    async def wait_for_person(self, call: CallT) -> AsyncIterator[None]:
+        """Others may work during this block, in which the call waits for an answer."""
+        seat = self._seats.get(call)
+        if seat is None:
+            yield
+            return
+        self._open(seat)
+        async with self._closing(seat):
+            yield
+
+    @asynccontextmanager
+    async def question(self) -> AsyncIterator[CallT | None]:
+        """The call that a question on the shared connection belongs to; None if that cannot be told."""
+        if len(self._at_work) > 1:
+            held: asyncio.Future[_Seat[CallT] | None] = asyncio.get_running_loop().create_future()
+            self._held.append(held)
+            self._settle()
+            seat = await held
+        else:
+            # With nobody at work it is a further question of a call that waits; clear if there is one.
+            candidates = self._at_work or self._seats.values()
+            seat = next(iter(candidates)) if len(candidates) == 1 else None
+            if seat is not None:
+                self._open(seat)
+        if seat is None:
+            yield None
+            return
+        seat.has_asked = True
+        async with self._closing(seat):
+            yield seat.call
+
+    # Beginning and ending work
+
+    async def _begin(self, seat: _Seat[CallT]) -> None:
+        """Come to work, with the floor if the tool may ask."""
+        if self._habits.get(seat.tool, True):
+            if self._speaker is None:
+                self._give_floor(seat)
+            else:
+                seat.turn = asyncio.get_running_loop().create_future()
+                self._queue.append(seat)
+                try:
+                    await seat.turn
+                except asyncio.CancelledError:
+                    self._pause(seat)
+                    raise
+                finally:
+                    seat.turn = None
+        self._at_work.add(seat)
+
+    def _pause(self, seat: _Seat[CallT]) -> None:
+        """No longer at work: it ended, or waits for a person."""
+        self._at_work.discard(seat)
+        if self._speaker is seat:
+            self._pass_on()
+        self._settle()
+
+    def _give_floor(self, seat: _Seat[CallT]) -> None:
+        self._speaker = seat
+        first = seat.tool not in self._habits
+        self._timer = asyncio.get_running_loop().call_later(_FIRST if first else _LONGEST, self._time_is_up, seat)
+
+    def _time_is_up(self, seat: _Seat[CallT]) -> None:
+        if seat.tool not in self._habits:
+            self._know_quiet(seat.tool)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the floor to the next that waits for it."""
+        self._speaker = None
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._queue:
+            seat = self._queue.popleft()
+            if seat.turn is not None and not seat.turn.done():
+                self._give_floor(seat)
+                seat.turn.set_result(None)
+                return
+
+    def _know_quiet(self, tool: str) -> None:
+        """A tool that does not ask needs no floor, neither now nor later."""
+        self._habits[tool] = False
+        for seat in self._queue:
+            if seat.tool == tool and seat.turn is not None and not seat.turn.done():
+                seat.turn.set_result(None)
+
+    # Questions
+
+    def _open(self, seat: _Seat[CallT]) -> None:
+        seat.open += 1
+        if seat.open == 1:
+            self._pause(seat)
+
+    @asynccontextmanager
+    async def _closing(self, seat: _Seat[CallT]) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception:  # a refusal is an answer too: the call goes on
+            await self._close(seat)
+            raise
+        await self._close(seat)
+
+    async def _close(self, seat: _Seat[CallT]) -> None:
+        seat.open -= 1
+        if not seat.open and self._seats.get(seat.call) is seat:
+            await self._begin(seat)
+            if self._seats.get(seat.call) is not seat:  # it ended while it waited for the floor
+                self._pause(seat)
+
+    def _settle(self) -> None:
+        """Hand out the questions that are clear by now. As many questions as calls can never be told apart."""
+        while self._held:
+            if self._held[0].done():
+                self._held.popleft()
+            elif len(self._at_work) == 1:
+                (seat,) = self._at_work
+                self._at_work.discard(seat)
+                seat.open += 1
+                self._held.popleft().set_result(seat)
+                if self._speaker is seat:
+                    self._pass_on()
+            elif len(self._held) >= len(self._at_work):
+                self._held.popleft().set_result(None)
+            else:
+                return

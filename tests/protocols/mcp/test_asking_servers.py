@@ -1,0 +1,331 @@
+"""Servers that ask: in either era, over one connection that many calls share, and without keeping anybody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from agent3.calls.parking import Park
+from agent3.env import REAL
+from agent3.model import LOCAL, Agent, Answer, Call, Done, Failed, Needs, Outcome, Part, Route, Turn
+from agent3.observe.metrics import Metrics
+from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.mcp.client.floor import Floor
+from agent3.protocols.mcp.client.processes import Command
+from agent3.protocols.mcp.meta_keys import PASSED
+from tests.support import mcp_asking, mcp_program
+from tests.support.mcp_upstream import command, eventually, notes, served
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(story, 240)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def standing(file: Path, version: str = "1", port: int = 0) -> AsyncIterator[str]:
+    """The server of both eras over HTTP."""
+    listener = socket.create_server(("127.0.0.1", port))
+    app = mcp_asking.build(file, version).streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(serving, 60)
+        listener.close()
+
+
+class Talk:
+    """A connector behind the real Park, as in the gateway, and the agent at its other end."""
+
+    def __init__(self, connector: MCPConnector, agent: Agent):
+        self.connector = connector
+        self.agent = agent
+        self.park = Park(REAL, Metrics())
+        self._handler = self.park.around(connector.call)
+
+    async def call(self, tool: str, job: str = "j", *, entry: Any = "start", **more: Any) -> Outcome:
+        capability = self.agent.capability(tool)
+        assert capability is not None
+        return await self._handler(
+            Call(
+                id=job,
+                job=job,
+                principal=LOCAL,
+                agent=self.agent.id,
+                capability=tool,
+                input={},
+                route=capability.routes[0],
+                live=Turn(self.agent, capability),
+                entry=entry,
+                **more,
+            )
+        )
+
+    async def converse(self, tool: str, job: str = "j", **more: Any) -> Outcome:
+        """Call a tool, and answer whatever it asks with the name of the job."""
+        given: dict[str, Answer] = {}
+        outcome = await self.call(tool, job, **more)
+        while isinstance(outcome, Needs):
+            given |= {one.id: Answer(data={"size": job}) for one in outcome.questions}
+            outcome = await self.call(tool, job, entry="answer", answers=given, state=outcome.state, **more)
+        return outcome
+
+
+@asynccontextmanager
+async def talking(where: str, **meta: str) -> AsyncIterator[Talk]:
+    connector = MCPConnector()
+    talk = Talk(connector, await connector.describe(where, route=Route("mcp", where, meta=meta), registered=True))
+    try:
+        yield talk
+    finally:
+        await talk.park.aclose()
+        await connector.aclose()
+
+
+def said(outcome: Outcome) -> str:
+    assert isinstance(outcome, (Done, Failed)), outcome
+    return str(outcome.parts[-1].data if isinstance(outcome, Done) else outcome.message)
+
+
+# Eras
+
+
+def test_a_server_of_both_eras_can_ask_in_either(tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+
+    async def story() -> None:
+        async with standing(file) as where, talking(where) as talk:
+            assert talk.agent.card["eras"] == ["modern", "legacy"]
+            # What may have consequences is run once: in the era in which most tools ask.
+            assert "accept j" in said(await talk.converse("order"))
+            assert notes(file) == ["order legacy"]
+            # What only reads is tried in the modern era first, and then remembered.
+            assert "accept j" in said(await talk.converse("look"))
+            assert "accept k" in said(await talk.converse("look", "k"))
+            assert notes(file)[1:] == ["look modern", "look legacy", "look legacy"]
+
+    run(story())
+
+
+def test_a_tool_that_could_not_ask_is_not_run_again_by_us(tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+
+    async def story() -> None:
+        async with standing(file) as where, talking(where) as talk:
+            assert "Call it again" in said(await talk.converse("wish"))
+            assert notes(file) == ["wish legacy"]
+            # There was no requestState, so none is sent back.
+            assert "accept j None" in said(await talk.converse("wish"))
+
+    run(story())
+
+
+def test_a_program_whose_tool_asks_by_its_result_needs_the_other_era(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with talking(Command(**mcp_asking.command(tmp_path / "notes")).address) as talk:
+            assert "--era modern" in said(await talk.converse("wish"))
+            assert "accept j" in said(await talk.converse("order"))
+
+    run(story())
+
+
+def test_an_mcp_client_is_served_in_its_own_era_and_asked_in_any(tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+
+    def client(era: str) -> dict[str, Any]:
+        return {PASSED: {"can": ["form"], "era": era}}
+
+    async def story() -> None:
+        async with standing(file) as where, talking(where) as talk:
+            assert "accept j" in said(await talk.converse("wish", meta=client("modern")))
+            assert notes(file) == ["wish modern", "wish modern"]
+            first = await talk.call("order", meta=client("modern"))
+            assert isinstance(first, Failed)  # in the words of the server, as without a gateway
+            assert "Call it again" not in first.message
+            assert "accept j" in said(await talk.converse("order", meta=client("modern")))
+            assert "accept k" in said(await talk.converse("order", "k", meta=client("legacy")))
+            assert notes(file)[2:] == ["order modern", "order legacy", "order legacy"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+def test_the_operator_can_choose_the_era(tmp_path: Path, era: str, transport: str) -> None:
+    file = tmp_path / "notes"
+
+    async def story() -> None:
+        async with standing(file) as url:
+            where = url if transport == "http" else Command(**mcp_asking.command(file)).address
+            async with talking(where, era=era) as talk:
+                assert talk.agent.card["eras"] == [era]
+                assert "plain" in said(await talk.call("plain"))
+                assert notes(file) == [f"plain {era}"]
+                asks = "wish" if era == "modern" else "order"
+                assert "accept j" in said(await talk.converse(asks))
+
+    run(story())
+
+
+def test_another_version_behind_the_same_address_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    changed: list[str] = []
+
+    async def story() -> None:
+        connector = MCPConnector(on_change=changed.append)
+        async with standing(file) as where:
+            talk = Talk(connector, await connector.describe(where, registered=True))
+            assert "accept j" in said(await talk.converse("order"))
+            port = int(where.split(":")[2].split("/")[0])
+        async with standing(file, "2", port):
+            assert "plain" in said(await talk.call("plain"))
+            assert "accept j" in said(await talk.converse("look"))
+            assert changed == [where]
+            assert (await connector.describe(where, registered=True)).version == "2"
+        await talk.park.aclose()
+        await connector.aclose()
+
+    run(story())
+
+
+def test_tools_for_able_clients_are_listed_too() -> None:
+    async def story() -> None:
+        words = mcp_program.command()
+        async with talking(Command(words[0], tuple(words[1:])).address) as talk:
+            assert talk.agent.capability("sample") is not None
+
+    run(story())
+
+
+# Many questions at once
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tool loses the floor because the machine is slow."""
+    for name in ("_FIRST", "_LONGEST"):
+        monkeypatch.setattr(f"agent3.protocols.mcp.client.floor.{name}", 120.0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("way", ["http", "stdio"])
+def test_fifty_open_questions_are_told_apart_and_keep_nobody_waiting(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "notes"
+
+    async def story(where: str) -> None:
+        async with talking(where) as talk:
+            jobs = [f"j{number}" for number in range(50)]
+            asked = dict(zip(jobs, await asyncio.gather(*(talk.call("aside", job) for job in jobs)), strict=True))
+            assert all(isinstance(outcome, Needs) for outcome in asked.values())
+            assert await talk.call("count", "plain") == Done((Part(text="counted"),))
+            # A job that is cancelled frees what it held.
+            assert isinstance(await talk.call("aside", "j7", entry="cancel"), Failed)
+            await eventually(lambda: "aside cancelled" in notes(file))
+            # Answered in another order than asked, each call gets its own answer.
+            for job in reversed(jobs):
+                if job != "j7":
+                    given = {"q1": Answer(data={"size": job})}
+                    done = await talk.call("aside", job, entry="answer", answers=given)
+                    assert done == Done((Part(text=f"accept {{'size': '{job}'}}"),))
+            assert [line for line in notes(file) if line.startswith("pid")] == [
+                notes(file)[0]
+            ]  # one process, one state
+
+    if way == "stdio":
+        run(story(Command(**command(file, "--legacy")).address))
+    else:
+        with served(file, "--legacy") as site:
+            run(story(site.url))
+
+
+def test_a_question_is_held_while_it_may_be_of_another_call() -> None:
+    async def story() -> None:
+        floor: Floor[str] = Floor({"quiet": False, "asks": True})
+        ended = asyncio.Event()
+        asked: list[str | None] = []
+
+        async def quiet() -> None:
+            async with floor.work("quiet", "b"):
+                await ended.wait()
+
+        async def question() -> None:
+            async with floor.question() as call:
+                asked.append(call)
+
+        async with floor.work("asks", "a"):
+            other = asyncio.create_task(quiet())
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(question())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert asked == []
+            ended.set()
+            await other
+            await asking
+            assert asked == ["a"]
+
+    run(story())
+
+
+def test_as_many_questions_as_calls_reach_nobody_wrong() -> None:
+    """Two tools that were never known to ask do so at once. One is refused; when it has ended, the other is clear."""
+
+    async def story() -> None:
+        floor: Floor[str] = Floor({"first": False, "second": False})
+        asked: list[str | None] = []
+
+        async def question() -> str | None:
+            async with floor.question() as call:
+                asked.append(call)
+                return call
+
+        async with floor.work("second", "b"):
+            async with floor.work("first", "a"):
+                one, two = asyncio.create_task(question()), asyncio.create_task(question())
+                assert await one is None
+            assert await two == "b"
+        assert asked == [None, "b"]
+
+    run(story())
+
+
+def test_a_tool_that_never_asked_needs_no_floor() -> None:
+    async def story() -> None:
+        habits: dict[str, bool] = {}
+        floor: Floor[int] = Floor(habits)
+        async with floor.work("tool", 1):
+            waiting = asyncio.create_task(floor.work("tool", 2).__aenter__())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        await waiting
+        assert habits == {"tool": False}
+        async with floor.work("tool", 3), floor.work("tool", 4):
+            pass
+
+    run(story())
+
+
+def test_a_cancelled_wait_for_the_floor_blocks_nobody() -> None:
+    async def story() -> None:
+        floor: Floor[int] = Floor({"asks": True})
+        async with floor.work("asks", 1):
+            gone = asyncio.create_task(floor.work("asks", 2).__aenter__())
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.wait([gone])
+        async with floor.work("asks", 3):
+            pass
+
+    run(story())
