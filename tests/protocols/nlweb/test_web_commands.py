@@ -191,7 +191,10 @@ def test_a_check_that_finds_something_missing_ends_with_1_and_says_what_to_do(
 @pytest.mark.browser
 def test_a_sentence_is_done_on_a_page_that_nobody_described(shop: Website, agent3: Command) -> None:
     code, out, said = agent3("run", f"{shop.url}/", "search for a mug")
-    assert (code, said) == (0, "  type into textbox 'What are you looking for?'\n  click button 'Search'\n")
+    assert (code, said) == (
+        0,
+        "  type into textbox 'What are you looking for?'\n  press Enter in textbox 'What are you looking for?'\n",
+    )
     assert "White mug" in out
     code, out, said = agent3("run", f"{shop.url}/", "dance the tango", "--json")
     assert code == 1

@@ -27,7 +27,7 @@ from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.commands import understand
-from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
+from agent3.protocols.nlweb.driver import Confirm, Driven, drive
 from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.local_profile import OWNER, LocalProfile
@@ -139,8 +139,7 @@ async def drive_page(
     async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
         page = session.page
         result = await drive(page, sentence, confirm=confirm)
-        # What forbids something or sets a condition must not be done by another way either.
-        if not result.done and len(result.left) == 1 and not is_restricted(sentence):
+        if result.offers:
             result = await _drive_by_offers(session, sentence, result, confirm)
         page = session.page
         await _settle(page)
