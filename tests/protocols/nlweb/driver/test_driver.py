@@ -237,8 +237,10 @@ def test_the_question_shows_what_was_understood_and_what_was_not(run: Any) -> No
         "Not understood: “click Launch”: nothing here that could be meant is called “Launch”."
     )
     done, _ = run(ORDER, "escribe Ann en Name y pulsa Lanzar")
-    assert done.question is not None
-    assert done.question.startswith("No se ha hecho nada. Entendido: ")
+    assert done.question == (
+        "No se ha hecho nada. Entendido: escribir en campo 'Name'. "
+        "No entendido: “pulsa Lanzar”: aquí nada que pueda ser se llama “Lanzar”."
+    )
 
 
 def test_what_does_not_show_on_the_page_is_not_called_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ class _Operator:
                 return shows
             self.done.append(describe(act))
             if not shows:
-                return Doubt("unshown", describe(act))
+                return Doubt("unshown", act.control.name)
             await self.settle()
         return None
 
@@ -283,7 +283,7 @@ def _stop(
     """The result with a question that tells what was understood and what was not."""
     doubt, spanish = plans[number], language == "es"
     assert isinstance(doubt, Doubt)
-    acts = [describe(act) for one in plans if isinstance(one, list) for act in one]
+    acts = [describe(act, language) for one in plans if isinstance(one, list) for act in one]
     lines = [] if operator.done else ["No se ha hecho nada." if spanish else "Nothing was done."]
     if acts:
         lines.append(f"{'Entendido' if spanish else 'Understood'}: {'; '.join(acts)}.")

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
-from agent3.sentences.lexicon import fold
+from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
 
 __all__ = ["Act", "Doubt", "Plan", "Why", "describe", "plan", "plan_all"]
@@ -399,17 +399,23 @@ def _plain(clause: Clause, words: str) -> str:
     return words.strip(" .,")
 
 
-def describe(act: Act) -> str:
+_IN_SPANISH = {
+    "button": "botón", "link": "enlace", "tab": "pestaña", "textbox": "campo", "searchbox": "buscador", "list": "lista",
+    "checkbox": "casilla", "radio": "opción", "option": "opción", "switch": "interruptor", "slider": "deslizador",
+}  # fmt: skip
+
+
+def describe(act: Act, language: Language = "en") -> str:
     """What an act does, for people."""
-    what = f"{'list' if act.control.role == 'list' else act.control.role} {act.control.name[:60]!r}"
-    match act.kind:
-        case "press":
-            return f"click {what}"
-        case "write":
-            return f"type into {what}"
-        case "choose":
-            return f"choose {', '.join(act.values)} in {what}"
-        case "enter":
-            return f"press Enter in {what}"
-        case _:
-            return f"{'check' if act.kind == 'check' else 'uncheck'} {what}"
+    spanish, listed = language == "es", ", ".join(act.values)
+    role = _IN_SPANISH.get(act.control.role, "campo") if spanish else act.control.role
+    what = f"{role} {act.control.name[:60]!r}"
+    ways = {
+        "press": (f"click {what}", f"clic en {what}"),
+        "write": (f"type into {what}", f"escribir en {what}"),
+        "choose": (f"choose {listed} in {what}", f"elegir {listed} en {what}"),
+        "enter": (f"press Enter in {what}", f"pulsar Intro en {what}"),
+        "check": (f"check {what}", f"marcar {what}"),
+        "clear": (f"uncheck {what}", f"desmarcar {what}"),
+    }
+    return ways[act.kind][spanish]
