@@ -78,6 +78,8 @@ ACCOUNT = """<button onclick="d.showModal()">New account</button><dialog id=d>
 BANK = """<form method=post onsubmit="event.preventDefault(); document.title = 'sent ' + a.value + ' to ' + r.value">
 <label>Recipient <input id=r></label><label>Amount * <input id=a required></label><button>Transfer</button></form>
 <label>User name <input onclick="document.title = 'clicked'"></label>"""
+THREADS = """<ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'">Delete</a></li>
+<li>Carl <a href="#" onclick="document.title = 'Carl is gone'">Delete</a></li></ul></li></ul>"""
 LAZY = """<button>Archive</button><input aria-label="Code" oninput="this.value = ''">"""
 
 
@@ -137,6 +139,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (TEAM, "click the second Delete button", "Bob is gone"),
         (TEAM, "click the last Delete button", "Carl is gone"),
         (TEAM, 'click "Delete" next to "Alice"', "Alice is gone"),
+        (THREADS, "click Delete for Carl", "Carl is gone"),
         (
             ACCOUNT,
             "click New account, enter Ann as name and ann@example.com as email and click Create account",
@@ -187,6 +190,9 @@ def test_the_page_does_what_the_sentence_says(run: Any, html: str, sentence: str
         (MANY, "click the link", "more than one"),
         (SHELF, "click Plant 3", "“Plant 3”"),
         (TABS, "click Goal", "“Goal”"),
+        (THREADS, "click Delete", "more than one"),
+        (THREADS, "click Delete for Alice", "“Delete for Alice”"),
+        (ORDER, "fill in the name field and click Order now", "name field"),
         (MANY, "check News and Weather", "Weather"),
         # Words that nothing explains.
         (ORDER, "click Order now for free", "for free"),

@@ -111,7 +111,7 @@ class _Operator:
             except playwright().Error:
                 if self._page.is_closed():
                     raise
-                shows = False
+                shows = Doubt("disabled", act.control.name)  # covered, moving, or gone
             if isinstance(shows, Doubt):
                 return shows
             self.done.append(describe(act))

@@ -37,11 +37,12 @@ most => {
   };
   // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
   const controls = "select,option,textarea,button,script,style,template";
-  const pieces = node => {
+  const pieces = (node, fits = () => true) => {
     const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT), found = [];
     while (walker.nextNode()) {
-      const text = squeeze(walker.currentNode.data), outer = walker.currentNode.parentElement.closest(controls);
-      if (text && !(outer && outer !== node && node.contains(outer))) found.push(text);
+      const text = squeeze(walker.currentNode.data), parent = walker.currentNode.parentElement;
+      const outer = parent.closest(controls);
+      if (text && fits(parent) && !(outer && outer !== node && node.contains(outer))) found.push(text);
     }
     return found;
   };
@@ -77,18 +78,20 @@ most => {
   const rows = "tr,li,article,[role=row],[role=listitem],[role=article]";
   const regions = "fieldset,section,form,dialog,details,table,nav,[role=group],[role=radiogroup],[role=region],"
     + "[role=dialog],[role=form]";
+  const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
   const placesOf = node => {
     const found = [];
     for (let at = node; at && found.length < 12; at = at.parentElement ?? at.getRootNode().host) {
       if (at === node) continue;
+      // What stands in a row inside of a row belongs to the inner one.
       if (at.matches(rows)) {
-        const wholes = [...at.querySelectorAll("td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span")]
-          .map(one => squeeze(one.textContent));
-        found.push([...new Set([...pieces(at), ...wholes])].filter(text => text.length <= 120).slice(0, 60));
+        const own = one => one.closest(rows) === at;
+        const wholes = [...at.querySelectorAll(wholly)].filter(own).map(one => squeeze(one.textContent));
+        found.push([...new Set([...pieces(at, own), ...wholes])].filter(text => text.length <= 120).slice(0, 60));
       } else if (at.matches(regions)) {
-        found.push([referenced(at), attribute(at, "aria-label"), squeeze(at.querySelector(title)?.textContent)]
-          .filter(Boolean));
+        const heading = [...at.querySelectorAll(title)].find(one => one.closest(regions) === at);
+        found.push([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)].filter(Boolean));
       }
     }
     return found;
@@ -116,7 +119,7 @@ most => {
       form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
       opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
         expanded === "false" || !["", "false"].includes(popup),
-      leads: node.tagName === "A" ? node.href : "", places: placesOf(node),
+      places: placesOf(node),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
   };
@@ -157,7 +160,6 @@ class Control:
     form: int
     sends: bool
     opens: bool
-    leads: str
     places: Sequence[Sequence[str]]
     searches: bool
 

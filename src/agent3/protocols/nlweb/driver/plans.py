@@ -187,8 +187,8 @@ def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
         if control.role == "list" and (not target.roles or "option" in target.roles or "list" in target.roles):
             options = _same([(option, option) for option in control.options], target.name)
             there = not target.place or _is_generic(target.place) or _is_at(control, target.place)
-            if options and (there or _is_called(control, target.place)):
-                yield Act("choose", control, (options[0],))
+            if there or _is_called(control, target.place):
+                yield from (Act("choose", control, (option,)) for option in options)
 
 
 # Fields
@@ -236,6 +236,8 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     words = strip_article(part).split()
     cuts += [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
     found: dict[tuple[int, int], Act | Doubt] = {}
+    if any(target.name and _find_fields(fields, target) for target in read_targets(clause, part)):
+        return Doubt("words", _plain(clause, part))  # a field, and nothing to write into it
     for text, name in cuts:
         value = clause.restore(text)
         if not value:
@@ -342,9 +344,6 @@ def _match(view: PageView, target: Target, fits: Callable[[Control], bool]) -> l
         pool = _same([(one, one.name) for one in pool], target.name)
     elif not target.roles:
         return []
-    if target.ordinal is None:
-        # Links that lead to the same page, such as in its head and foot, are one.
-        pool = [*{one.leads or (one.frame, one.index): one for one in reversed(pool)}.values()]
     return _pick(pool, target.ordinal)
 
 
