@@ -43,8 +43,8 @@ class Doubt:
 Plan = list[Act] | Doubt
 T = TypeVar("T")
 
-_PRESSED = ("button", "link", "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "treeitem")
 _CHOSEN = ("checkbox", "radio", "switch", "option", "tab", "menuitemcheckbox", "menuitemradio")
+_PRESSED = ("button", "link", "menuitem", "treeitem", *_CHOSEN)
 _CLEARED = ("checkbox", "switch", "menuitemcheckbox")
 _NAMES = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MARKS = re.compile(r"^[\W_]+|[\W_]+$")

@@ -68,6 +68,7 @@ _ROLE_AFTER = [(re.compile(rf"(?:^|\s+)(?:{words})$", re.IGNORECASE), roles) for
 _ARTICLE = re.compile(
     r"^(?:(?:on|the|a|an|my|your|its|el|la|los|las|un|una|mi|tu|su|en)(?:\s+|$))+(?=\S|$)", re.IGNORECASE
 )
+_ON = re.compile(r"^(?:on|en)\s+", re.IGNORECASE)
 _PLACE = re.compile(
     r"\s+(?:next to|beside|for|of|in|on|from|under|inside|within|junto a|para|de|del|en|dentro de)\s+", re.IGNORECASE
 )
@@ -150,7 +151,8 @@ def read_targets(clause: Clause, words: str) -> Iterator[Target]:
 def _read_one(clause: Clause, words: str, place: str) -> Iterator[Target]:
     bare = strip_article(words)
     numbered = _ORDINAL.match(bare)
-    ways: list[tuple[str, int | None]] = [(bare, None)]
+    # "My account" and "On sale" are names, whatever their first word may be elsewhere.
+    ways: list[tuple[str, int | None]] = [(left, None) for left in dict.fromkeys((words, _ON.sub("", words), bare))]
     if numbered is not None:
         number = int(numbered[1]) if numbered[1] else _ORDINALS[numbered[2].lower()]
         ways.append((bare[numbered.end() :], number))
