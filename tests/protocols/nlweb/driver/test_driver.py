@@ -78,7 +78,8 @@ ACCOUNT = """<button onclick="d.showModal()">New account</button><dialog id=d>
 BANK = """<form method=post onsubmit="event.preventDefault(); document.title = 'sent ' + a.value + ' to ' + r.value">
 <label>Recipient <input id=r></label><label>Amount * <input id=a required></label><button>Transfer</button></form>
 <label>User name <input onclick="document.title = 'clicked'"></label>"""
-THREADS = """<a href="#me" onclick="document.title = 'account'">My account</a><ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'">Delete</a></li>
+THREADS = """<a href="#me" onclick="document.title = 'account'">My account</a>
+<ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'">Delete</a></li>
 <li>Carl <a href="#" onclick="document.title = 'Carl is gone'">Delete</a></li></ul></li></ul>"""
 LAZY = """<button>Archive</button><input aria-label="Code" oninput="this.value = ''">"""
 
