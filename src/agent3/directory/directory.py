@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.arrays import NDArray, np
-from agent3.directory.choice import choose, closest, index_capabilities
+from agent3.directory.choice import choose, choose_by_meaning, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
 from agent3.directory.routes import Routes
@@ -322,6 +322,15 @@ class Directory:
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
         """The offered capability of an agent that a message clearly means; None where that is not clear."""
         return await self._ask_index(agent, offered, lambda index: choose(index, offered, message, self._env.now()))
+
+    async def choose_by_meaning(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
+        """The same by words and meaning together, where an encoder is installed: for what words leave open."""
+        vectors = self._vectors
+        if vectors is None or not len(vectors) or not message.strip():
+            return None
+        return await asyncio.to_thread(
+            lambda: choose_by_meaning(vectors.fuse(message, self._index.rank(message)), agent, offered, message)
+        )
 
     async def closest(self, agent: Agent, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:
         """The offered capabilities that come closest to a message, so many at most."""

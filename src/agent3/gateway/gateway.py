@@ -360,21 +360,20 @@ class Gateway:
         return agent, await self.choose(agent, offered, message, given)
 
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str, given: Any = None) -> Capability:
-        """What a message that names no capability means: the only one, the one that takes commands, or whose words
-        fit best. Where that is not clear it is ``undecided``, and ``start`` asks the caller.
+        """What a message that names no capability means: the only one, or the one that fits best. Where that is not
+        clear it is the one that takes commands, or ``undecided``, and ``start`` asks the caller.
         """
         if len(offered) == 1:
             return offered[0]
         if not offered:
             raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
-        if message and given is None:
-            for capability in offered:
-                if capability.meta.get("reads") == "commands":
-                    return capability
-        if best := await self.directory.choose(agent, offered, message):
+        actions = [capability for capability in offered if capability.meta.get("reads") != "commands"]
+        if best := await self.directory.choose(agent, actions, message):
             return best
-        listed = await self.directory.closest(agent, offered, message, which.MOST_LISTED)
-        return which.undecided(listed, len(offered) - len(listed))
+        if message and given is None and len(actions) < len(offered):
+            return next(capability for capability in offered if capability not in actions)
+        listed = await self.directory.closest(agent, actions, message, which.MOST_LISTED)
+        return which.undecided(listed, len(actions) - len(listed))
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""

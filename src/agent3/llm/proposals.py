@@ -8,11 +8,12 @@ many times a day, and never about a message that forbids something.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
-from agent3.llm.port import LLM, System, Tool, User
+from agent3.llm.port import LLM, Message, Reply, System, Tool, User
 from agent3.model import Capability
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
@@ -31,6 +32,11 @@ _SYSTEM = (
     "Make "
     "nothing up and leave out what is not said. If the message does not ask for what the tool does, or a required "
     "parameter is not said, call no tool."
+)
+
+
+_CHOOSE = (
+    "Call the one tool that does what the person's message asks for. If none does, or it is unclear which, call none."
 )
 
 
@@ -65,12 +71,8 @@ class Proposals:
         tool = Tool(capability.name, capability.description, capability.input_schema)
         now = datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's own day
         system = System(f"{_SYSTEM} Now is {now:%A %Y-%m-%d %H:%M}.")
-        try:
-            async with asyncio.timeout(self._seconds):
-                reply = await self._llm.complete([system, User(message)], [tool], max_tokens=self._max_tokens)
-        except (Agent3Error, TimeoutError) as error:
-            log.warning("the language model did not help with a message: %s", str(error) or "it took too long")
-            self._count.inc(("unreachable",))
+        reply = await self._ask([system, User(message)], [tool])
+        if reply is None:
             return None
         call = next((call for call in reply.calls if call.name == capability.name and not call.fault), None)
         understood = (
@@ -78,6 +80,25 @@ class Proposals:
         )
         self._count.inc(("dropped" if understood is None else "proposed",))
         return understood
+
+    async def choose(self, offered: Sequence[Capability], message: str) -> Capability | None:
+        """Which capability the model takes a message for; None where it takes none, or does not answer in time."""
+        if not self.take():
+            return None
+        tools = [Tool(one.name, f"{one.description} {'; '.join(one.phrases[:3])}", one.input_schema) for one in offered]
+        reply = await self._ask([System(_CHOOSE), User(message)], tools)
+        named = {call.name for call in reply.calls} if reply is not None else set()
+        chosen = [one for one in offered if one.name in named]
+        return chosen[0] if len(chosen) == 1 else None
+
+    async def _ask(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Reply | None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._llm.complete(messages, tools, max_tokens=self._max_tokens)
+        except (Agent3Error, TimeoutError) as error:
+            log.warning("the language model did not help with a message: %s", str(error) or "it took too long")
+            self._count.inc(("unreachable",))
+            return None
 
     def _judge(
         self, capability: Capability, message: str, given: dict[str, object], asked: Ask, now: datetime

@@ -8,6 +8,7 @@ parameter without a value, and two readings that are equally good each lead to a
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from agent3.model import Capability
 from agent3.schema.compiler import compiled
 from agent3.sentences.fills import DETERMINERS, Fill, find_fills, row_at
 from agent3.sentences.lexicon import EMPTY, Language, detect_language, ways_to_say
+from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
 from agent3.sentences.slots import Form, form_of
 from agent3.sentences.tokens import LONGEST, Sentence
@@ -137,7 +139,48 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
     if len(message) > LONGEST:
         return Ask(tuple(dict.fromkeys([*required, *form.unreadable])), (), {}, {}, language)
     sentence = Sentence(blank_courtesies(message), now)
-    return _only_value(sentence, form, capability) or _Search(sentence, form, capability, language).run()
+    found = _only_value(sentence, form, capability) or _Search(sentence, form, capability, language).run()
+    if isinstance(found, Ask) and (said := match_phrases(capability, message)) is not None:
+        return _read_phrase(capability, form, said, found, now)
+    return found
+
+
+def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], asked: Ask, now: datetime) -> Reading:
+    """What the words for the placeholders of a phrase mean, each to its own parameter."""
+    given: dict[str, Any] = {}
+    doubt: dict[str, Sequence[Any]] = {}
+    properties = capability.input_schema.get("properties") or {}
+    for slot in form.slots:
+        name = slot.name
+        if name not in said or len(slot.path) > 1:
+            continue
+        if slot.kind in ("text", "name", "place", "id", "code") and not slot.many:
+            # Where somebody looks or says something, any text will do; a name of something is not two things.
+            if form.reading or slot.role == "content" or not _SEVERAL.search(said[name]):
+                given[name] = _COMMON_ARTICLE.sub("", said[name])
+            continue
+        schema = {"type": "object", "properties": {name: properties.get(name)}, "required": [name]}
+        one = read(Capability(name="get", input_schema=schema), said[name], now)
+        if isinstance(one, Understood):
+            given |= one.input
+        elif isinstance(one, Ask):
+            doubt |= one.doubt
+    if not given and said:
+        return asked
+    # What the phrase does not name may still have been said elsewhere, where nothing was left over.
+    given = {**({} if asked.left else asked.input), **given}
+    missing = tuple(slot.path[0] for slot in form.slots if slot.required and slot.path[0] not in given)
+    if missing or doubt:
+        return Ask(tuple(dict.fromkeys([*missing, *doubt])), (), given, doubt, asked.language)
+    try:
+        compiled(capability.input_schema).check(given)
+    except Agent3Error:
+        return Ask(tuple(said), (), {}, {}, asked.language)
+    return Understood(given, tuple((text, name) for name, text in said.items()))
+
+
+_SEVERAL = re.compile(r"[,;]|\b(?:and|then|but|y|luego|pero)\b", re.IGNORECASE)
+_COMMON_ARTICLE = re.compile(r"^(?:an?|some|any|un|una|unos|unas|alg[uú]n|alguna)\s+(?=[a-z])")
 
 
 def _only_value(sentence: Sentence, form: Form, capability: Capability) -> Understood | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent3.calls.outcomes import response
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, value_of
@@ -198,17 +199,18 @@ def test_input_that_the_chain_has_checked_is_not_checked_again(
     assert [(name, parameters) for name, parameters, _ in made.made] == [("say", {"words": "tea", "count": 1})]
 
 
-def test_what_a_sentence_says_is_checked_once_with_the_defaults_in_it(
+def test_what_a_sentence_says_gets_its_defaults_and_is_told_with_the_answer(
     recorded: tuple[Hosted, Recorded, list[str]],
 ) -> None:
     running, made, checks = recorded
     outcome = running.run(call(running, capability="say", message="say tea"))
     assert isinstance(outcome, Done), outcome
     assert [parameters for _, parameters, _ in made.made] == [{"words": "tea", "count": 3}]
-    assert checks == ["input"]
+    assert checks == []  # the chain has checked it, as any other input
+    assert response(outcome, 0.1)["metadata"]["understood"]["input"] == {"words": "tea"}
     refused = running.run(call(running, capability="say", message="say much too much"))
-    assert isinstance(refused, Failed), refused
-    assert refused.code == "invalid_input"
+    assert isinstance(refused, Needs), refused
+    assert [question.id for question in refused.questions] == ["words"]
     assert len(made.made) == 1
 
 

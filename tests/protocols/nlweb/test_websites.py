@@ -186,7 +186,7 @@ def test_an_answer_says_where_it_was_read_and_what_it_cost_and_is_held_against_t
             assert isinstance(outcome, Failed), outcome
             assert outcome.code == "malformed_response"
             assert "[0].price" in json.dumps(msgspec.to_builtins(outcome))
-        for given in ({"capability": "look", "input": {"query": "tea"}}, {"message": "look at one shelf, tea"}):
+        for given in ({"capability": "look", "input": {"query": "tea"}}, {"message": 'look at one shelf, query "tea"'}):
             outcome = call(running, "strict", **given)  # RT-014: two cents for a sequence, by name or by sentence
             if isinstance(outcome, Needs):
                 outcome = answer(running, outcome, query="tea")

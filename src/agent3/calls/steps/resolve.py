@@ -94,7 +94,7 @@ class Resolve(Step):
         if capability.meta.get("reads") == "messages":
             return call
         if capability.meta.get("reads") == "commands":
-            return replace(call, input={"text": message})  # a website reads it itself, and finds the action
+            return replace(call, input={"text": message})  # it is not clear which action is meant: a website asks
         agent = call.live.agent.name if call.live.agent is not None else ""
         whole = free_text(capability, message, agent=agent)
         if (

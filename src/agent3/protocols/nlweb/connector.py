@@ -8,7 +8,7 @@ sentence. Input, retries and deadlines are the business of the call chain: what 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent3.calls.outcomes import HEALS, NOTICES, SOURCES, UNTRUSTED, failed_by
+from agent3.calls.outcomes import HEALS, NOTICES, SOURCES, UNDERSTOOD, UNTRUSTED, failed_by
 from agent3.definitions import NLWebActionInfo, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import (
@@ -50,17 +50,18 @@ from agent3.model import (
     agent_id,
     text_of,
 )
-from agent3.protocols.nlweb.commands import Resolution
+from agent3.protocols.nlweb.commands import COMMAND, Meaning, actions_of, ask_which
 from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
 from agent3.schema import compile as compile_schema
+from agent3.sentences import Forbidden, Understood
+from agent3.sentences.lexicon import detect_language
+from agent3.sentences.questions import AGAIN
 
 __all__ = ["COMMAND", "NLWebConnector", "agent_of", "interface_of", "owner_of"]
 
-COMMAND = "command"
-"""The capability that takes a sentence and finds the action that it means."""
 _SECONDS = 60.0
 """What one attempt at an action may take; the time of the whole call bounds it too."""
 _MAX_OFFERED = 50
@@ -69,10 +70,12 @@ _ACTION, _CONFIRM = "agent3:action", "agent3:confirm"
 _OVERLOADED = frozenset({502, 503, 504})
 """Statuses that concern the whole site and not one page."""
 _YES = {"type": "boolean", "title": "Go on?"}
+_WHY_SURE = ("this has consequences. Do it?", "esto tiene consecuencias. ¿Lo hago?")
+_WHY_GUESSED = ("this is how it was understood. Do it?", "así se ha entendido. ¿Lo hago?")
 
 
-Resolve = Callable[[str, NLWebInterface, Sequence[str]], Awaitable[Resolution]]
-"""What a sentence means on a website, given the sentences before it."""
+Understand = Callable[[str, Agent, Sequence[Capability], Sequence[str]], Awaitable[Meaning]]
+"""Which of the offered actions of a website a sentence means, given the sentences before it."""
 Find = Callable[[str], Awaitable[Agent]]
 """From an id to the agent; AgentNotFound if there is none."""
 May = Callable[[Principal, Agent, str], bool]
@@ -88,15 +91,15 @@ class _Intent(Struct, omit_defaults=True):
     text: str | None = None
     previous: list[str] = []
     """The sentences before the text."""
-    options: dict[str, list[Any]] = {}
-    """Parameters for which the sentence allows several readings."""
+    guessed: list[str] = []
+    """Parameters whose value nothing announced."""
     confirmed: bool = False
 
 
 class NLWebConnector:
     """Reaches websites. One for each gateway; it belongs to the event loop it is used in.
 
-    ``find`` knows interfaces by id, ``may`` which actions a caller may use in a sentence, ``resolve`` reads sentences,
+    ``find`` knows interfaces by id, ``may`` which actions a caller may use, ``understand`` reads sentences,
     ``load`` reads files, and ``sites`` speaks to websites that answer questions by themselves.
     """
 
@@ -104,7 +107,7 @@ class NLWebConnector:
         self,
         visits: Visits,
         *,
-        resolve: Resolve,
+        understand: Understand,
         load: Load,
         find: Find | None = None,
         may: May | None = None,
@@ -112,7 +115,7 @@ class NLWebConnector:
         env: Env = REAL,
     ):
         self.visits = visits
-        self._resolve = resolve
+        self._understand = understand
         self._load = load
         self._find = find
         self._may = may
@@ -164,24 +167,28 @@ class NLWebConnector:
         name = str(route.meta.get("interface") or call.agent)
         own = agent if agent is not None and (agent.id == name or "interface" not in route.meta) else None
         interface = await self._get_interface(name) if own is None else interface_of(own)
+        site = own or agent_of(interface)
         if call.entry == "answer":
-            intent = await self._read_answers(call, interface)
+            intent = await self._read_answers(call, site)
         else:
-            intent = await self._read_start(call, route, interface)
-        if intent.action is None:
-            return await self._ask_which(intent, self._narrow(call, interface))
-        if questions := _find_questions(intent, interface, intent.action):
-            return Needs(questions, state=msgspec.to_builtins(intent))
+            intent = await self._read_start(call, route, site)
+        if isinstance(intent, Needs):
+            return intent
+        assert intent.action is not None
         steps, parameters = prepare(interface, intent.action, intent.slots, checked=True)
         if own is None or intent.text is not None:
             # The chain checked the input against the capability's schema. A sentence has not been checked, nor has the
             # input of a call that comes without an agent.
             compile_schema(input_schema(interface, intent.action)).check(parameters)
-        info = interface.info.get(intent.action)
-        if info is not None and info.hints.consequential and not intent.confirmed:
+        info = interface.info.get(intent.action) or NLWebActionInfo()
+        # What was partly guessed is confirmed as well, unless it only looks something up.
+        doubtful = info.hints.consequential or (intent.guessed and not info.hints.read_only)
+        if doubtful and not intent.confirmed:
             given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
-            what = f"{info.description or intent.action} at {interface.name}{f' ({given})' if given else ''}"
-            question = Question(_CONFIRM, f"{what}: this has consequences. Do it?", _YES)
+            spanish = detect_language(intent.text or text_of(call.parts)) == "es"
+            at = f"{'en' if spanish else 'at'} {interface.name}{f' ({given})' if given else ''}"
+            why = _WHY_SURE[spanish] if info.hints.consequential else _WHY_GUESSED[spanish]
+            question = Question(_CONFIRM, f"{info.description or intent.action} {at}: {why}", _YES)
             return Needs((question,), state=msgspec.to_builtins(intent))
         # The one place that knows where the chain keeps the end of the call.
         expires: float | None = call.live.expires
@@ -204,26 +211,25 @@ class NLWebConnector:
         if own is None or route.target is None:
             # Likewise, the chain holds a result against the schema of the capability that was called.
             _check_result(visited.result, interface, intent.action)
-        return _make_outcome(visited, interface, intent.action, route)
+        outcome = _make_outcome(visited, interface, intent.action, route)
+        if intent.text is None:
+            return outcome
+        return replace(outcome, meta={**outcome.meta, UNDERSTOOD: {"input": intent.slots, "guessed": intent.guessed}})
 
-    async def _read_start(self, call: Call, route: Route, interface: NLWebInterface) -> _Intent:
+    async def _read_start(self, call: Call, route: Route, site: Agent) -> _Intent | Needs:
         """The intent of a first turn: an action with its input, or what a sentence means."""
         if route.target is not None and call.input is not None:
             if not isinstance(call.input, dict):
                 raise ValidationError(f"{route.target} takes an object, got {type(call.input).__name__}.")
-            slots = {name: value for name, value in call.input.items() if value is not None}
-            return _Intent(route.target, slots)
+            return _Intent(route.target, {name: value for name, value in call.input.items() if value is not None})
         given = call.input if isinstance(call.input, dict) else {}
         text = text_of(call.parts) if call.input is None else str(given.get("text") or "")
-        if route.target is not None:
-            return await self._understand(text, _keep_actions(interface, {route.target}), route.target)
         previous = [str(sentence) for sentence in given.get("previous") or ()]
-        return await self._understand(text, self._narrow(call, interface), previous=previous)
+        return await self._read_sentence(call, site, text, previous, route.target)
 
-    async def _read_answers(self, call: Call, interface: NLWebInterface) -> _Intent:
+    async def _read_answers(self, call: Call, site: Agent) -> _Intent | Needs:
         """The stored intent with the caller's answers; Declined if one of them is no."""
         intent = msgspec.convert(call.state or {}, _Intent)
-        chose_action = False
         for question in call.questions:
             answer = call.answers.get(question.id)
             value = answer.data if answer is not None else None
@@ -234,56 +240,42 @@ class NLWebConnector:
                 raise Declined(f"{call.agent}: {question.text!r} was answered with no, and nothing was done.")
             if question.id == _CONFIRM:
                 intent.confirmed = True
-            elif question.id == _ACTION:
-                intent.action, chose_action = str(value), True
+            elif question.id == _ACTION:  # it is filled from the sentence
+                return await self._read_sentence(call, site, intent.text or "", intent.previous, str(value))
+            elif question.id == AGAIN:
+                return await self._read_sentence(call, site, str(value), intent.previous, intent.action)
             else:
                 intent.slots = {**intent.slots, question.id: value}
-        if intent.action is not None and not chose_action:
-            return intent
-        # The action was chosen just now: fill it from the sentence.
-        allowed = self._narrow(call, interface)
-        if intent.action not in allowed.actions:
-            raise ValidationError(f"{interface.name} has no action {intent.action!r} that you can call.")
-        chosen = _keep_actions(allowed, {intent.action})
-        return await self._understand(intent.text or "", chosen, intent.action, previous=intent.previous)
+        return intent
 
-    async def _understand(
-        self, text: str, interface: NLWebInterface, action: str | None = None, *, previous: Sequence[str] = ()
-    ) -> _Intent:
-        resolution = await self._resolve(text, interface, previous)
-        if resolution.forbidden:
-            raise Declined(resolution.question or "Nothing was done.")
-        name = resolution.action or action
-        candidate = next((candidate for candidate in resolution.candidates if candidate.action == name), None)
-        given = resolution.slots or (candidate.slots if candidate is not None else {})
-        wanted = set(input_schema(interface, name).get("properties", {})) if name else set(given)
-        slots = {key: value for key, value in given.items() if key in wanted and value is not None}
-        return _Intent(name, slots, text, list(previous), dict(candidate.doubts) if candidate is not None else {})
-
-    async def _ask_which(self, intent: _Intent, interface: NLWebInterface) -> Needs:
-        """Ask for the action, the likely ones first."""
-        resolution = await self._resolve(intent.text or "", interface, intent.previous)
-        likely = [candidate.action for candidate in resolution.candidates if candidate.action in interface.actions]
-        names = [*dict.fromkeys([*likely, *interface.actions])][:_MAX_OFFERED]
-        if not names:
-            raise ValidationError(f"{interface.name} has no action that you can call.")
-        text = resolution.question or f"What do you want of {interface.name}?"
-        question = Question(_ACTION, text, {"type": "string", "enum": names})
-        return Needs((question,), state=msgspec.to_builtins(intent))
+    async def _read_sentence(
+        self, call: Call, site: Agent, text: str, previous: Sequence[str], action: str | None
+    ) -> _Intent | Needs:
+        """What a sentence means, of all actions or of one; Needs for what it leaves open."""
+        offered = actions_of(site)
+        if self._may is not None and call.live.agent is not None:
+            offered = [one for one in offered if self._may(call.principal, call.live.agent, one.name)]
+        if action is not None:
+            offered = [one for one in offered if one.name == action]
+        if not offered:
+            raise ValidationError(f"{site.name} has no action{f' {action!r}' if action else ''} that you can call.")
+        found = await self._understand(text, site, offered, previous)
+        if isinstance(found.reading, Forbidden):
+            raise Declined(found.refusal or "", data={"reason": found.reading.why})
+        guessed = [*found.reading.guessed] if isinstance(found.reading, Understood) else []
+        name = found.action.name if found.action is not None else None
+        intent = _Intent(name, found.input, text, [*previous], guessed)
+        questions = found.questions
+        if name is None:
+            names = [one.name for one in offered][:_MAX_OFFERED]
+            asked = ask_which(offered, detect_language(text))
+            questions = (Question(_ACTION, asked, {"type": "string", "enum": names}),)
+        return Needs(questions, state=msgspec.to_builtins(intent)) if questions else intent
 
     async def _get_interface(self, name: str) -> NLWebInterface:
         if self._find is None:
             raise AgentNotFound(f"There is no interface {name!r}. Give the file that contains it.")
         return interface_of(await self._find(name))
-
-    def _narrow(self, call: Call, interface: NLWebInterface) -> NLWebInterface:
-        """The interface with the actions that the caller may use; without the login, which is not for sentences."""
-        login = Login.of(interface)
-        names = set(interface.actions) - ({login.action} if login else set())
-        agent: Agent | None = call.live.agent
-        if self._may is not None and agent is not None:
-            names = {name for name in names if self._may(call.principal, agent, name)}
-        return _keep_actions(interface, names)
 
 
 # Describing a website
@@ -317,7 +309,6 @@ def agent_of(interface: NLWebInterface) -> Agent:
                 routes=(replace(route, target=name),),
                 price=Price(call=info.cost),
                 timeout=_SECONDS,
-                meta={"reads": "messages"},
             )
         )
     if capabilities and all(capability.name != COMMAND for capability in capabilities):
@@ -368,33 +359,6 @@ def interface_of(agent: Agent) -> NLWebInterface:
             f"{agent.id!r} is not a website with an interface. Add the interface's file with agent3 add."
         )
     return NLWebInterface.from_document(body)
-
-
-def _keep_actions(interface: NLWebInterface, names: set[str]) -> NLWebInterface:
-    actions = {name: steps for name, steps in interface.actions.items() if name in names}
-    info = {name: described for name, described in interface.info.items() if name in names}
-    return interface.model_copy(update={"actions": actions, "info": info})
-
-
-# What is asked back
-
-
-def _find_questions(intent: _Intent, interface: NLWebInterface, action: str) -> tuple[Question, ...]:
-    """A question for each parameter that a sentence left open. Structured input is complete, or was refused."""
-    if intent.text is None:
-        return ()
-    schema = input_schema(interface, action)
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    questions = []
-    for name in schema.get("required", ()):
-        described: Mapping[str, Any] = properties.get(name, {})
-        if name in intent.slots or "default" in described:
-            continue
-        text = str(described.get("description") or described.get("title") or name.replace("_", " ").capitalize())
-        options = intent.options.get(name)
-        answer = {**described, "enum": options} if options else dict(described)
-        questions.append(Question(name, f"{text.rstrip('?.')}?", answer))
-    return tuple(questions)
 
 
 # Around a visit

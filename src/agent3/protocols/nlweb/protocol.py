@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent3.definitions import NLWebInterface
-from agent3.errors import Agent3Error, AgentNotFound, SetupError
+from agent3.errors import AgentNotFound, SetupError
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.identity.secrets import Vault
-from agent3.model import Agent, Principal, Route, agent_id
-from agent3.observe.logs import get as logger
+from agent3.model import Agent, Capability, Principal, Route, agent_id
 from agent3.protocols.nlweb.ask.door import AskDoor
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.authoring.files import load
-from agent3.protocols.nlweb.commands import Resolution, resolve_with_model, understand
+from agent3.protocols.nlweb.commands import Meaning, understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
 from agent3.protocols.nlweb.healing import ElementStore, Healer
 from agent3.protocols.nlweb.healing.review import list_heals
@@ -24,10 +22,9 @@ from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import Visits
+from agent3.sentences import Ask, Forbidden, Understood
 
 __all__ = ["NLWeb"]
-
-log = logger("nlweb")
 
 _INTERFACE = Route("nlweb", "an interface")
 
@@ -60,7 +57,7 @@ class NLWeb(Protocol):
 
         self.connector = NLWebConnector(
             visits,
-            resolve=self._understand,
+            understand=self._understand,
             load=load,
             find=lambda agent: services.gateway.directory.get(agent),
             may=may_call,
@@ -68,21 +65,26 @@ class NLWeb(Protocol):
             env=services.env,
         )
 
-    async def _understand(self, text: str, interface: NLWebInterface, previous: Sequence[str]) -> Resolution:
+    async def _understand(
+        self, text: str, agent: Agent, offered: Sequence[Capability], previous: Sequence[str]
+    ) -> Meaning:
         """What a sentence means; the language model of the settings is asked where words leave it open."""
-        found = await understand(text, interface, previous)
-        llm, proposals = self.services.llm, self.services.proposals
-        if llm is None or proposals is None or found.forbidden or (found.action and not found.missing):
-            return found
-        if not proposals.take():
-            return found
-        try:
-            async with asyncio.timeout(self.services.settings.llm.timeout):
-                return await resolve_with_model(text, interface, llm)
-        except (Agent3Error, TimeoutError) as error:
-            log.warning("the language model did not help with a command: %s", str(error) or "it took too long")
-            self.services.metrics.sentences.inc(("unreachable",))
-            return found
+        directory = self.services.gateway.directory
+
+        async def choose(agent: Agent, offered: Sequence[Capability], text: str) -> Capability | None:
+            by_words = await directory.choose(agent, offered, text)
+            return by_words or await directory.choose_by_meaning(agent, offered, text)
+
+        found = await understand(text, agent, offered, previous, choose=choose)
+        proposals = self.services.proposals
+        if proposals is not None and found.action is None and isinstance(found.reading, Ask):
+            chosen = await proposals.choose(offered, text)
+            found = found if chosen is None else await understand(text, agent, [chosen])
+        if proposals is not None and found.action is not None and isinstance(found.reading, Ask):
+            found = Meaning(found.action, await proposals(found.action, text, found.reading) or found.reading)
+        result = {Understood: "understood", Ask: "asked", Forbidden: "forbidden"}[type(found.reading)]
+        self.services.metrics.sentences.inc((result,))
+        return found
 
     # agent3 add
 

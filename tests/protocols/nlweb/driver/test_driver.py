@@ -11,14 +11,15 @@ import pytest
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.browser.installation import require
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.driver import Driven, drive, page_operator
+from agent3.protocols.nlweb.driver import Driven, drive
+from agent3.protocols.nlweb.driver import driver as acting
 
 pytestmark = pytest.mark.browser
 
 FORM = """<p>Choose Blue from the list, check News and press Save.</p>
 <form onsubmit="event.preventDefault(); document.title = [n.value, c.value, news.checked, ads.checked].join()">
 <label>Email <input id="e"></label><label>Your name <input id="n"></label>
-<select id="c"><option>Red</option><option>Blue</option></select>
+<label>Colour <select id="c"><option>Red</option><option>Blue</option></select></label>
 <label><input type="checkbox" id="news">News</label><label><input type="checkbox" id="ads">Adverts</label>
 <button type="button" onclick="document.title = 'cancelled'">Cancel</button><button>Save</button></form>"""
 TABS = """<div role="tablist"><button role="tab" aria-selected="true">One</button>
@@ -29,10 +30,7 @@ LOGIN = """<p><label>Username</label><input id="u"></p><p><label>Password</label
 <button onclick="document.title = u.value + '/' + p.value">Sign in</button>"""
 NUMBERS = """<label>Volume <input type="range" min="0" max="50" value="3" id="v"></label>
 <label>Guests <input type="number" id="g"></label>
-<div role="slider" aria-label="Brightness" aria-valuenow="10" tabindex="0" id="b">|</div>
-<button onclick="document.title = [v.value, g.value, b.ariaValueNow].join()">Show</button>
-<script>b.onkeydown = e => { const by = {ArrowRight: 5, ArrowLeft: -5}[e.key] ?? 0;
-b.ariaValueNow = Number(b.ariaValueNow) + by; }</script>"""
+<button onclick="document.title = [v.value, g.value].join()">Show</button>"""
 NESTED = """<iframe srcdoc="<button onclick='parent.document.title=&quot;framed&quot;'>Inner</button>"></iframe>
 <my-box></my-box><script>customElements.define('my-box', class extends HTMLElement { connectedCallback() {
   this.attachShadow({mode: 'open'}).innerHTML = '<div><button>Deep</button></div>';
@@ -52,28 +50,44 @@ MANY = """<a href="#1" onclick="document.title='one'">Details</a>
 <label><input type=checkbox id=k onchange="document.title=k.checked">News</label>
 <label><input type=checkbox checked id=a onchange="document.title=a.checked">Adverts</label>
 <label><input type=checkbox checked id=t onchange="document.title=t.checked">Terms</label>
-<input type=range min=0 max=20 id=r oninput="document.title=r.value">
-<div style="height:3000px"></div><script>onscroll = () => document.title = 'scrolled'</script>"""
+<label>Size <input type=range min=0 max=20 id=r oninput="document.title=r.value"></label>"""
 LISTS = """<select id=one onchange="document.title=this.value"><option>Peru</option><option>Trinidad and Tobago</option>
 </select><select id=many multiple onchange="document.title=[...this.selectedOptions].map(o => o.value)">
 <option>Tea</option><option>Coffee</option><option>Milk</option></select>"""
-CALENDAR = """<label>Day <input id=d readonly onclick="c.hidden = false"></label><div id=c hidden>
-<b id=m></b><button onclick="go(-1)">&lt;</button><button onclick="go(1)">&gt;</button>
-<table><tr id=r></tr></table></div>
-<script>let month = new Date(2027, 0, 1); const go = by => { month.setMonth(month.getMonth() + by);
-m.textContent = month.toLocaleString('en', {month: 'long', year: 'numeric'});
-r.replaceChildren(...[1, 2, 3].map(day => {
-const cell = document.createElement('td'); cell.textContent = day;
-cell.onclick = () => document.title = d.value = `${month.getFullYear()}-${month.getMonth() + 1}-${day}`; return cell;
-})) }; go(0)</script>"""
-_TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+SHOP = """<label>Sort by <select onchange="document.title = this.value"><option>Relevance</option>
+<option>Lowest price</option></select></label>
+<ul><li><b>Mug</b> Lowest price guarantee <button onclick="document.title = 'mug in the cart'">Add to cart</button></li>
+<li><b>Pot</b> <button onclick="document.title = 'pot in the cart'">Add to cart</button></li></ul>
+<button onclick="document.title = 'coupons'">Coupons</button>
+<a href="#cart" onclick="document.title = 'cart'">Cart</a>"""
+TEAM = (
+    """<table><tr><th>Name</th><th>Role</th><th></th></tr>"""
+    + "".join(
+        f"""<tr><td>{who}</td><td><select aria-label="Role" onchange="document.title = '{who} is ' + this.value">
+<option>User</option><option>Admin</option></select></td>
+<td><button onclick="document.title = '{who} is gone'">Delete</button></td></tr>"""
+        for who in ("Alice", "Bob", "Carl")
+    )
+    + "</table>"
+)
+ACCOUNT = """<button onclick="d.showModal()">New account</button><dialog id=d>
+<form method=dialog onsubmit="document.title = 'created ' + n.value + '/' + e.value"><h2>New account</h2>
+<label>Name <input id=n required></label><label>Email <input id=e type=email required></label>
+<button type=button onclick="d.close(); document.title = 'cancelled'">Cancel</button>
+<button>Create account</button></form></dialog>"""
+BANK = """<form method=post onsubmit="event.preventDefault(); document.title = 'sent ' + a.value + ' to ' + r.value">
+<label>Recipient <input id=r></label><label>Amount * <input id=a required></label><button>Transfer</button></form>
+<label>User name <input onclick="document.title = 'clicked'"></label>"""
+THREADS = """<a href="#me" onclick="document.title = 'account'">My account</a>
+<ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'">Delete</a></li>
+<li>Carl <a href="#" onclick="document.title = 'Carl is gone'">Delete</a></li></ul></li></ul>"""
+LAZY = """<button>Archive</button><input aria-label="Code" oninput="this.value = ''">"""
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Any]:
     """Drives a page of some HTML: (html, sentence) → (what was done, the page's title after it)."""
-    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_operator, "_ACT_MS", 30_000.0)  # what must be done is done, however slow the machine is
+    with asyncio.Runner() as runner:
 
         async def start() -> tuple[Any, Any]:
             driver = await playwright().async_playwright().start()
@@ -85,10 +99,8 @@ def run() -> Iterator[Any]:
             page = await browser.new_page()
             try:
                 await page.set_content(f"<!doctype html><title></title>{html}")
-                async with asyncio.timeout(60):
-                    done = await drive(page, sentence, **options)
-                    await page.evaluate(_TWO_FRAMES)  # a scroll is told to the page with the next frame
-                    return done, await page.title()
+                async with asyncio.timeout(120):
+                    return await drive(page, sentence, **options), await page.title()
             finally:
                 await page.close()
 
@@ -97,146 +109,155 @@ def run() -> Iterator[Any]:
         runner.run(driver.stop())
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "_ACT_MS", 60_000.0)  # what must be done is done, however slow the machine is
+
+
 @pytest.mark.requirement("RF-013-51")
 @pytest.mark.parametrize(
     ("html", "sentence", "title"),
     [
         (FORM, 'Enter the name "Ana", choose Blue from the list, check News and press Save.', "Ana,Blue,true,false"),
         (FORM, "check News and Adverts, then submit the form", ",Red,true,true"),
+        (FORM, "set the colour to Blue and submit", ",Blue,false,false"),
         (FORM, "Click the Cancel button", "cancelled"),
-        (TABS, "click Goal", "there"),
+        (TABS, "click Two and click Goal", "there"),
+        (TABS, "click +", "more"),
         (LOGIN, 'Enter the username "ana" and the password "s3" into the text fields and press sign in.', "ana/s3"),
         (LOGIN, 'type "ana" into the first field and click "Sign in"', "ana/"),
-        (NUMBERS, "select 17 with the Volume slider, click Show", "17,,10"),
-        (NUMBERS, "set the brightness slider to 25 and set the guests spinner to 2 and click Show", "3,2,25"),
-        (NUMBERS, "set the brightness slider to 15", ""),
+        (NUMBERS, "set the volume slider to 17, put 2 as guests and click Show", "17,2"),
         (NESTED, 'Click the "Inner" button', "framed"),
         (NESTED, 'Click the "Deep" button', "shadowed"),
         (LISTS, "select Trinidad and Tobago from the list", "Trinidad and Tobago"),
         (LISTS, "select Tea and Milk", "Tea,Milk"),
-        (CALENDAR, "enter March 2, 2027 as the day", "2027-3-2"),
+        (SHOP, 'select "Lowest price"', "Lowest price"),
+        (SHOP, "click Add to cart for Pot", "pot in the cart"),
+        (SHOP, "haz clic en el segundo botón Add to cart", "pot in the cart"),
+        (SHOP, "open Cart", "cart"),
+        (TEAM, 'select "Admin" for Bob', "Bob is Admin"),
+        (TEAM, "select Admin in the row of Carl", "Carl is Admin"),
+        (TEAM, "click the second Delete button", "Bob is gone"),
+        (TEAM, "click the last Delete button", "Carl is gone"),
+        (TEAM, 'click "Delete" next to "Alice"', "Alice is gone"),
+        (THREADS, "click Delete for Carl", "Carl is gone"),
+        (THREADS, "click on My account", "account"),
+        (
+            ACCOUNT,
+            "click New account, enter Ann as name and ann@example.com as email and click Create account",
+            "created Ann/ann@example.com",
+        ),
+        (BANK, "enter Bob as recipient and 50 as amount and click Transfer", "sent 50 to Bob"),
+        (ORDER, "put the name Ann in and click Order now", "sent Ann/"),
+        (ORDER, "please use Ann as name, Rome as city and click Order now", "sent Ann/Rome"),
+        (ORDER, 'enter "Ann" as name and Rome as city and click Order now', "sent Ann/Rome"),
+        (ORDER, 'type "Ann, and Bob" into "Name" and click Order now', "sent Ann, and Bob/"),
+        (ORDER, "set the city to San Sebastian and the name to Ann, then click Order now", "sent Ann/San Sebastian"),
+        (ORDER, "go to Contact us", "us"),
+        (MANY, "click on the second Details link", "two"),
+        (MANY, "click First steps", "steps"),
+        (MANY, 'escribe "Ana" en Name y marca News', "true"),
+        (MANY, "check the first checkbox", "true"),
+        (MANY, "check Terms", ""),
+        (MANY, "uncheck Adverts and Terms", "false"),
+        (MANY, "set the size slider to 17", "17"),
+        (MANY, "enter 12/24/2027 as the date", "2027-12-24"),
+        (MANY, "select December 24, 2027 as the date", "2027-12-24"),
+        (SHELF, "search for plant 3", "plant 3"),
+        (SHELF, "busca plant 3", "plant 3"),
+        (SHELF, 'search "plant 3"', "plant 3"),
     ],
 )
 def test_the_page_does_what_the_sentence_says(run: Any, html: str, sentence: str, title: str) -> None:
     done, after = run(html, sentence)
-    assert (after, done.left) == (title, [])
+    assert (after, done.left, done.question) == (title, [], None)
     assert done.complete
 
 
-def test_what_is_not_on_the_page_is_left_undone_and_said(run: Any) -> None:
-    done, after = run(FORM, "Click the Launch rocket button")
-    assert (done.done, after) == ([], "")
-    assert done.left == ["Click the Launch rocket button"]
+@pytest.mark.requirement("RF-013-52")
+@pytest.mark.parametrize(
+    ("html", "sentence", "asked"),
+    [
+        # What is not there, not there exactly, or there twice.
+        (SHOP, 'click "Apply coupon"', "“Apply coupon”"),
+        (SHOP, 'select "Add to cart"', "“Add to cart”"),
+        (SHOP, 'select "Lowest price" for Mug', "“Lowest price for Mug”"),
+        (SHOP, "click Add to cart", "more than one"),
+        (TEAM, 'select "Admin"', "more than one"),
+        (TEAM, 'select "Admin" for Dora', "“Admin for Dora”"),
+        (TEAM, "click the fourth Delete button", "fourth"),
+        (ORDER, "click Order nw", "“Order nw”"),
+        (ORDER, "click Order", "There is: “Order now”"),
+        (MANY, "haz clic en Details", "más de una cosa"),
+        (MANY, "click the link", "more than one"),
+        (SHELF, "click Plant 3", "“Plant 3”"),
+        (TABS, "click Goal", "“Goal”"),
+        (THREADS, "click Delete", "more than one"),
+        (THREADS, "click Delete for Alice", "“Delete for Alice”"),
+        (ORDER, "fill in the name field and click Order now", "name field"),
+        (MANY, "check News and Weather", "Weather"),
+        # Words that nothing explains.
+        (ORDER, "click Order now for free", "for free"),
+        (ORDER, 'click "Order now" for Ann and click Order now', "for Ann"),
+        (ORDER, 'type "Ann"', "Ann"),
+        (ORDER, "frobnicate the city and click Order now", "frobnicate"),
+        (ORDER, "enter Ann as name and Rome as shoe size and click Order now", "Rome as shoe size"),
+        (ORDER, "set the city to San Sebastian and the name to Ann and Bob, then click Order now", "Bob"),
+        (ORDER, 'enter "Ann" as the shoe size and click Order now', "shoe size"),
+        (ORDER, "click Launch and click Order now", "Launch"),
+        (ORDER, "click Order now and click Launch", "Launch"),
+        (ORDER, "Contact us", "Contact us"),
+        (BANK, "Log in as Ann", "Log in as Ann"),
+        (FORM, "Book the cheapest flight", "cheapest"),
+        (LISTS, "select Peru and Trinidad and Tobago", ""),
+        (MANY, "enter 03/04/2027 as the date", "03/04/2027"),
+        (NUMBERS, "set the volume slider to loud", "loud"),
+        # What would be sent without what it needs.
+        (BANK, "enter Bob as recipient and click Transfer", "“Amount *” is needed"),
+        (BANK, "Transfer 50 to Bob", "Transfer 50 to Bob"),
+        (ACCOUNT, "click New account, enter Ann as name and click Create account", "Email"),
+        # Prohibitions and conditions.
+        (SHOP, "do not click Cart", "says not to"),
+        (SHOP, "no hagas clic en Cart", "dice que no"),
+        (SHOP, "click Cart unless it is empty", "condition"),
+        (SHOP, "haz clic en Cart si no cuesta nada", "condición"),
+        (SHOP, "click Coupons, not Cart", "says not to"),
+        (ACCOUNT, "click New account but do not create the account", "says not to"),
+        (ORDER, "enter Ann as name. Never mind", "takes the request back"),
+    ],
+)
+def test_what_is_not_understood_whole_is_not_begun_and_asked(run: Any, html: str, sentence: str, asked: str) -> None:
+    done, after = run(html, sentence)
+    if html is ACCOUNT and done.done:  # a dialog that was opened, to see what is in it
+        assert done.done == ["click button 'New account'"]
+    else:
+        assert done.done == []
+    assert after == ""
     assert not done.complete
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "frobnicate the city and click Order now",
-        "enter Ann as name and Rome as shoe size and click Order now",
-        "set the city to San Sebastian and the name to Ann and Bob, then click Order now",
-        'enter "Ann" as the shoe size and click Order now',
-        "click Launch and click Order now",
-        'click "Order now" for Ann and click Order now',
-    ],
-)
-def test_a_sentence_that_is_half_understood_does_nothing(run: Any, sentence: str) -> None:
-    done, after = run(ORDER, sentence)
-    assert (done.done, after) == ([], "")
-    assert len(done.left) == 2
-    assert done.left[0] in sentence.removesuffix("click Order now")
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "don't click Order now",
-        "Please do not click Contact us",
-        "never click Contact us",
-        "no hagas clic en Contact us",
-        "click Order now but not if the name is empty",
-        "click Order now unless the name is empty",
-        "click Contact us and click Order now if the name is empty",
-        "click Contact us, then click Order now when the price is below 10",
-        "haz clic en Contact us y pulsa Order now si es gratis",
-        "click Order now, not Contact us",
-    ],
-)
-def test_what_is_forbidden_or_has_conditions_is_not_begun(run: Any, sentence: str) -> None:
-    done, after = run(ORDER, sentence)
-    assert (done.done, after) == ([], "")
+    assert asked in (done.question or "")
     assert done.left
 
 
-@pytest.mark.parametrize(
-    ("html", "sentence"),
-    [
-        (ORDER, "click Order now for free"),
-        (ORDER, "click Order nw"),
-        (ORDER, 'type "Ann"'),
-        (ORDER, "click the latest order"),
-        (SHELF, "click Plant 4"),
-        (SHELF, 'type "Ann" into the shoe size'),
-        (MANY, "check News and Weather"),
-        (MANY, "enter 03/04/2027 as the date"),
-        (MANY, "wait until the price drops"),
-        (MANY, "click the link"),
-        (LISTS, "select Peru and Trinidad and Tobago"),
-        (NUMBERS, "select 5 with the slider"),
-        (TABS, "click Nowhere"),
-        (FORM, "guess a number between 1 and 10"),
-        (FORM, "Book the cheapest flight"),
-    ],
-)
-def test_words_that_nothing_explains_stop_it(run: Any, html: str, sentence: str) -> None:
-    done, after = run(html, sentence)
-    assert (done.done, after) == ([], "")
-    assert done.left == [sentence]
+def test_the_question_shows_what_was_understood_and_what_was_not(run: Any) -> None:
+    done, _ = run(ORDER, "enter Ann as name and click Launch")
+    assert done.question == (
+        "Nothing was done. Understood: type into textbox 'Name'. "
+        "Not understood: “click Launch”: nothing here that could be meant is called “Launch”."
+    )
+    done, _ = run(ORDER, "escribe Ann en Name y pulsa Lanzar")
+    assert done.question == (
+        "No se ha hecho nada. Entendido: escribir en campo 'Name'. "
+        "No entendido: “pulsa Lanzar”: aquí nada que pueda ser se llama “Lanzar”."
+    )
 
 
-@pytest.mark.parametrize(
-    ("sentence", "title"),
-    [
-        ("put the name Ann in and click Order now", "sent Ann/"),
-        ("please use Ann as name, Rome as city and click Order now", "sent Ann/Rome"),
-        ('enter "Ann" as name and Rome as city and click Order now', "sent Ann/Rome"),
-        ('type "Ann, and Bob" into "Name" and click Order now', "sent Ann, and Bob/"),
-        ("set the city to San Sebastian and the name to Ann, then click Order now", "sent Ann/San Sebastian"),
-        ("escribe Ana en el nombre y pulsa Order now", ""),
-        ("click Contact us", "us"),
-        ("go to Contact us", "us"),
-        ("Contact us", "us"),
-    ],
-)
-def test_values_are_written_if_all_of_them_have_a_field(run: Any, sentence: str, title: str) -> None:
-    assert run(ORDER, sentence)[1] == title
-
-
-@pytest.mark.parametrize(
-    ("sentence", "title"),
-    [
-        ("click on the second Details link", "two"),
-        ("haz clic en Details", "one"),
-        ("click First steps", "steps"),
-        ("click Add to cart", "cart"),
-        ('type "Ann" into Name', "Ann"),
-        ('escribe "Ana" en Name y marca News', "true"),
-        ("check the first checkbox", "true"),
-        ("check Terms", ""),
-        ("uncheck Adverts", "false"),
-        ("uncheck Adverts and Terms", "false"),
-        ("select 17 with the slider", "17"),
-        ("enter 12/24/2027 as the date", "2027-12-24"),
-        ("select December 24, 2027 as the date", "2027-12-24"),
-        ("wait 10 ms", ""),
-        ("scroll to the bottom", "scrolled"),
-    ],
-)
-def test_the_sentences_of_the_documentation_are_understood(run: Any, sentence: str, title: str) -> None:
-    done, after = run(MANY, sentence)
-    assert (after, done.left) == (title, [])
-    assert done.complete
+def test_what_does_not_show_on_the_page_is_not_called_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, _ = run(LAZY, 'type "X1" into Code')
+    monkeypatch.setattr(acting, "_ACT_MS", 500.0)
+    pressed, _ = run(LAZY, "click Archive")
+    for done in (written, pressed):
+        assert not done.complete
+        assert "does not show" in (done.question or "")
 
 
 def test_a_press_with_consequences_is_told_before_it_is_done(run: Any) -> None:
@@ -252,15 +273,6 @@ def test_a_press_with_consequences_is_told_before_it_is_done(run: Any) -> None:
 
     with pytest.raises(ValidationError, match="Order now"):
         run(ORDER, "click Order now", confirm=refuse)
-
-
-@pytest.mark.parametrize("sentence", ["search for plant 3", "busca plant 3", 'search "plant 3"'])
-def test_a_search_goes_to_the_search_box_and_not_to_the_words_on_the_page(run: Any, sentence: str) -> None:
-    assert run(SHELF, sentence)[1] == "plant 3"
-
-
-def test_what_cannot_be_pressed_is_not_what_a_find_means(run: Any) -> None:
-    assert run(SHELF, "find plant 3")[0].done == []
 
 
 def test_the_text_of_a_page_is_never_an_instruction(run: Any) -> None:

@@ -26,14 +26,16 @@ from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.commands import understand
-from agent3.protocols.nlweb.driver import Confirm, Driven, drive, is_restricted
+from agent3.protocols.nlweb.commands import actions_of, understand
+from agent3.protocols.nlweb.connector import agent_of
+from agent3.protocols.nlweb.driver import Confirm, Driven, drive
 from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.local_profile import OWNER, LocalProfile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.page_session import OnStep, Session
 from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
+from agent3.sentences import Understood
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -139,8 +141,7 @@ async def drive_page(
     async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
         page = session.page
         result = await drive(page, sentence, confirm=confirm)
-        # What forbids something or sets a condition must not be done by another way either.
-        if not result.done and len(result.left) == 1 and not is_restricted(sentence):
+        if result.offers:
             result = await _drive_by_offers(session, sentence, result, confirm)
         page = session.page
         await _settle(page)
@@ -155,15 +156,17 @@ async def _drive_by_offers(session: Session, sentence: str, before: Driven, conf
         offered = await learn(session.page)
     except MalformedResponse:
         return before
-    found = await understand(sentence, offered)
-    if found.action is None or found.missing:
-        return replace(before, question=found.question if found.action else None)
-    values = ", ".join(f"{name}: {value}" for name, value in found.slots.items())
-    what = f"{found.action} ({values})" if values else found.action
-    if offered.info[found.action].hints.consequential:
+    agent = agent_of(offered)
+    found = await understand(sentence, agent, actions_of(agent))
+    if found.action is None or not isinstance(found.reading, Understood):
+        asked = [question.text for question in found.questions]
+        return replace(before, question="\n".join(asked) if asked else before.question)
+    action, values = found.action, ", ".join(f"{name}: {value}" for name, value in found.input.items())
+    what = f"{action.name} ({values})" if values else action.name
+    if action.hints.consequential or (found.reading.guessed and not action.hints.read_only):
         confirm(what)
-    steps, given = prepare(offered, found.action, found.slots)
-    await session.run(found.action, steps, given)
+    steps, given = prepare(offered, action.name, found.input)
+    await session.run(action.name, steps, given)
     return Driven([what])
 
 

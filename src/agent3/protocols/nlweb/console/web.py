@@ -18,22 +18,21 @@ from agent3.definitions import NLWebInterface
 from agent3.errors import Conflict, SetupError, ValidationError
 from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
-from agent3.protocols.nlweb.commands import understand
+from agent3.protocols.nlweb.commands import actions_of, ask_which, understand
+from agent3.protocols.nlweb.connector import agent_of
 from agent3.protocols.nlweb.driver import Driven
 from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
+from agent3.sentences import Ask, Understood
+from agent3.sentences.lexicon import detect_language
 from agent3.settings import load
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_indented, print_json, print_note
 
 __all__ = ["app"]
 
-_UNDERSTOOD = (
-    'What is understood: click "Contact us", type "Ann" into Name, select "Blue", check News, search for tea, and '
-    'several of these with commas and "and".'
-)
 _YES = ("y", "yes", "s", "si", "sí")
 
 app = App(name="web")
@@ -184,7 +183,7 @@ def run(
     if not action:
         _list_actions(interface, options.json)
         return
-    name, given = _choose_action(interface, action, param)
+    name, given = _choose_action(interface, action, param, yes)
     prepare(interface, name, given)  # before the question: what cannot be done needs no yes
     info = interface.info.get(name)
     if info is not None and info.hints.consequential:
@@ -306,11 +305,13 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
             print_note(f"  {'not done' if number else 'not understood'}: {clause}")
         print(f"{page['title']} ({page['url']})\n{page['text']}")
     if not result.complete:
-        print_note(f"{result.question or _UNDERSTOOD} agent3 web learn {url} shows what the page offers.")
+        print_note(f"{result.question} agent3 web learn {url} shows what the page offers.")
         sys.exit(1)
 
 
-def _choose_action(interface: NLWebInterface, wish: str, param: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def _choose_action(
+    interface: NLWebInterface, wish: str, param: tuple[str, ...], yes: bool
+) -> tuple[str, dict[str, Any]]:
     """The action and its parameters, by its name or by a sentence; what is given by --param counts for more.
 
     Ends with 3 and a question where a sentence leaves something open.
@@ -322,21 +323,22 @@ def _choose_action(interface: NLWebInterface, wish: str, param: tuple[str, ...])
 
     if wish in interface.actions or " " not in wish.strip():
         return wish, parse_params(wish)
-    login = Login.of(interface)
-    hidden = {login.action} if login else set()
-    offered = interface.model_copy(
-        update={"actions": {name: steps for name, steps in interface.actions.items() if name not in hidden}}
-    )
-    found = asyncio.run(understand(wish, offered))
+    agent = agent_of(interface)
+    found = asyncio.run(understand(wish, agent, actions_of(agent)))
     if found.action is None:
-        print_note(found.question or f"What do you want of {interface.name}?")
+        print_note(found.refusal or ask_which(actions_of(agent), detect_language(wish)))
         sys.exit(3)
-    given = {**found.slots, **parse_params(found.action)}
-    if missing := [name for name in found.missing if name not in given]:
-        print_note(f"{found.question or f'{found.action} needs more.'} Give it with --param {missing[0]}=…")
+    given = {**found.input, **parse_params(found.action.name)}
+    left = found.reading.left if isinstance(found.reading, Ask) else ()
+    open_questions = [question for question in found.questions if left or question.id not in given]
+    if open_questions:
+        advice = "" if left else f" Give it with --param {open_questions[0].id}=…"
+        print_note("\n".join(question.text for question in open_questions) + advice)
         sys.exit(3)
-    print_note(f"{found.action} {' '.join(f'{name}={value}' for name, value in given.items())}".rstrip())
-    return found.action, given
+    print_note(f"{found.action.name} {' '.join(f'{name}={value}' for name, value in given.items())}".rstrip())
+    if isinstance(found.reading, Understood) and found.reading.guessed and not found.action.hints.read_only:
+        _confirm(f"{found.action.name} {found.input}", yes)
+    return found.action.name, given
 
 
 def _split_pair(text: str) -> tuple[str, str]:

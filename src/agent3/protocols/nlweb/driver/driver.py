@@ -1,34 +1,48 @@
-"""Carrying out a sentence clause by clause.
+"""Carrying out a sentence on a page: plan all of it, find all of it, do it clause by clause, and look whether it shows.
 
-What is only half understood is not done: the result says what was done and what was not understood.
+A sentence is done whole or not begun. Only what a link, a tab or a menu opens is looked for after that was pressed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.driver.page_operator import Confirm, PageOperator
-from agent3.protocols.nlweb.driver.sentences import parse_sentence
-from agent3.protocols.nlweb.driver.skills import SKILLS
+from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
+from agent3.protocols.nlweb.driver.plans import Act, Doubt, Plan, Why, describe, plan, plan_all
+from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
+from agent3.sentences import find_prohibition
+from agent3.sentences.lexicon import Language, detect_language, has_consequences
+from agent3.sentences.questions import refuse
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import ElementHandle, Page
 
-__all__ = ["Driven", "drive"]
+__all__ = ["Confirm", "Driven", "drive"]
+
+Confirm = Callable[[str], None]
+"""Is told, in words, of a press that has consequences before it is done, and may raise."""
+_ACT_MS = 5_000.0
+"""How long an element may keep an act waiting, and a page the sign that something was pressed."""
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What became of a sentence: what was done, step by step, and the clauses that nothing was done for.
+    """What became of a sentence: what was done and seen, the clauses that were not, and what to ask about them.
 
-    The first of ``left`` is the one that was not understood. ``question`` is what to ask, where that is known.
+    ``offers`` says that it names no control, and may still mean one of the things that the page offers as a whole.
     """
 
     done: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     question: str | None = None
+    offers: bool = False
 
     @property
     def complete(self) -> bool:
@@ -39,25 +53,244 @@ class Driven:
 async def drive(page: Page, sentence: str, *, confirm: Confirm | None = None) -> Driven:
     """Do on the page what the sentence says.
 
-    Nothing is begun for a sentence that forbids something, sets a condition, or has a part that is no command. The
-    first clause that finds nothing on the page ends it: what comes after would be done on a page that is not as its
-    author thought. ``confirm`` is told of each press that has consequences, with what the form holds, and may raise.
+    Nothing is begun for a sentence that forbids something, sets a condition, or has a part that is not understood on
+    this page. ``confirm`` is told of each press that has consequences, with what the form holds, and may raise.
     """
-    clauses = parse_sentence(sentence)
-    # The first clause may do without a verb: a name alone is pressed if the page has it.
-    strange = [clause for place, clause in enumerate(clauses) if (place and not clause.verb) or clause.is_restricted]
-    if strange:
-        others = [clause for clause in clauses if clause not in strange]
-        return Driven([], [clause.text for clause in [*strange, *others]])
-    operator = PageOperator(page, confirm)
+    clauses, language = parse_sentence(sentence), detect_language(sentence)
+    if (why := find_prohibition(sentence)) is not None:
+        return Driven([], [clause.text for clause in clauses], refuse(why, language))
+    operator = _Operator(page, confirm)
     await operator.settle()
-    for place, clause in enumerate(clauses):
-        try:
-            understood = await SKILLS[clause.verb](operator, clause)
-        except playwright().Error:
-            if page.is_closed():
-                raise
-            understood = False
-        if not understood:
-            return Driven(operator.done, [left.text for left in clauses[place:]])
+    while clauses:
+        view = await look(page)
+        plans = plan_all(view, clauses, operator.used)
+        doubtful = next((number for number, one in enumerate(plans) if isinstance(one, Doubt)), None)
+        if doubtful is not None and not _may_show(view, clauses, plans, doubtful):
+            return _stop(operator, clauses, plans, doubtful, language)
+        acts = plans[0]
+        assert isinstance(acts, list)
+        doubt = await operator.perform(view, acts)
+        if doubt is not None:
+            return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
+        clauses = clauses[1:]
     return Driven(operator.done)
+
+
+def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], doubtful: int) -> bool:
+    """Whether what a clause names may come to light by an earlier one, which does nothing but show something.
+
+    A link, a tab or a menu may lead anywhere; any other button only to what is on the page and hidden.
+    """
+    doubt = plans[doubtful]
+    assert isinstance(doubt, Doubt)
+    if doubt.why not in ("absent", "words") or not clauses[doubtful].verb:
+        return False
+    pressed = [act.control for one in plans[:doubtful] if isinstance(one, list) for act in one if act.kind == "press"]
+    harmless = [one for one in pressed if not one.sends and not has_consequences(one.name, link=one.role == "link")]
+    if not harmless or len(harmless) < len(pressed):
+        return False
+    everything = PageView([replace(control, visible=True) for control in view.controls], ())
+    return any(one.opens for one in harmless) or isinstance(plan(everything, clauses[doubtful], ()), list)
+
+
+class _Operator:
+    """The one place that acts on a page for a sentence; every act is bounded in time, and looked at afterwards."""
+
+    def __init__(self, page: Page, confirm: Confirm | None):
+        self.done: list[str] = []
+        self.used: list[Control] = []
+        self._page = page
+        self._confirm = confirm
+
+    async def perform(self, view: PageView, acts: Sequence[Act]) -> Doubt | None:
+        """Do all acts of a clause; a doubt where one failed, or does not show."""
+        for act in acts:
+            self.used.append(act.control)
+            try:
+                shows = await self._act(act, await view.element(act.control))
+            except playwright().Error:
+                if self._page.is_closed():
+                    raise
+                shows = Doubt("disabled", act.control.name)  # covered, moving, or gone
+            if isinstance(shows, Doubt):
+                return shows
+            self.done.append(describe(act))
+            if not shows:
+                return Doubt("unshown", act.control.name)
+            await self.settle()
+        return None
+
+    async def settle(self) -> None:
+        """Wait until the page has stopped changing."""
+        with suppress(playwright().Error):
+            await self._page.evaluate(_QUIET, [40, 700])
+
+    async def _act(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """Whether the page shows that it was done."""
+        match act.kind:
+            case "write":
+                if act.control.role == "slider" or act.control.kind == "range":
+                    await element.fill(act.values[0], timeout=_ACT_MS)
+                    return float(await element.input_value()) == float(act.values[0])
+                await element.fill(act.values[0], timeout=_ACT_MS)
+                shown: str = await element.evaluate("node => node.value ?? node.innerText")
+                return _letters(shown) == _letters(act.values[0])
+            case "choose":
+                await element.select_option(label=[*act.values], timeout=_ACT_MS)
+                chosen = await element.evaluate("node => [...node.selectedOptions].map(one => one.label || one.text)")
+                return {" ".join(one.split()) for one in chosen} == {*act.values}
+            case "check" | "clear":
+                return await self._check(act, element)
+            case _:
+                return await self._press(act, element)
+
+    async def _check(self, act: Act, element: ElementHandle) -> bool:
+        wanted = act.kind == "check"
+        if act.control.checked != wanted:
+            # A box that is drawn by its label is hidden itself: the label is what a person presses.
+            label = await element.evaluate_handle("node => node.labels?.[0] ?? node")
+            target = element if await element.is_visible() else label.as_element()
+            await (target or element).click(timeout=_ACT_MS)
+        state = "node => node.checked ?? node.getAttribute('aria-checked') === 'true'"
+        return bool(await element.evaluate(state) is wanted)
+
+    async def _press(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        pressed: Any = await element.evaluate(_PRESSED)
+        if pressed["invalid"]:
+            return Doubt("empty", pressed["invalid"])
+        if self._confirm is not None and (
+            pressed["method"] == "post"
+            or has_consequences(pressed["words"], link=pressed["link"], asks=pressed["method"] == "get")
+        ):
+            fields = ", ".join(pressed["fields"])
+            self._confirm(f"{describe(act)} ({fields})" if fields else describe(act))
+        with self._watch() as events:
+            before = await self._read()
+            if act.kind == "enter":
+                await element.press("Enter", timeout=_ACT_MS)
+            else:
+                await element.click(timeout=_ACT_MS)
+            for _ in range(int(_ACT_MS / 1000 / _POLL_SECONDS)):
+                if events or await self._read() != before:
+                    return True
+                await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+    @contextmanager
+    def _watch(self) -> Iterator[list[str]]:
+        """What a press does outside of the page's content: another window, a download."""
+        seen: list[str] = []
+
+        def note(_: object) -> None:
+            seen.append("event")
+
+        self._page.on("popup", note)
+        self._page.on("download", note)
+        try:
+            yield seen
+        finally:
+            self._page.remove_listener("popup", note)
+            self._page.remove_listener("download", note)
+
+    async def _read(self) -> list[str]:
+        """What a person would see of the page: none where it is on its way to another one."""
+        read = []
+        for frame in self._page.frames:
+            with suppress(playwright().Error):
+                read.append(await frame.evaluate(_SHOWN))
+        return read
+
+
+def _letters(text: str) -> str:
+    """A text as it is compared with what a field makes of it: a mask may add marks and blanks."""
+    return "".join(re.findall(r"\w", text)).casefold() or text.strip()
+
+
+_QUIET = """
+([quiet, most]) => new Promise(done => {
+  let timer = setTimeout(done, quiet);
+  const watcher = new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(end, quiet); });
+  const end = () => { watcher.disconnect(); done(); };
+  setTimeout(end, most);
+  watcher.observe(document, {subtree: true, childList: true, attributes: true});
+})
+"""
+_SHOWN = r"""
+() => {
+  const states = [...document.querySelectorAll("input,select,textarea,details,[aria-expanded],[aria-pressed],"
+    + "[aria-selected],[aria-checked],[aria-current]")].map(node => [node.value, node.checked, node.open,
+    node.ariaExpanded, node.ariaPressed, node.ariaSelected, node.ariaChecked, node.ariaCurrent].join());
+  const page = [location.href, document.title, document.body?.innerText, scrollY, performance.timeOrigin];
+  return [...page, ...states].join("\n");
+}
+"""
+_PRESSED = r"""
+element => {
+  const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 80);
+  const control = element.closest("button,input,a,summary,[role=button],[role=link],[role=menuitem]") ?? element;
+  const form = control.form ?? control.closest("form");
+  const writes = control.localName === "input" && !["button", "submit", "image", "reset"].includes(control.type);
+  const sends = Boolean(form) && (writes || ["submit", "image"].includes(control.type));
+  const method = sends ? control.getAttribute("formmethod") || form.getAttribute("method") || "get" : "";
+  const caption = ["submit", "button", "image", "reset"].includes(control.type) ? control.value : "";
+  const nameOf = field => squeeze(field.labels?.[0]?.innerText || field.getAttribute("aria-label") || field.placeholder
+    || field.name);
+  const describe = field => {
+    const name = nameOf(field), box = ["checkbox", "radio"].includes(field.type);
+    if (!name || (box && !field.checked) || !(field.checkVisibility?.() ?? true)) return "";
+    const value = field.localName === "select" ? field.selectedOptions[0]?.text : field.value;
+    return `${name}: ${box ? "yes" : !value ? "empty" : field.type === "password" ? "***" : squeeze(value)}`;
+  };
+  const fields = sends ? [...form.elements].filter(field => /^(input|select|textarea)$/.test(field.localName)
+    && !["hidden", "submit", "button", "image", "reset"].includes(field.type)).map(describe).filter(Boolean) : [];
+  const wrong = sends && !form.noValidate && !control.formNoValidate
+    ? [...form.elements].find(field => field.willValidate && !field.validity.valid) : null;
+  const marked = ["aria-label", "title", "alt"].map(name => control.getAttribute(name) ?? "");
+  const words = writes ? "" : [control.innerText, caption, ...marked].map(squeeze).join(" ");
+  return {words, method: method.toLowerCase(), link: control.localName === "a", fields: fields.slice(0, 20),
+    invalid: wrong ? nameOf(wrong) || wrong.validationMessage : ""};
+}
+"""
+
+
+# What is asked
+
+_REASONS: dict[Language, dict[Why, str]] = {
+    "en": {
+        "absent": "nothing here that could be meant is called “{}”",
+        "several": "more than one thing here fits “{}”; say which one, such as the second, or in which row or list",
+        "words": "“{}” does not say what to do with which part of the page",
+        "disabled": "“{}” cannot be used now",
+        "empty": "“{}” is needed and has no valid value",
+        "value": "“{}” is no value that fits there",
+        "unshown": "the page does not show that it was done ({})",
+    },
+    "es": {
+        "absent": "aquí nada que pueda ser se llama “{}”",
+        "several": "más de una cosa encaja aquí con “{}”; di cuál, por ejemplo la segunda, o en qué fila o lista",
+        "words": "“{}” no dice qué hacer con qué parte de la página",
+        "disabled": "“{}” no se puede usar ahora",
+        "empty": "“{}” es necesario y no tiene un valor válido",
+        "value": "“{}” no es un valor que sirva ahí",
+        "unshown": "la página no muestra que se haya hecho ({})",
+    },
+}
+
+
+def _stop(
+    operator: _Operator, clauses: Sequence[Clause], plans: Sequence[Plan], number: int, language: Language
+) -> Driven:
+    """The result with a question that tells what was understood and what was not."""
+    doubt, spanish = plans[number], language == "es"
+    assert isinstance(doubt, Doubt)
+    acts = [describe(act, language) for one in plans if isinstance(one, list) for act in one]
+    lines = [] if operator.done else ["No se ha hecho nada." if spanish else "Nothing was done."]
+    if acts:
+        lines.append(f"{'Entendido' if spanish else 'Understood'}: {'; '.join(acts)}.")
+    reason = _REASONS[language][doubt.why].format(doubt.about)
+    lines.append(f"{'No entendido' if spanish else 'Not understood'}: “{clauses[number].text}”: {reason}.")
+    if doubt.near:
+        lines.append(f"{'Hay' if spanish else 'There is'}: {', '.join(f'“{name}”' for name in doubt.near)}.")
+    left = [clauses[number].text, *(clause.text for clause in clauses if clause is not clauses[number])]
+    offers = not operator.done and len(clauses) == 1 and clauses[0].verb in ("", "search")
+    return Driven(operator.done, left, " ".join(lines), offers)

@@ -1,227 +1,214 @@
-"""What is on a page, read in one evaluation: every element with its role, names, label and state.
+"""What can be used on a page, read in one evaluation for each frame: controls with role, name, place and state.
 
-The page's text is data for matching and nothing else.
+Names are those that assistive technology would tell: labels, ``aria`` attributes, the text of a button. The page's text
+is data for matching and nothing else.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import ElementHandle, JSHandle, Page
 
-__all__ = ["Element", "PageView", "look"]
+__all__ = ["Control", "PageView", "look"]
 
-_MOST_ELEMENTS = 4_000
+_MOST_CONTROLS = 4_000
 _LOOK = r"""
 most => {
-  const squeeze = text => (text || "").replace(/\s+/g, " ").trim();
-  const skipped = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK"]);
-  const pressed = new Set(["A", "BUTTON", "SELECT", "TEXTAREA", "INPUT", "OPTION", "SUMMARY", "LABEL", "AREA"]);
-  const roles = {A: "link", BUTTON: "button", SELECT: "list", TEXTAREA: "textarea", OPTION: "option", IMG: "image",
-    SUMMARY: "button", TABLE: "table", TR: "row", TD: "cell", TH: "cell", LI: "item", P: "paragraph", H1: "heading",
-    H2: "heading", H3: "heading", H4: "heading", LABEL: "label", DIALOG: "dialog", FORM: "form"};
+  const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 300);
+  const attribute = (node, name) => squeeze(node.getAttribute(name));
+  const known = new Set(["button", "link", "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "option", "checkbox",
+    "radio", "switch", "textbox", "searchbox", "combobox", "slider", "spinbutton", "treeitem"]);
   const inputs = {checkbox: "checkbox", radio: "radio", button: "button", submit: "button", reset: "button",
-    image: "button", range: "slider", file: "file"};
-  const found = [];
+    image: "button", range: "slider", number: "spinbutton", search: "searchbox", hidden: "", file: ""};
+  const natives = {BUTTON: "button", SUMMARY: "button", SELECT: "list", TEXTAREA: "textbox"};
   const roleOf = node => {
-    const role = node.getAttribute("role");
-    if (role && role !== "presentation" && role !== "none") return role === "spinbutton" ? "spinner" : role;
-    if (node.tagName === "INPUT") {
-      const type = (node.getAttribute("type") || "text").toLowerCase();
-      return inputs[type] || (type === "hidden" ? "hidden" : "textbox");
-    }
-    if (node.isContentEditable && !(node.parentElement && node.parentElement.isContentEditable)) return "textarea";
-    return roles[node.tagName.toUpperCase()] || "";
+    const role = attribute(node, "role").split(" ")[0];
+    if (known.has(role) && node.tagName !== "SELECT") return role;
+    if (node.tagName === "INPUT") return inputs[node.type] ?? "textbox";
+    if (node.tagName === "A" && node.hasAttribute("href")) return "link";
+    if (node.isContentEditable && !node.parentElement?.isContentEditable) return "textbox";
+    return natives[node.tagName] ?? "";
   };
-  const textOf = node => squeeze(node.innerText === undefined ? node.textContent : node.innerText).slice(0, 600);
-  const ownOf = node => squeeze([...node.childNodes].filter(one => one.nodeType === 3).map(one => one.data).join(" "));
-  // The text before a field, or before what it stands in, unless another field comes between: that one's label.
-  const shortBefore = (node, levels) => {
-    let at = node;
-    for (let up = 0; at && up < levels; up++, at = at.parentElement) {
+  // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
+  const controls = "select,option,textarea,button,script,style,template";
+  const pieces = (node, fits = () => true) => {
+    const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT), found = [];
+    while (walker.nextNode()) {
+      const text = squeeze(walker.currentNode.data), parent = walker.currentNode.parentElement;
+      const outer = parent.closest(controls);
+      if (text && fits(parent) && !(outer && outer !== node && node.contains(outer))) found.push(text);
+    }
+    return found;
+  };
+  const shown = node => node.checkVisibility({opacityProperty: true, visibilityProperty: true})
+    && node.getBoundingClientRect().width >= 1;
+  const referenced = node => squeeze(attribute(node, "aria-labelledby").split(" ").filter(Boolean)
+    .map(id => node.getRootNode().getElementById?.(id)?.textContent ?? "").join(" "));
+  const described = node => squeeze([...node.querySelectorAll("img[alt],svg title")]
+    .map(one => one.getAttribute("alt") || one.textContent).join(" "));
+  const nameOf = (node, role) => {
+    const labels = [...(node.labels ?? [])].map(one => pieces(one).join(" ")).join(" ");
+    const caption = node.tagName !== "INPUT" || role !== "button" ? ""
+      : node.value || node.alt || {submit: "Submit", reset: "Reset"}[node.type];
+    const text = ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || (role === "textbox" || role === "searchbox")
+      ? "" : node.innerText || described(node);
+    const names = [referenced(node), attribute(node, "aria-label"), labels, caption, text, attribute(node, "title"),
+      attribute(node, "placeholder")];
+    return squeeze(names.map(squeeze).find(Boolean));
+  };
+  // A field without any name of its own is called what stands before it in the same line or row.
+  const besideOf = node => {
+    for (let at = node, up = 0; at && up < 3; up++, at = at.parentElement) {
       for (let one = at.previousSibling; one; one = one.previousSibling) {
-        if (one.nodeType === 1 && one.querySelector && (one.matches("input,select,textarea,button") ||
-            one.querySelector("input,select,textarea"))) return "";
-        const text = squeeze(one.nodeType === 1 || one.nodeType === 3 ? one.textContent : "");
+        if (one.nodeType === 1 && (one.matches("input,select,textarea,button") ||
+            one.querySelector("input,select,textarea,button"))) return "";
+        const text = one.nodeType === 1 || one.nodeType === 3 ? squeeze(one.textContent) : "";
         if (text) return text.length < 60 ? text : "";
       }
+      if (at.parentElement?.matches("form,fieldset,tr,li,body")) return "";
     }
     return "";
   };
-  const shortAfter = node => {
-    for (let one = node.nextSibling; one; one = one.nextSibling) {
-      if (one.nodeType === 1 && one.matches("input,select,textarea,button,a,form")) return "";
-      const text = squeeze(one.nodeType === 1 || one.nodeType === 3 ? one.textContent : "");
-      if (text) return text.length < 40 ? text : "";
+  const rows = "tr,li,article,[role=row],[role=listitem],[role=article]";
+  const regions = "fieldset,section,form,dialog,details,table,nav,[role=group],[role=radiogroup],[role=region],"
+    + "[role=dialog],[role=form]";
+  const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
+  const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
+  const placesOf = node => {
+    const found = [];
+    for (let at = node; at && found.length < 12; at = at.parentElement ?? at.getRootNode().host) {
+      if (at === node) continue;
+      // What stands in a row inside of a row belongs to the inner one.
+      if (at.matches(rows)) {
+        const own = one => one.closest(rows) === at;
+        const wholes = [...at.querySelectorAll(wholly)].filter(own).map(one => squeeze(one.textContent));
+        found.push([...new Set([...pieces(at, own), ...wholes])].filter(text => text.length <= 120).slice(0, 60));
+      } else if (at.matches(regions)) {
+        const heading = [...at.querySelectorAll(title)].find(one => one.closest(regions) === at);
+        found.push([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)].filter(Boolean));
+      }
     }
-    return "";
+    return found;
   };
-  const labelOf = node => {
-    const by = (node.getAttribute("aria-labelledby") || "").split(/\s+/).filter(Boolean)
-      .map(id => document.getElementById(id)).filter(Boolean).map(one => one.textContent);
-    const labels = node.labels ? [...node.labels].map(one => one.textContent) : [];
-    return squeeze([node.getAttribute("aria-label"), ...by, ...labels].filter(Boolean).join(" "));
-  };
-  const field = node => ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || node.isContentEditable;
-  const valueOf = node => field(node) ? String(node.value ?? node.innerText ?? "").slice(0, 20000)
-    : node.getAttribute("aria-valuenow") || "";
-  const add = (node, path, parent, shown) => {
-    const style = getComputedStyle(node), box = node.getBoundingClientRect();
-    const seen = box.width >= 2 && box.height >= 2 && style.opacity !== "0";
-    const role = roleOf(node);
-    const isField = field(node) && !["button", "submit", "reset"].includes(node.type);
-    found.push({
-      path, parent, tag: node.tagName.toLowerCase(), role, visible: shown && seen && style.visibility === "visible",
-      pressable: pressed.has(node.tagName) || style.cursor === "pointer" || node.hasAttribute("onclick") ||
-        ["button", "link", "tab", "menuitem", "option", "checkbox", "radio", "switch", "treeitem"].includes(role),
-      text: textOf(node), own: ownOf(node).slice(0, 300), label: labelOf(node),
-      beside: isField ? shortBefore(node, 1) || shortAfter(node) || shortBefore(node, 4) : "",
-      hint: squeeze(node.getAttribute("placeholder") || ""),
-      title: squeeze(node.getAttribute("title") || node.getAttribute("alt") || node.getAttribute("aria-label") || ""),
-      value: valueOf(node), kind: node.tagName === "INPUT" ? (node.getAttribute("type") || "text").toLowerCase()
-        : node.tagName === "BUTTON" ? node.type : "",
-      marks: [node.id, node.getAttribute("name"), node.getAttribute("data-testid"),
-        typeof node.className === "string" ? node.className : node.getAttribute("class")].filter(Boolean).join(" "),
+  const modal = [...document.querySelectorAll("dialog:modal,[aria-modal=true]")].filter(shown).pop();
+  const forms = [], nodes = [], infos = [];
+  const add = (node, role) => {
+    const isBox = ["checkbox", "radio"].includes(node.type);
+    const inside = !modal || modal.contains(node);
+    const seen = shown(node) || (isBox && [...(node.labels ?? [])].some(shown));
+    const form = node.form ?? node.closest("form");
+    if (form && !forms.includes(form)) forms.push(form);
+    const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");
+    const own = nameOf(node, role);
+    const options = [...(node.options ?? [])].filter(one => !one.disabled);
+    nodes.push(node);
+    infos.push({
+      role, name: own || besideOf(node), kind: node.type ?? "", visible: seen && inside && !node.closest("[inert]"),
+      value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
       checked: node.checked === true || node.getAttribute("aria-checked") === "true",
-      selected: node.selected === true || node.getAttribute("aria-selected") === "true",
-      disabled: node.disabled === true || node.getAttribute("aria-disabled") === "true" ||
-        style.pointerEvents === "none",
+      disabled: node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
       read_only: node.readOnly === true, multiple: node.multiple === true,
-      closed: node.getAttribute("aria-expanded") === "false" ||
-        ![null, "false"].includes(node.getAttribute("aria-haspopup")) ||
-        (node.tagName === "SUMMARY" && !node.parentElement.open),
-      parts: node.querySelectorAll("*").length,
+      required: node.required === true || node.getAttribute("aria-required") === "true",
+      options: options.slice(0, 500).map(one => squeeze(one.label || one.text)),
+      form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
+      opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
+        expanded === "false" || !["", "false"].includes(popup),
+      places: placesOf(node),
+      searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
-    return found.length - 1;
   };
-  // Paths by position, since a page may have no ids at all; ">>" makes Playwright go on inside a shadow root.
-  const walk = (node, path, parent, shown) => {
-    if (found.length >= most || skipped.has(node.tagName.toUpperCase())) return;
-    const there = shown && getComputedStyle(node).display !== "none";
-    const index = add(node, path, parent, there);
-    let number = 0;
-    for (const child of node.children) walk(child, `${path} > :nth-child(${++number})`, index, there);
-    if (node.shadowRoot) {
-      number = 0;
-      const inside = `${path} >> :scope > :nth-child`;
-      for (const child of node.shadowRoot.children) walk(child, `${inside}(${++number})`, index, there);
-    }
+  const walk = node => {
+    if (nodes.length >= most) return;
+    const role = roleOf(node);
+    if (role) add(node, role);
+    for (const child of node.children) walk(child);
+    for (const child of node.shadowRoot?.children ?? []) walk(child);
   };
-  if (document.body) walk(document.body, "body", -1, true);
-  return found;
+  if (document.body) walk(document.body);
+  return {nodes, infos};
 }
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
-    """One element as it was seen. ``marks`` are its id, name and classes; ``beside`` is the text next to a field."""
+class Control:
+    """Something that can be pressed, chosen or written into, as it was seen.
+
+    ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
+    person would tell it from others. ``opens`` says that a press shows something else and does nothing more.
+    """
 
     index: int
-    path: str
-    parent: int
-    tag: str
+    frame: int
     role: str
-    visible: bool
-    pressable: bool
-    text: str
-    own: str
-    label: str
-    beside: str
-    hint: str
-    title: str
-    value: str
+    name: str
     kind: str
-    marks: str
+    visible: bool
+    value: str
     checked: bool
-    selected: bool
     disabled: bool
     read_only: bool
     multiple: bool
-    closed: bool
-    parts: int
-    frame: int = 0
+    required: bool
+    options: Sequence[str]
+    form: int
+    sends: bool
+    opens: bool
+    places: Sequence[Sequence[str]]
+    searches: bool
 
     @property
-    def names(self) -> list[str]:
-        """What it may be called, the surest first."""
-        is_small = self.parts <= (12 if self.pressable else 3) and len(self.text) <= 200
-        names = [self.label, self.title, self.own, self.text if is_small else "", self.hint]
-        if self.role == "button" and self.value:
-            names.insert(0, self.value)
-        return [name for name in dict.fromkeys(names) if name]
+    def is_field(self) -> bool:
+        return self.role in ("textbox", "searchbox", "combobox", "slider", "spinbutton", "list")
 
     @property
-    def field_name(self) -> str:
-        """What a person calls a field: its label, else what stands in it or beside it."""
-        return self.label or self.hint or self.beside or self.title
-
-    @property
-    def writable(self) -> bool:
-        return self.role in ("textbox", "textarea", "spinner", "searchbox", "combobox") and self.tag != "select"
-
-    @property
-    def mark_words(self) -> frozenset[str]:
-        """The words of its marks: for an icon without a text, the only name that it has."""
-        parts = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", self.marks)
-        return frozenset(re.findall(r"[a-z]+", parts.lower()))
+    def is_box(self) -> bool:
+        return self.role in ("checkbox", "radio", "switch", "menuitemcheckbox", "menuitemradio")
 
 
-_READ = frozenset(field.name for field in fields(Element)) - {"index", "parent", "frame"}
+_READ = frozenset(field.name for field in fields(Control)) - {"index", "frame"}
 
 
 class PageView:
-    """All elements of a page at one moment, in the order of the document."""
+    """The controls of a page at one moment, in the order of the document, with a hold on the very elements."""
 
-    def __init__(self, elements: Sequence[Element]):
-        self.elements = elements
-        self._children: dict[int, list[Element]] = {}
-        for element in elements:
-            self._children.setdefault(element.parent, []).append(element)
+    def __init__(self, controls: Sequence[Control], handles: Sequence[JSHandle]):
+        self.controls = controls
+        self._handles = handles
 
     @property
-    def visible(self) -> list[Element]:
-        return [element for element in self.elements if element.visible]
+    def visible(self) -> list[Control]:
+        return [control for control in self.controls if control.visible]
 
-    def where(self, test: Callable[[Element], bool]) -> list[Element]:
-        """The visible elements that pass a test."""
-        return [element for element in self.elements if element.visible and test(element)]
-
-    def fields(self) -> list[Element]:
-        """Where text can be written, in order."""
-        return self.where(lambda element: element.writable and not element.disabled)
-
-    def descendants(self, element: Element) -> Iterator[Element]:
-        for child in self._children.get(element.index, ()):
-            yield child
-            yield from self.descendants(child)
-
-    def ancestors(self, element: Element) -> Iterator[Element]:
-        while element.parent >= 0:
-            element = self.elements[element.parent]
-            yield element
+    async def element(self, control: Control) -> ElementHandle:
+        """The element that was seen, and no other: it is not looked for again."""
+        nodes = await self._handles[control.frame].get_property("nodes")
+        found = (await nodes.get_property(str(control.index))).as_element()
+        assert found is not None
+        return found
 
 
 async def look(page: Page) -> PageView:
     """Read a page and its frames. A frame that goes away meanwhile is left out."""
-    elements: list[Element] = []
-    for number, frame in enumerate(page.frames):
+    controls: list[Control] = []
+    handles: list[JSHandle] = []
+    for frame in page.frames:
         try:
-            rows: list[dict[str, Any]] = await frame.evaluate(_LOOK, _MOST_ELEMENTS)
+            handle = await frame.evaluate_handle(_LOOK, _MOST_CONTROLS)
+            rows: list[dict[str, Any]] = await handle.evaluate("found => found.infos")
         except playwright().Error:
-            if number == 0:
+            if frame is page.main_frame:
                 raise
             continue
-        offset = len(elements)
-        for row in rows:
-            parent = row["parent"] + offset if row["parent"] >= 0 else -1
-            # Only known fields: a page may have changed what the script relies on.
-            read = {name: row[name] for name in _READ}
-            elements.append(Element(index=len(elements), parent=parent, frame=number, **read))
-    return PageView(elements)
+        # Only known fields: a page may have changed what the script relies on.
+        controls += [
+            Control(index, len(handles), **{name: row[name] for name in _READ}) for index, row in enumerate(rows)
+        ]
+        handles.append(handle)
+    return PageView(controls, handles)

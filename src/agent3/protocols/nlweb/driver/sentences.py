@@ -1,28 +1,26 @@
-"""A sentence as a list of clauses: what to do, to what, with which quoted texts.
+"""A sentence as clauses, each with a verb and what it speaks of, and the ways to read a description of a control.
 
-English, with the usual verbs in Spanish. It only reads words: ``matching`` finds what they name on a page.
+English, with the usual verbs in Spanish. It only reads words: ``plans`` finds what they name on a page.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Clause", "Target", "Verb", "is_restricted", "parse_ordinal", "parse_sentence", "parse_target"]
+__all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "read_targets", "strip_article"]
 
-Verb = Literal["click", "open", "select", "uncheck", "type", "search", "submit", "scroll", "wait", ""]
+Verb = Literal["press", "choose", "clear", "write", "search", "submit", ""]
 
 _VERBS: dict[Verb, str] = {
-    "click": "click|press|hit|push|tap|haz clic|hacer clic|pulsa|pulsar|presiona|presionar",
-    "open": "open|go|find|locate|abre|abrir|encuentra",
-    "select": "select|choose|pick|check|mark|tick|selecciona|seleccionar|elige|elegir|marca|marcar",
-    "uncheck": "uncheck|unselect|deselect|untick|desmarca|desmarcar",
-    "type": "type|enter|write|input|fill|set|put|use|introduce|escribe|escribir|pon|rellena",
-    "search": "search|busca|buscar",
-    "submit": "submit",
-    "scroll": "scroll|desplaza",
-    "wait": "wait|espera",
+    "press": "click|press|hit|push|tap|open|go to|haz clic|hacer clic|pulsa|pulsar|presiona|presionar|abre|abrir|ve a",
+    "choose": "select|choose|pick|check|mark|tick|selecciona|seleccionar|elige|elegir|marca|marcar",
+    "clear": "uncheck|unselect|deselect|untick|desmarca|desmarcar",
+    "write": "type|enter|write|input|fill in|fill|set|put|use|introduce|escribe|escribir|pon|rellena",
+    "search": "search|find|busca|buscar|encuentra",
+    "submit": "submit|envía|envia",
 }
 _CANONICAL: dict[str, Verb] = {word: verb for verb, words in _VERBS.items() for word in words.split("|")}
 _ANY_VERB = "|".join(sorted(_CANONICAL, key=len, reverse=True)).replace(" ", r"\s+")
@@ -32,40 +30,54 @@ _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
-    rf"[.;]\s+|,?\s*\b(?:and\s+)?then\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)|,\s+(?=(?:{_ANY_VERB})\b)",
+    rf"[.;]\s+|,?\s*\b(?:and\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
+    rf"|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,
 )
 _LEAD = re.compile(
-    rf"(?:(?:please|por favor,?|now|i (?:need|want)(?: you)? to)\s+)*(?P<verb>{_ANY_VERB})\b\s*", re.IGNORECASE
+    rf"(?:(?:please|por favor,?|now|i (?:need|want)(?: you)? to|quiero)\s+)*(?P<verb>{_ANY_VERB})\b\s*", re.IGNORECASE
 )
-# What forbids something or sets a condition. "Not now" and "No" are the names of buttons.
-_RESTRICTED = re.compile(
-    r"^(?:(?:please|por favor,?)\s+)?no\s|\bnot\b(?! now\b)|n['\u2019]t\b"
-    r"|\b(?:dont|never|avoid|unless|except|if|when|whenever|until)\b"
-    r"|\b(?:pero no|nunca|jam[aá]s|excepto|salvo|si|cuando|hasta que|a menos que)\b",
-    re.IGNORECASE,
-)
+_TAIL = re.compile(r"[,\s]*\b(?:please|por favor|thanks|gracias)[\s.!]*$", re.IGNORECASE)
 _ORDINALS = {
     "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
     "tenth": 10, "last": -1, "primer": 1, "primero": 1, "primera": 1, "segundo": 2, "segunda": 2, "tercer": 3,
     "tercero": 3, "tercera": 3, "último": -1, "última": -1, "ultimo": -1, "ultima": -1,
 }  # fmt: skip
-_ORDINAL = re.compile(rf"\b(?:(\d+)(?:st|nd|rd|th)|({'|'.join(_ORDINALS)}))\b", re.IGNORECASE)
-_ROLES = tuple(
-    (re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), role)
-    for pattern, role in (
-        (r"check ?box(?:es)?|casillas?", "checkbox"),
-        (r"radio(?: ?buttons?)?", "radio"),
-        (r"(?:text|input|search) (?:fields?|box(?:es)?)|text ?(?:box|area)(?:es|s)?|fields?|campos?", "textbox"),
-        (r"buttons?|bot[oó]n(?:es)?", "button"),
-        (r"links?|enlaces?", "link"),
-        (r"tabs?|pestañas?", "tab"),
-        (r"icons?|iconos?", "icon"),
-        (r"items?|options?|opci[oó]n", "item"),
-    )
+_ORDINAL = re.compile(rf"^(?:(\d+)(?:st|nd|rd|th|º|ª)|({'|'.join(_ORDINALS)}))\b\s*", re.IGNORECASE)
+_FIELDS = ("textbox", "searchbox", "combobox", "spinbutton")
+ROLES: dict[str, tuple[str, ...]] = {
+    r"check ?box(?:es)?|casillas?": ("checkbox", "switch"),
+    r"radio(?: ?buttons?)?": ("radio",),
+    r"switch|interruptor": ("switch", "checkbox"),
+    r"(?:text|input|search) (?:fields?|box(?:es)?)|text ?(?:box|area)|fields?|box|campos?": _FIELDS,
+    r"(?:menu )?(?:button|bot[oó]n)": ("button",),
+    r"links?|enlaces?": ("link",),
+    r"tabs?|pestañas?": ("tab",),
+    r"icons?|iconos?": ("button", "link"),
+    r"(?:menu )?items?|options?|opci[oó]n|elemento": ("option", "menuitem", "menuitemradio", "menuitemcheckbox"),
+    r"slider|deslizador": ("slider",),
+    r"spinner": ("spinbutton",),
+    r"drop-?\s?down(?: list)?|lista?|menu|select": ("list", "combobox"),
+}
+"""Words for kinds of controls, and the roles that they may have."""
+_ROLE_BEFORE = [
+    (re.compile(rf"^(?:{words})(?:\s+(?:called|named|labell?ed|with the name|llamad[oa]))?\s+", re.IGNORECASE), roles)
+    for words, roles in ROLES.items()
+]
+_ROLE_AFTER = [(re.compile(rf"(?:^|\s+)(?:{words})$", re.IGNORECASE), roles) for words, roles in ROLES.items()]
+_ARTICLE = re.compile(
+    r"^(?:(?:on|the|a|an|my|your|its|el|la|los|las|un|una|mi|tu|su|en)(?:\s+|$))+(?=\S|$)", re.IGNORECASE
 )
-_LEADING = re.compile(r"^(?:(?:on|in|to|the|a|an|el|la|los|las|un|una|en)(?:\s+|$))+", re.IGNORECASE)
-_ARTICLES = re.compile(r"\b(?:on|the|a|an|that|which|called|named|labell?ed|el|la|los|las|un|una|en)\b", re.IGNORECASE)
+_ON = re.compile(r"^(?:on|en)\s+", re.IGNORECASE)
+_PLACE = re.compile(
+    r"\s+(?:next to|beside|for|of|in|on|from|under|inside|within|junto a|para|de|del|en|dentro de)\s+", re.IGNORECASE
+)
+_CONTAINER = (
+    r"row|line|entry|card|item|section|form|dialog|window|table|list|menu|page|group|drop-?\s?down(?: list)?"
+    r"|fila|tarjeta|secci[oó]n|formulario|di[aá]logo|tabla|lista|p[aá]gina|grupo"
+)
+_CONTAINER_BEFORE = re.compile(rf"^(?:{_CONTAINER})(?:\s+(?:of|for|called|named|with|de|con))?(?:\s+|$)", re.IGNORECASE)
+_CONTAINER_AFTER = re.compile(rf"\s+(?:{_CONTAINER})$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +89,25 @@ class Clause:
     rest: str
     quotes: tuple[str, ...] = ()
 
-    @property
-    def is_restricted(self) -> bool:
-        """Whether it forbids something or sets a condition, outside of what it quotes."""
-        return _RESTRICTED.search(_QUOTE.sub(" ", self.text).strip()) is not None
-
-    def restore(self, words: str) -> str:
-        """Words of ``rest`` with the quoted texts in place of their tokens."""
-        return _TOKEN.sub(lambda match: self.quotes[int(match[1])], words)
+    def restore(self, words: str) -> str | None:
+        """What words of ``rest`` name: one quoted text, or words without any; None if they are neither."""
+        words = words.strip(" ,.:")
+        if (only := _TOKEN.fullmatch(words)) is not None:
+            return self.quotes[int(only[1])]
+        return None if _TOKEN.search(words) else words
 
     def is_quoted(self, words: str) -> bool:
-        """Whether the words are one quoted text and nothing else."""
-        return _TOKEN.fullmatch(words) is not None
-
-    def has_quotes(self, words: str) -> bool:
-        return _TOKEN.search(words) is not None
+        return _TOKEN.fullmatch(words.strip(" ,.:")) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The element that a clause speaks of: its name, its kind, and which one of several (from 1, or -1 for the last).
+    """A control as a clause describes it: its name, its roles, which one of several (from 1, or -1), and where."""
 
-    ``exact`` is the clause word for word: an element that is called so is meant, whatever the words may mean.
-    """
-
-    name: str
-    role: str = ""
+    name: str = ""
+    roles: tuple[str, ...] = ()
     ordinal: int | None = None
-    exact: str = ""
+    place: str = ""
 
 
 def parse_sentence(sentence: str) -> list[Clause]:
@@ -116,7 +119,7 @@ def parse_sentence(sentence: str) -> list[Clause]:
         return f"\x02{len(held) - 1}\x03"
 
     clauses = []
-    for part in _SPLIT.split(_QUOTE.sub(hold, sentence.translate(_CONTROL).strip())):
+    for part in _SPLIT.split(_TAIL.sub("", _QUOTE.sub(hold, sentence.translate(_CONTROL).strip()))):
         words = part.strip(" ,;").removesuffix(".")
         if not words.strip(" .,;"):
             continue
@@ -130,31 +133,39 @@ def parse_sentence(sentence: str) -> list[Clause]:
     return clauses
 
 
-def is_restricted(sentence: str) -> bool:
-    """Whether a sentence forbids something or sets a condition: then nothing of it may be done."""
-    return any(clause.is_restricted for clause in parse_sentence(sentence))
+def read_targets(clause: Clause, words: str) -> Iterator[Target]:
+    """The ways to read a description, the most literal first: as a name; with a kind; with a number; with a place.
+
+    Every word has its part in each of them, so whichever names something on the page leaves nothing out.
+    """
+    words = words.strip(" .,:")
+    yield from _read_one(clause, words, "")
+    for split in reversed([*_PLACE.finditer(words)]):
+        place = strip_article(words[split.end() :])
+        bare = _CONTAINER_AFTER.sub("", _CONTAINER_BEFORE.sub("", place))
+        for there in dict.fromkeys((place, strip_article(bare))):
+            if (where := clause.restore(there)) is not None:
+                yield from _read_one(clause, words[: split.start()], where)
 
 
-def parse_ordinal(text: str) -> int | None:
-    """Which one in a row: from 1, or -1 for the last."""
-    match = _ORDINAL.search(text)
-    if match is None:
-        return None
-    return int(match[1]) if match[1] else _ORDINALS[match[2].lower()]
+def _read_one(clause: Clause, words: str, place: str) -> Iterator[Target]:
+    bare = strip_article(words)
+    numbered = _ORDINAL.match(bare)
+    # "My account" and "On sale" are names, whatever their first word may be elsewhere.
+    ways: list[tuple[str, int | None]] = [(left, None) for left in dict.fromkeys((words, _ON.sub("", words), bare))]
+    if numbered is not None:
+        number = int(numbered[1]) if numbered[1] else _ORDINALS[numbered[2].lower()]
+        ways.append((bare[numbered.end() :], number))
+    for left, ordinal in ways:
+        if left and (name := clause.restore(left)):
+            yield Target(name, (), ordinal, place)
+        for pattern, roles in [*_ROLE_BEFORE, *_ROLE_AFTER]:
+            if pattern.search(left) is None:
+                continue
+            name = clause.restore(strip_article(pattern.sub("", left, count=1)))
+            if name is not None:
+                yield Target(name, roles, ordinal, place)
 
 
-def parse_target(clause: Clause, words: str) -> Target | None:
-    """The element that words of a clause speak of; None if a quoted name leaves other words unexplained."""
-    role = next((role for pattern, role in _ROLES if pattern.search(words)), "")
-    ordinal = parse_ordinal(words)
-    left = _ORDINAL.sub(" ", words)
-    for pattern, name in _ROLES:
-        left = pattern.sub(" ", left) if name == role else left
-    left = " ".join(left.split())
-    if clause.has_quotes(words):
-        # Words beside a quoted name say which one, or under which condition: to ignore them would be a guess.
-        if not clause.is_quoted(_ARTICLES.sub(" ", left).strip(" ,:")):
-            return None
-        name = clause.restore(_ARTICLES.sub(" ", left).strip(" ,:"))
-        return Target(name, role, ordinal, name)
-    return Target(_LEADING.sub("", left).strip(" .,:"), role, ordinal, _LEADING.sub("", words).strip(" ."))
+def strip_article(words: str) -> str:
+    return _ARTICLE.sub("", words.strip(" ,"))

@@ -425,7 +425,11 @@ def input_schema(interface: NLWebInterface, name: str) -> dict[str, Any]:
     """The schema of an action's parameters: its own, else one text for each that its steps speak of."""
     info = interface.info.get(name)
     if info is not None and info.input_schema is not None:
-        return {"type": "object", **info.input_schema}
+        schema = {"type": "object", **info.input_schema}
+        properties = schema.get("properties", {})
+        # What has a default need not be given: ``prepare`` fills it in.
+        needed = [name for name in schema.get("required", ()) if "default" not in properties.get(name, {})]
+        return {**schema, "required": needed} if "required" in schema else schema
     names = sorted(parameter_names(interface.actions[name]))
     properties = {key: {"type": ["string", "number", "boolean"]} for key in names}
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}

@@ -1,0 +1,420 @@
+"""What the clauses of a sentence mean on a page: acts on controls that were found, or a doubt.
+
+A name must be what the control is called, but for case, accents and marks around it. Where two controls answer to a
+description, none is taken. It looks at what was read of the page and does nothing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from typing import Literal, TypeVar
+
+from agent3.protocols.nlweb.driver.page_view import Control, PageView
+from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
+from agent3.sentences.lexicon import Language, fold
+from agent3.sentences.spans import find_spans
+
+__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "plan", "plan_all"]
+
+Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing to do with one control. ``values`` are what is written or chosen; ``enter`` ends a search."""
+
+    kind: Literal["press", "write", "choose", "check", "clear", "enter"]
+    control: Control
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a clause is not done, with what it is about and names that are near it."""
+
+    why: Why
+    about: str
+    near: tuple[str, ...] = ()
+
+
+Plan = list[Act] | Doubt
+T = TypeVar("T")
+
+_CHOSEN = ("checkbox", "radio", "switch", "option", "tab", "menuitemcheckbox", "menuitemradio")
+_PRESSED = ("button", "link", "menuitem", "treeitem", *_CHOSEN)
+_CLEARED = ("checkbox", "switch", "menuitemcheckbox")
+_NAMES = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
+_MARKS = re.compile(r"^[\W_]+|[\W_]+$")
+_COUNT = re.compile(r"\s*\(\d+\)$")
+_GENERIC_PLACE = frozenset(
+    "it the list menu page form dialog table dropdown box options lista pagina formulario".split()
+)
+_SEARCH_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
+_SEARCHING = frozenset("search find buscar busqueda busca".split())
+_THE_FORM = frozenset(("", "form", "the form", "it", "el formulario", "formulario"))
+
+
+def plan_all(view: PageView, clauses: Sequence[Clause], used: Sequence[Control] = ()) -> list[Plan]:
+    """A plan for each clause, after the controls that were ``used`` already.
+
+    A form is not sent while one of its required fields stays empty.
+    """
+    plans: list[Plan] = []
+    written = {(control.frame, control.index): control for control in used}
+    for clause in clauses:
+        found = plan(view, clause, [*written.values()])
+        for act in found if isinstance(found, list) else ():
+            control = act.control
+            if act.kind in ("press", "enter") and (control.sends or act.kind == "enter"):
+                empty = _find_empty(view, control, written)
+                found = found if empty is None else Doubt("empty", empty.name)
+            else:
+                written[control.frame, control.index] = control
+        plans.append(found)
+    return plans
+
+
+def plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
+    """What one clause means after others, which use the controls ``written``."""
+    match clause.verb:
+        case "press":
+            return _press(view, clause)
+        case "choose" | "clear":
+            return _choose(view, clause)
+        case "write":
+            return _write(view, clause)
+        case "search":
+            return _search(view, clause)
+        case "submit":
+            return _submit(view, clause, written)
+        case _:
+            return Doubt("words", clause.text)
+
+
+def _press(view: PageView, clause: Clause) -> Plan:
+    found = _find(view, clause, clause.rest, lambda control: control.role in _PRESSED)
+    return found if isinstance(found, Doubt) else [Act("press", found)]
+
+
+def _submit(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
+    """The button that sends the form that was just filled, or the only one."""
+    if fold(clause.rest.strip(" .")) not in _THE_FORM:
+        return Doubt("words", clause.text)
+    forms = {(control.frame, control.form) for control in written}
+    buttons = [
+        control for control in view.visible if control.sends and (not forms or (control.frame, control.form) in forms)
+    ]
+    if len(buttons) != 1:
+        return Doubt("several" if buttons else "absent", clause.text)
+    return Doubt("disabled", buttons[0].name) if buttons[0].disabled else [Act("press", buttons[0])]
+
+
+def _search(view: PageView, clause: Clause) -> Plan:
+    """Ask the page's search box, where there is exactly one."""
+    text = clause.restore(_SEARCH_FOR.sub("", clause.rest))
+    if not text:
+        return Doubt("words", clause.text)
+    boxes = []
+    for box in view.visible:
+        if box.role not in ("textbox", "searchbox", "combobox") or box.disabled:
+            continue
+        inside = [one for one in view.visible if (one.frame, one.form) == (box.frame, box.form) and box.form >= 0]
+        named = [box.name, *(one.name for one in inside if one.sends)]
+        # A form that asks for more than one thing is no search box.
+        if [one for one in inside if one.is_field] in ([box], []) and (
+            box.searches or any(_SEARCHING & set(_words(name)) for name in named)
+        ):
+            boxes.append(box)
+    if len(boxes) != 1:
+        return Doubt("several" if boxes else "absent", clause.text)
+    box = boxes[0]
+    return [Act("write", box, (text,)), Act("enter", box)]
+
+
+# Options and boxes
+
+
+def _choose(view: PageView, clause: Clause) -> Plan:
+    """All that a clause lists, or the one thing of that whole name ("Trinidad and Tobago")."""
+    whole = _choose_one(view, clause, clause.rest)
+    if not isinstance(whole, Doubt):
+        return [whole]
+    listed = _choose_several(view, clause)
+    if isinstance(listed, Doubt) and clause.verb == "choose":
+        # "Select December 24, 2027 as the date", "choose size Large": a field and its value.
+        written = _write(view, clause)
+        return listed if isinstance(written, Doubt) else written
+    return listed
+
+
+def _choose_several(view: PageView, clause: Clause) -> Plan:
+    acts: list[Act] = []
+    for part in _NAMES.split(clause.rest):
+        one = _choose_one(view, clause, part)
+        if isinstance(one, Doubt):
+            return one
+        before = next((act for act in acts if act.control is one.control), None)
+        if before is None:
+            acts.append(one)
+        elif one.kind == "choose" and one.control.multiple:
+            acts[acts.index(before)] = Act("choose", one.control, (*before.values, *one.values))
+        else:
+            return Doubt("value", _plain(clause, part))  # the second choice would undo the first
+    return acts
+
+
+def _choose_one(view: PageView, clause: Clause, words: str) -> Act | Doubt:
+    roles = _CLEARED if clause.verb == "clear" else _CHOSEN
+    kind: Literal["check", "clear"] = "clear" if clause.verb == "clear" else "check"
+    for target in read_targets(clause, words):
+        found = _match(view, target, lambda control: control.role in roles)
+        acts = [Act("press" if one.role in ("tab", "option") else kind, one) for one in found]
+        if target.name and kind == "check":
+            acts += _choose_listed(view, target)
+        if len(acts) > 1:
+            return Doubt("several", words.strip())
+        if acts:
+            return Doubt("disabled", acts[0].control.name) if acts[0].control.disabled else acts[0]
+    return _absent(view, clause, words, lambda control: control.role in roles)
+
+
+def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
+    """The lists that have an option of that name, by their own name or by the row that they stand in."""
+    for control in view.visible:
+        if control.role == "list" and (not target.roles or "option" in target.roles or "list" in target.roles):
+            options = _same([(option, option) for option in control.options], target.name)
+            there = not target.place or _is_generic(target.place) or _is_at(control, target.place)
+            if there or _is_called(control, target.place):
+                yield from (Act("choose", control, (option,)) for option in options)
+
+
+# Fields
+
+_PARTS = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
+_BEFORE_FIELD = re.compile(r"\s+(?:as|into|in|for|como|en)\s+", re.IGNORECASE)
+_BEFORE_TEXT = re.compile(r"\s+(?:to|with|as|is|con|a)\s+|\s*[:=]\s*", re.IGNORECASE)
+_AT_END = re.compile(
+    r"\s+(?:in|there|into it|(?:in|into|on)\s+the\s+(?:form|page|(?:text |input )?(?:fields|inputs|boxes)))$",
+    re.IGNORECASE,
+)
+
+
+def _write(view: PageView, clause: Clause) -> Plan:
+    """Each field with its text: "Ann as name, Rome as city", "the name Ann", "city to Rome", '"Ann" into Name'."""
+    words = _AT_END.sub("", clause.rest.strip(" ."))
+    parts = [part.strip() for part in _PARTS.split(words) if part.strip()]
+    acts = _assign_all(view, clause, parts)
+    if isinstance(acts, Doubt) and len(parts) > 1:
+        # "Trinidad and Tobago as country" is one part, though there is an "and" in it. But a text that speaks of a
+        # second field is rather two, and one of them was not understood.
+        whole = _assign_all(view, clause, [words])
+        if not isinstance(whole, Doubt):
+            said = set(_words(whole[0].values[0]))
+            others = [control for control in _fields(view) if control is not whole[0].control]
+            if not any(said & set(_words(control.name)) for control in others):
+                return whole
+    return acts
+
+
+def _assign_all(view: PageView, clause: Clause, parts: Sequence[str]) -> Plan:
+    acts: list[Act] = []
+    for part in parts:
+        one = _assign(clause, part, [one for one in _fields(view) if all(one is not act.control for act in acts)])
+        if isinstance(one, Doubt):
+            return one
+        acts.append(one)
+    return acts or Doubt("words", clause.text)
+
+
+def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt:
+    """The one field and text that a part can be cut into; a doubt where there is none, or where two cuts differ."""
+    cuts = [(part[: cut.start()], part[cut.end() :]) for cut in _BEFORE_FIELD.finditer(part)]
+    cuts += [(part[cut.end() :], part[: cut.start()]) for cut in _BEFORE_TEXT.finditer(part)]
+    words = strip_article(part).split()
+    cuts += [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
+    found: dict[tuple[int, int], Act | Doubt] = {}
+    if any(target.name and _find_fields(fields, target) for target in read_targets(clause, part)):
+        return Doubt("words", _plain(clause, part))  # a field, and nothing to write into it
+    for text, name in cuts:
+        value = clause.restore(text)
+        if not value:
+            continue
+        for target in read_targets(clause, name):
+            named = _find_fields(fields, target)
+            if len(named) > 1:
+                return Doubt("several", name.strip())
+            if named:
+                field = named[0]
+                before = found.get((field.frame, field.index))
+                # Of two cuts for one field the first is the one at a word made for it: "to", "as", "into".
+                if before is None:
+                    found[field.frame, field.index] = _fit(field, value)
+                break
+    if len(found) != 1:
+        return Doubt("several" if found else "words", _plain(clause, part))
+    return next(iter(found.values()))
+
+
+def _fit(field: Control, value: str) -> Act | Doubt:
+    """The act that puts a value into a field, in the form that it takes."""
+    if field.disabled or field.read_only:
+        return Doubt("disabled", field.name)
+    if field.role == "list":
+        options = _same([(option, option) for option in field.options], value)
+        return Act("choose", field, (options[0],)) if len(options) == 1 else Doubt("value", value, tuple(field.options))
+    if field.kind in ("date", "time"):
+        moment = _parse_moment(value)
+        if field.kind == "date" and isinstance(moment, date):
+            return Act("write", field, (moment.isoformat(),))
+        if field.kind == "time" and isinstance(moment, time):
+            return Act("write", field, (moment.strftime("%H:%M"),))
+        return Doubt("value", value)
+    if field.role in ("slider", "spinbutton") and not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
+        return Doubt("value", value)
+    return Act("write", field, (value,))
+
+
+def _parse_moment(text: str) -> date | time | None:
+    """The date or time that a text is; None if it says more, or can be read in two ways, such as 03/04/2027."""
+    found = find_spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
+    if len(found) != 1 or found[0].other is not None or found[0].kind not in ("date", "time"):
+        return None
+    moment: date | time = found[0].value
+    return moment if not re.search(r"\w", text[: found[0].start] + text[found[0].end :]) else None
+
+
+def _fields(view: PageView) -> list[Control]:
+    return [control for control in view.visible if control.is_field]
+
+
+def _find_fields(fields: Sequence[Control], target: Target) -> list[Control]:
+    """Fields by their whole name; else those whose name has all of the words ("name" for "Your name")."""
+    pool = [one for one in fields if not target.roles or one.role in target.roles]
+    pool = [one for one in pool if not target.place or _is_generic(target.place) or _is_at(one, target.place)]
+    if target.name:
+        said = set(_words(target.name))
+        pool = _same([(one, one.name) for one in pool], target.name) or [
+            one for one in pool if said and said <= set(_words(one.name))
+        ]
+    elif not target.roles:
+        return []
+    return _pick(pool, target.ordinal)
+
+
+def _find_empty(view: PageView, sending: Control, written: Iterable[tuple[int, int]]) -> Control | None:
+    """A required field of the form that a control sends, which is empty and stays so."""
+    filled = {*written}
+    return next(
+        (
+            one
+            for one in view.visible
+            if (one.frame, one.form) == (sending.frame, sending.form)
+            and one.form >= 0
+            and one.required
+            and not one.disabled
+            and one.role in ("textbox", "searchbox", "combobox", "spinbutton", "checkbox")
+            and not (one.checked if one.is_box else one.value)
+            and (one.frame, one.index) not in filled
+        ),
+        None,
+    )
+
+
+# Finding what is named
+
+
+def _find(view: PageView, clause: Clause, words: str, fits: Callable[[Control], bool]) -> Control | Doubt:
+    """The one control that words describe, by the most literal reading that names something."""
+    for target in read_targets(clause, words):
+        found = _match(view, target, fits)
+        if len(found) > 1:
+            return Doubt("several", _plain(clause, words))
+        if found:
+            return Doubt("disabled", found[0].name) if found[0].disabled else found[0]
+    return _absent(view, clause, words, fits)
+
+
+def _match(view: PageView, target: Target, fits: Callable[[Control], bool]) -> list[Control]:
+    pool = [one for one in view.visible if fits(one) and (not target.roles or one.role in target.roles)]
+    pool = [one for one in pool if not target.place or _is_generic(target.place) or _is_at(one, target.place)]
+    if target.name:
+        pool = _same([(one, one.name) for one in pool], target.name)
+    elif not target.roles:
+        return []
+    return _pick(pool, target.ordinal)
+
+
+def _absent(view: PageView, clause: Clause, words: str, fits: Callable[[Control], bool]) -> Doubt:
+    said = set(_words(_plain(clause, words)))
+    near = [one.name for one in view.visible if fits(one) and said & set(_words(one.name))]
+    return Doubt("absent", _plain(clause, words), tuple(dict.fromkeys(near))[:5])
+
+
+def _pick(pool: Sequence[Control], ordinal: int | None) -> list[Control]:
+    if ordinal is None:
+        return [*pool]
+    index = ordinal - 1 if ordinal > 0 else ordinal
+    return [pool[index]] if -len(pool) <= index < len(pool) else []
+
+
+def _same(named: Iterable[tuple[T, str]], wanted: str) -> list[T]:
+    """What is called so: to the letter but for case and accents; else without marks and counts around it."""
+    pairs = [(one, fold(" ".join(name.split()))) for one, name in named]
+    plain = fold(" ".join(wanted.split()))
+    if exact := [one for one, name in pairs if name == plain]:
+        return exact
+    bare = _bare(plain)
+    return [one for one, name in pairs if bare and _bare(name) == bare]
+
+
+def _is_called(control: Control, name: str) -> bool:
+    return bool(_same([(control, control.name)], name))
+
+
+def _is_at(control: Control, place: str) -> bool:
+    """Whether it stands in a row, list or region that is known by that text."""
+    return any(_same([(text, text) for text in texts], place) for texts in control.places)
+
+
+def _is_generic(place: str) -> bool:
+    return fold(place) in _GENERIC_PLACE
+
+
+def _bare(plain: str) -> str:
+    return _MARKS.sub("", _COUNT.sub("", plain))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", fold(text))
+
+
+def _plain(clause: Clause, words: str) -> str:
+    """Words of a clause with their quoted texts in place."""
+    for number, quote in enumerate(clause.quotes):
+        words = words.replace(f"\x02{number}\x03", quote)
+    return words.strip(" .,")
+
+
+_IN_SPANISH = {
+    "button": "botón", "link": "enlace", "tab": "pestaña", "textbox": "campo", "searchbox": "buscador", "list": "lista",
+    "checkbox": "casilla", "radio": "opción", "option": "opción", "switch": "interruptor", "slider": "deslizador",
+}  # fmt: skip
+
+
+def describe(act: Act, language: Language = "en") -> str:
+    """What an act does, for people."""
+    spanish, listed = language == "es", ", ".join(act.values)
+    role = _IN_SPANISH.get(act.control.role, "campo") if spanish else act.control.role
+    what = f"{role} {act.control.name[:60]!r}"
+    ways = {
+        "press": (f"click {what}", f"clic en {what}"),
+        "write": (f"type into {what}", f"escribir en {what}"),
+        "choose": (f"choose {listed} in {what}", f"elegir {listed} en {what}"),
+        "enter": (f"press Enter in {what}", f"pulsar Intro en {what}"),
+        "check": (f"check {what}", f"marcar {what}"),
+        "clear": (f"uncheck {what}", f"desmarcar {what}"),
+    }
+    return ways[act.kind][spanish]
