@@ -170,6 +170,7 @@ class DirectTools:
             await asyncio.wait({watch})
 
     async def _watch(self, changed: Callable[[], None]) -> None:
+        failing = False
         while True:
             await asyncio.sleep(_LOOK)
             try:
@@ -177,8 +178,11 @@ class DirectTools:
                     if (await self._view(principal)).edition != view.edition:
                         changed()
                     await asyncio.sleep(0)
+                failing = False
             except Agent3Error as error:
-                log.warning("the list of tools could not be renewed: %s", error)
+                if not failing:  # once, not four times a second while the database is away
+                    log.warning("clients are not told of changed tools: %s", error)
+                failing = True
 
     async def _view(self, principal: Principal) -> _View:
         key = (principal.id, principal.scopes)
