@@ -36,9 +36,19 @@ from agent3.errors import (
     SetupError,
     ValidationError,
 )
-from agent3.gateway import hits, which
 from agent3.gateway.cards import card_of
+from agent3.gateway.hits import TOKENS_PER_HIT, Detail, arrange, fit, matches_filters, render
 from agent3.gateway.input_modes import TEXT, check_modes, read_files, read_message
+from agent3.gateway.which import (
+    MOST_LISTED,
+    ask_again,
+    ask_which,
+    is_undecided,
+    listed_in,
+    read_choice,
+    said_in,
+    undecided,
+)
 from agent3.model import (
     Agent,
     Answer,
@@ -135,7 +145,7 @@ class Gateway:
         limit: int = 5,
         *,
         filters: Mapping[str, Any] | None = None,
-        detail: hits.Detail = "signature",
+        detail: Detail = "signature",
         max_tokens: int | None = None,
     ) -> dict[str, Any]:
         """The capabilities that fit a query, the best first, in about so many tokens; without a query, the agents.
@@ -151,9 +161,9 @@ class Gateway:
         ratings, prices = await self.reputation.all(known), self.core.parts.prices.of
         found: Sequence[Hit] = candidates
         if query.strip():
-            found = hits.arrange(candidates, await self.reputation.weights(known), prices, self.health_of, limit)
+            found = arrange(candidates, await self.reputation.weights(known), prices, self.health_of, limit)
         shown = [
-            hits.render(
+            render(
                 hit,
                 self.offered(hit.agent, caller.principal),
                 ratings[hit.agent.id],
@@ -170,7 +180,7 @@ class Gateway:
             answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
         if not shown:
             return answer
-        return hits.fit(answer, max_tokens or limit * hits.TOKENS_PER_HIT[detail])
+        return fit(answer, max_tokens or limit * TOKENS_PER_HIT[detail])
 
     async def find_agents(self, caller: Caller, query: str = "", limit: int = 10) -> dict[str, Any]:
         """The agents that fit a query, each with what it can do and how it was rated; without a query, all, by id."""
@@ -211,7 +221,7 @@ class Gateway:
             some = capability is not None and len(offered) < len(agent.capabilities)  # else it is one of them
             if some and all(one is not capability for one in offered):
                 return False
-            return not filters or hits.matches_filters(agent, capability, filters, self.core.parts.prices.of)
+            return not filters or matches_filters(agent, capability, filters, self.core.parts.prices.of)
 
         return accept
 
@@ -372,8 +382,8 @@ class Gateway:
             return best
         if message and given is None and len(actions) < len(offered):
             return next(capability for capability in offered if capability not in actions)
-        listed = await self.directory.closest(agent, actions, message, which.MOST_LISTED)
-        return which.undecided(listed, len(actions) - len(listed))
+        listed = await self.directory.closest(agent, actions, message, MOST_LISTED)
+        return undecided(listed, len(actions) - len(listed))
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
@@ -428,7 +438,7 @@ class Gateway:
 
         One whose target is undecided becomes a job that asks which capability is meant.
         """
-        if which.is_undecided(target[1]):
+        if is_undecided(target[1]):
             return self._ask_which(caller, call, target)
         running = self.core.runner.start(
             call, target, listener=caller.listener, door=caller.door, detach=detach, opened=opened
@@ -448,7 +458,7 @@ class Gateway:
     async def _ask_which(self, caller: Caller, call: Call, target: Target) -> Outcome:
         self.count_question(caller.principal)  # no call yet, and so not charged as one
         self.core.metrics.sentences.inc(("which",))
-        question = which.ask_which(*target, text_of(call.parts))
+        question = ask_which(*target, text_of(call.parts))
         return await self.core.runner.ask(call, target, question, caller.door)
 
     async def _read_choice(self, job: Job, answers: Mapping[str, Answer]) -> tuple[Call, Target] | Needs | Failed:
@@ -457,15 +467,15 @@ class Gateway:
         answer = answers.get(question.id)
         if answer is not None and answer.action != "accept":
             return failed_by(Declined(f"{call.agent}: nobody said what to do, and nothing was done."))
-        said = which.said_in(answer) if answer is not None else ""
+        said = said_in(answer) if answer is not None else ""
         known: dict[str, Target] = {}
-        for name in (said, *which.listed_in(job.state)):  # said may name one that was not listed
+        for name in (said, *listed_in(job.state)):  # said may name one that was not listed
             with suppress(CapabilityNotFound):
                 known[name] = await self.core.runner.target(call.agent, name)
         capabilities = [capability for _, capability in known.values()]
-        choice = which.read_choice(capabilities, said, self.core.env.now())
+        choice = read_choice(capabilities, said, self.core.env.now())
         if choice is None:
-            return which.ask_again(question, said, job.state)
+            return ask_again(question, said, job.state)
         capability, added = choice
         agent, _ = known[capability.name]
         _check_takes_calls(agent)
@@ -482,7 +492,7 @@ class Gateway:
 
     async def check(self, caller: Caller, call: Call, target: Target) -> Outcome | None:
         """What is wrong with the input of a call that is about to start; None where nothing is."""
-        if which.is_undecided(target[1]):
+        if is_undecided(target[1]):
             return None
         return await self.core.check(call, target, caller.door)
 

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from agent3.calls.callbacks import EVENTS
-from agent3.gateway import output_schemas
 from agent3.gateway.hits import DETAILS
 from agent3.gateway.input_modes import MOST_FILES
+from agent3.gateway.output_schemas import CALL, CARD, FEEDBACK, SEARCH, SELECT
 
 __all__ = ["ARTIFACT_NAME", "ARTIFACT_TEXT", "INSTRUCTIONS", "MOST_CALLS", "TOOLS", "ToolText"]
 
@@ -157,7 +157,7 @@ _FILTERS = {
 TOOLS: tuple[ToolText, ...] = (
     ToolText(
         name="agent3_search",
-        output_schema=output_schemas.SEARCH,
+        output_schema=SEARCH,
         title="Find agents",
         description=(
             "Find agents, tools and websites that can do something. Each hit has an agent's id, its capability and "
@@ -185,7 +185,7 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_select",
-        output_schema=output_schemas.SELECT,
+        output_schema=SELECT,
         title="Look at an agent",
         description="Show an agent's capabilities with input schemas, examples and prices, and its rating.",
         input_schema=_object(["agentId"], agentId=_AGENT),
@@ -193,7 +193,7 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_invoke",
-        output_schema=output_schemas.CARD,
+        output_schema=CARD,
         title="Show an agent's card",
         description="Show an agent's raw card, for debugging. It calls nothing.",
         input_schema=_object(["agentId"], agentId=_AGENT),
@@ -201,7 +201,7 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_call",
-        output_schema=output_schemas.CALL,
+        output_schema=CALL,
         title="Call an agent",
         description=(
             "Call an agent, tool or website in plain words, or with capability and input where you know its schema."
@@ -236,7 +236,7 @@ TOOLS: tuple[ToolText, ...] = (
     ),
     ToolText(
         name="agent3_feedback",
-        output_schema=output_schemas.FEEDBACK,
+        output_schema=FEEDBACK,
         title="Rate an agent",
         description="Rate an agent after a call, for others who choose.",
         input_schema=_object(
