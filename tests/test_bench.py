@@ -214,7 +214,7 @@ def test_cpu_of_a_server_counts_its_children() -> None:
         try:
             assert one.stdout is not None
             assert one.stdout.readline() == b"spun\n"
-            assert (cpu_seconds(one.pid) or 0) >= 0.3
+            assert (cpu_seconds(one.pid) or 0) >= 0.2  # the kernel counts in ticks, and rounds down
             assert 1 < (resident_mb(one.pid) or 0) < 1000
         finally:
             one.kill()

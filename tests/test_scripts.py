@@ -246,7 +246,9 @@ def staged(tmp_path: Path) -> Path:
 
 
 def noted(root: Path) -> list[str]:
-    return Path(root, "log").read_text("utf-8").splitlines()
+    """What was run in turn; compiling the tests goes on beside it."""
+    lines = Path(root, "log").read_text("utf-8").splitlines()
+    return [line for line in lines if line != "python -m pytest --collect-only -q"]
 
 
 def test_start_serves_the_demo_with_the_arguments_it_got(staged: Path, tmp_path: Path) -> None:
@@ -297,6 +299,7 @@ def test_start_gets_a_browser_beside_serving_and_only_where_one_is_of_use(staged
 def test_test_runs_every_check_and_then_the_tests(staged: Path, tmp_path: Path) -> None:
     code, said = run(staged / "scripts" / "test", cwd=tmp_path)
     assert code == 0
+    assert "python -m pytest --collect-only -q" in Path(staged, "log").read_text("utf-8")
     assert [line.split()[0] for line in noted(staged)] == [
         *("setup", "python", "ruff", "ruff", "mypy", "mypy", "mypy", "lint-imports", "python")
     ]

@@ -135,7 +135,7 @@ def run_agent3(
     data: Path, *arguments: str, cwd: Path | None = None, stdin: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    return run_forked(arguments, env=environment(data, **more), cwd=cwd or data, stdin=stdin, timeout=60)
+    return run_forked(arguments, env=environment(data, **more), cwd=cwd or data, stdin=stdin, timeout=200)
 
 
 @contextmanager
