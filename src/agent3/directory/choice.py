@@ -62,7 +62,7 @@ def _choose_by_phrase(ranking: Iterable[Match], offered: Sequence[Capability], m
     """The only one near that has a phrase of the message's form. Those whose words do not fit have no such phrase."""
     known = {capability.name: capability for capability in offered}
     near = islice((known[match.agent] for match in ranking if match.agent in known), _NEAR)
-    named = [one for one in near if one.phrases and match_phrases(one, message[:LONGEST]) is not None]
+    named = [one for one in near if one.phrases and any(True for _ in match_phrases(one, message[:LONGEST]))]
     return named[0] if len(named) == 1 else None
 
 

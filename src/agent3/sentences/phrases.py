@@ -7,7 +7,7 @@ capability is meant, and nothing of its parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from agent3.model import Capability
@@ -22,10 +22,10 @@ _COURTESY = re.compile(
 )
 
 
-def match_phrases(capability: Capability, message: str) -> Mapping[str, str] | None:
-    """The texts for the placeholders of the phrase that a whole message has the form of; None if there is none.
+def match_phrases(capability: Capability, message: str) -> Iterator[Mapping[str, str]]:
+    """The texts for the placeholders of each phrase that a whole message has the form of.
 
-    Of several, the one with the most text of its own.
+    Those with the most text of their own come first.
     """
     plain = fold_letters(message)
     polite = [match.span() for match in _COURTESY.finditer(plain)]
@@ -34,8 +34,7 @@ def match_phrases(capability: Capability, message: str) -> Mapping[str, str] | N
     phrases = [capability.name, capability.name.replace("_", " "), *capability.phrases]
     for phrase in sorted(phrases, key=lambda phrase: -len(_PLACEHOLDER.sub("", phrase))):
         if (found := _compile(phrase).fullmatch(plain, start, max(start, end))) is not None:
-            return {name: message[found.start(name) : found.end(name)].strip() for name in found.groupdict()}
-    return None
+            yield {name: message[found.start(name) : found.end(name)].strip() for name in found.groupdict()}
 
 
 @lru_cache(maxsize=4096)

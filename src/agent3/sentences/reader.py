@@ -23,6 +23,7 @@ from agent3.sentences.lexicon import EMPTY, Language, detect_language, ways_to_s
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
 from agent3.sentences.slots import Form, form_of
+from agent3.sentences.spans import find_spans
 from agent3.sentences.tokens import LONGEST, Sentence
 
 __all__ = ["Ask", "Forbidden", "Reading", "Understood", "read"]
@@ -140,9 +141,10 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
         return Ask(tuple(dict.fromkeys([*required, *form.unreadable])), (), {}, {}, language)
     sentence = Sentence(blank_courtesies(message), now)
     found = _only_value(sentence, form, capability) or _Search(sentence, form, capability, language).run()
-    if isinstance(found, Ask) and (said := match_phrases(capability, message)) is not None:
-        return _read_phrase(capability, form, said, found, now)
-    return found
+    if not isinstance(found, Ask):
+        return found
+    phrased = [_read_phrase(capability, form, said, found, now) for said in match_phrases(capability, message)]
+    return next((one for one in phrased if isinstance(one, Understood)), (phrased or [found])[0])
 
 
 def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], asked: Ask, now: datetime) -> Reading:
@@ -150,11 +152,16 @@ def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], as
     given: dict[str, Any] = {}
     doubt: dict[str, Sequence[Any]] = {}
     properties = capability.input_schema.get("properties") or {}
+    # "2 mugs" is no product where there is a quantity to be said.
+    open_kinds = {_SPAN_OF[slot.kind] for slot in form.slots if slot.name not in said and slot.kind in _SPAN_OF}
     for slot in form.slots:
         name = slot.name
         if name not in said or len(slot.path) > 1:
             continue
         if slot.kind in ("text", "name", "place", "id", "code") and not slot.many:
+            spans = find_spans(said[name], now)
+            if any(span.kind in open_kinds and span.unit != "article" for span in spans):
+                return asked
             # Where somebody looks or says something, any text will do; a name of something is not two things.
             if form.reading or slot.role == "content" or not _SEVERAL.search(said[name]):
                 given[name] = _COMMON_ARTICLE.sub("", said[name])
@@ -180,7 +187,10 @@ def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], as
 
 
 _SEVERAL = re.compile(r"[,;]|\b(?:and|then|but|y|luego|pero)\b", re.IGNORECASE)
-_COMMON_ARTICLE = re.compile(r"^(?:an?|some|any|un|una|unos|unas|alg[uú]n|alguna)\s+(?=[a-z])")
+_COMMON_ARTICLE = re.compile(
+    r"^(?:an?|the|my|some|any|el|la|los|las|mi|mis|un|una|unos|unas|alg[uú]n|alguna)\s+(?=[a-z])"
+)
+_SPAN_OF = {"integer": "number", "number": "number", "date": "date", "datetime": "date", "time": "time"}
 
 
 def _only_value(sentence: Sentence, form: Form, capability: Capability) -> Understood | None:

@@ -159,6 +159,7 @@ def test_a_phrase_says_where_its_values_stand() -> None:
         }
     )
     assert read("gimme a green one", tea).input == {"query": "green one"}
+    assert read("gimme the green one", tea).input == {"query": "green one"}
     usual = read("the usual, please", tea)
     assert usual.action is not None
     assert usual.action.name == "search_tea"
@@ -176,6 +177,17 @@ def test_a_missing_parameter_is_asked_for_and_never_made_up() -> None:
     assert question.text.startswith("What is date?")
     (spanish,) = read("quiero cancelar mi reserva").questions
     assert spanish.text.startswith("Falta code.")
+
+
+def test_a_phrase_swallows_no_number_that_another_parameter_takes_and_no_second_thing() -> None:
+    schema = _schema(["product"], product=TEXT, quantity={"type": "integer"})
+    info = NLWebActionInfo(description="Fill the cart", phrases=["toss {product} in"], input_schema=schema)
+    cart = AIR.model_copy(update={"actions": {"fill_cart": GO}, "info": {"fill_cart": info}})
+    assert read("toss mugs in", cart).input == {"product": "mugs"}
+    for text in ("toss 2 mugs in", "toss mugs and delete my account in"):
+        assert isinstance(read(text, cart).reading, Ask)
+    info.phrases.append("toss {quantity} {product} in")
+    assert read("toss 2 blue mugs in", cart).input == {"product": "blue mugs", "quantity": 2}
 
 
 @pytest.fixture(autouse=True)
