@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -244,7 +245,180 @@ def test_a_strange_schema_is_no_obstacle(hostile: Any) -> None:
     assert isinstance(found, Ask | Understood)
 
 
-def test_the_work_for_one_sentence_is_bounded() -> None:
-    many = capability("set", *[f"field_{number}" for number in range(60)], **{f"field_{n}": TEXT for n in range(60)})
-    assert isinstance(said(many, "set " + "to a, from b and " * 110), Ask)
+IMAGE = capability(
+    "generate_image",
+    "prompt",
+    told="Generate an image from a text prompt",
+    prompt={**TEXT, "description": "Description of the image"},
+    style={"enum": ["vivid", "natural"]},
+    n={**WHOLE, "description": "Number of images to generate"},
+)
+PAPERS = capability(
+    "search_papers",
+    "query",
+    told="Search academic papers",
+    reads=True,
+    query=TEXT,
+    author={**TEXT, "description": "Filter by author name"},
+    year_from={**WHOLE, "description": "Earliest publication year"},
+    year_to={**WHOLE, "description": "Latest publication year"},
+)
+TRANSFER = capability(
+    "transfer_funds",
+    "from_account",
+    "to_account",
+    "amount",
+    told="Transfer money between accounts",
+    from_account={**TEXT, "description": "Source account id"},
+    to_account={**TEXT, "description": "Destination account id"},
+    amount={"type": "number"},
+    currency={**TEXT, "description": "ISO 4217 currency code"},
+)
+TIMER = capability(
+    "start_timer",
+    "duration_seconds",
+    told="Start a countdown timer",
+    duration_seconds={**WHOLE, "description": "Duration in seconds"},
+    label={**TEXT, "description": "Name of the timer"},
+)
+MAIL = capability(
+    "send_email",
+    "to",
+    "subject",
+    "body",
+    told="Sends a new email",
+    to={"type": "array", "items": TEXT, "description": "List of recipient email addresses"},
+    subject=TEXT,
+    body=TEXT,
+    cc={"type": "array", "items": TEXT, "description": "List of CC recipients"},
+    inReplyTo={**TEXT, "description": "Message ID being replied to"},
+)
+STOCK = capability(
+    "update_inventory",
+    "sku",
+    "quantity",
+    told="Update the stock level of a product",
+    sku={**TEXT, "description": "Product SKU"},
+    quantity={**WHOLE, "description": "New quantity in stock"},
+)
+DELETE = capability(
+    "delete_invoice", "number", told="Delete an invoice", number={**TEXT, "description": "Invoice number"}
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "expected"),
+    [
+        (
+            IMAGE,
+            "Make 3 natural images of a mountain lake",
+            {"prompt": "a mountain lake", "style": "natural", "n": 3},
+        ),
+        (IMAGE, "Genera una imagen de un gato con sombrero en estilo natural", {"prompt": "un gato con sombrero",
+                                                                                "style": "natural"}),
+        (
+            PAPERS,
+            "Search papers about graph neural networks by Kipf since 2017",
+            {"query": "graph neural networks", "author": "Kipf", "year_from": 2017},
+        ),
+        (
+            PAPERS,
+            "Busca artículos sobre energía solar publicados entre 2019 y 2022",
+            {"query": "energía solar", "year_from": 2019, "year_to": 2022},
+        ),
+        (
+            TRANSFER,
+            "Transfiere 1.200 dólares de la cuenta A-77 a la cuenta B-12",
+            {"from_account": "A-77", "to_account": "B-12", "amount": 1200, "currency": "USD"},
+        ),
+        (TIMER, "Pon un temporizador de una hora y media", {"duration_seconds": 5400}),
+        (TIMER, "I'm cooking, start a 90 second timer called eggs", {"duration_seconds": 90, "label": "eggs"}),
+        (
+            MAIL,
+            'Please send "It is back up." to ops@acme.dev with the subject "Status", cc boss@acme.dev',
+            {"to": ["ops@acme.dev"], "subject": "Status", "body": "It is back up.", "cc": ["boss@acme.dev"]},
+        ),
+    ],
+)  # fmt: skip
+def test_words_that_carry_meaning_find_their_parameter(what: Capability, sentence: str, expected: Any) -> None:
+    found = said(what, sentence)
+    assert isinstance(found, Understood), found
+    assert found.input == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (IMAGE, "Generate a password of 16 characters"),  # not what it makes
+        (IMAGE, "Show me the invoices of May"),
+        (PAPERS, "Search papers about rivers, seas and the weather of the coast by boat"),  # where does it end?
+        (STOCK, "Lower the stock of SKU-77 by 5"),  # by how much is not to what
+        (STOCK, "Baja el stock de SKU-77 en 5 unidades"),
+        (DELETE, "I want the invoice 2026-17"),  # what takes away must be said
+        (DELETE, "Make an invoice 2026-17"),
+        (TRANSFER, "Transfer 50 from ACC-1 to account"),
+        (TIMER, "Start a timer called"),
+        (MAIL, 'Email ana@x.es about "Lunch"'),  # subject, or body?
+        (TABLE, "Book a table at Casa Lucio or El Bulli for 4 people tomorrow at 9pm"),
+    ],
+)
+def test_what_is_not_clear_is_asked_and_never_guessed(what: Capability, sentence: str) -> None:
+    assert isinstance(said(what, sentence), Ask), said(what, sentence)
+
+
+def test_a_sentence_without_one_of_its_values_never_means_something_else() -> None:
+    """What is left of a sentence may fit by itself, but no other word moves into the empty place."""
+    sentences = [
+        (TABLE, ["Book a table", "at Casa Lucio", "for 4 people", "tomorrow", "at 9pm"]),
+        (TRANSFER, ["Transfer 250 euros", "from account ACC-101", "to account ACC-202"]),
+        (PAPERS, ["Search papers", "about solar power", "by Marie Curie", "since 2017"]),
+        (
+            ISSUE,
+            ["Open an issue", "in acme/web", 'titled "Login fails"', 'with body "On Safari"', "and labels bug, ui"],
+        ),
+    ]
+    for what, parts in sentences:
+        whole = said(what, " ".join(parts))
+        assert isinstance(whole, Understood), whole
+        for number in range(1, len(parts)):
+            rest = said(what, " ".join(parts[:number] + parts[number + 1 :]))
+            if isinstance(rest, Understood):
+                assert rest.input.items() <= whole.input.items(), rest
+
+
+def calls_for(what: Capability, sentence: str) -> int:
+    """How many functions are called to read a sentence."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        said(what, sentence)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("unit", ["to a, from b and ", "the ", "1 ", '"a ', "tomorrow at 3 ", "de ", "field 1 "])
+def test_the_work_for_a_sentence_grows_with_its_length_and_has_an_end(unit: str) -> None:
+    many = capability("set", *[f"field_{number}" for number in range(30)], **{f"field_{n}": TEXT for n in range(30)})
+    calls_for(many, "set " + unit * 2)  # what is kept for all sentences
+    short, long, page = (calls_for(many, f"set {unit * size}"[:size]) for size in (300, 600, 22_000))
+    assert long < 3 * short
+    assert page < 3 * 1_200_000
+
+
+def test_the_work_for_a_schema_is_bounded() -> None:
+    sentence = "set " + "to a, from b and " * 20
+    few, many, more = (
+        capability("set", *[f"field_{n}" for n in range(size)], **{f"field_{n}": TEXT for n in range(size)})
+        for size in (15, 30, 3_000)
+    )
+    for what in (few, many, more):
+        said(what, sentence)
+    assert calls_for(many, sentence) < 3 * calls_for(few, sentence)
+    assert calls_for(more, sentence) < 6 * calls_for(many, sentence)
     assert isinstance(said(many, "x" * 100_000), Ask)

@@ -6,7 +6,7 @@ A path, an address, an id, a query in some language or a choice is never filled 
 from __future__ import annotations
 
 from agent3.model import Capability
-from agent3.sentences.lexicon import fold, meanings
+from agent3.sentences.lexicon import fold, is_action, meanings
 from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
@@ -14,10 +14,12 @@ from agent3.sentences.tokens import LONGEST
 __all__ = ["free_text"]
 
 _SAID = frozenset(
-    "message messages prompt question input utterance request instruction instructions chat sentence "
-    "conversation".split()
+    "message messages question utterance request instruction instructions chat sentence conversation".split()
 )
-_SOUGHT = frozenset("query q text topic keywords search terms term".split())
+_ALSO_SAID = frozenset("prompt input".split())
+_MAKING = frozenset("create draw generate".split())
+"""Where a prompt is what to make, the request around it is no part of it."""
+_SOUGHT = frozenset("query q text topic keywords search terms term prompt input".split())
 _SAYING = frozenset("echo say repeat print send post tell write publish announce".split())
 """Verbs in a name whose object is what is said."""
 
@@ -35,7 +37,8 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
     if form.unreadable or not message.strip():
         return None
     texts = [slot for slot in form.slots if slot.kind == "text" and not slot.many and len(slot.path) == 1]
-    said = [slot for slot in texts if frozenset(slot.words) & _SAID]
+    spoken = _SAID if form.verbs & _MAKING else _SAID | _ALSO_SAID
+    said = [slot for slot in texts if frozenset(slot.words) & spoken]
     sought = [slot for slot in texts if frozenset(slot.words) & _SOUGHT and len(form.slots) == 1]
     says = bool(_SAYING.intersection(split_name(capability.name)))
     for candidates, needs_reading in ((said, len(form.slots) > 1), (sought, True)):
@@ -44,12 +47,12 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
         slot = candidates[0]
         if any(other.required for other in form.slots if other is not slot):
             return None
+        if len(message) > LONGEST:
+            return {slot.name: message}
         if says and len(form.slots) == 1 and (rest := _after_verb(form, message)) is not None:
             return None if find_prohibition(message, reading=True) else {slot.name: rest}
         if needs_reading and _is_command(form, message):
             return None
-        if len(message) > LONGEST:
-            return {slot.name: message}
         # A prohibition is not passed on, unless it is about something else and said to one who understands it.
         understands = slot in said or form.reading
         if find_prohibition(message, reading=True) is not None and (not understands or _speaks_of(form, message)):
@@ -70,8 +73,9 @@ def _after_verb(form: Form, message: str) -> str | None:
 
 def _is_command(form: Form, message: str) -> bool:
     """Whether it says what to do, or asks, and is not just what is sought."""
-    said = [fold(word.strip(" ,.;:!?¿¡\"'")) for word in message[:LONGEST].split()]
-    return _speaks_of(form, message) or (form.reading and any(word in _ASKING for word in said[:6]))
+    said = [fold(word.strip(" ,.;:!?¿¡\"'")) for word in message.split()]
+    asks = form.reading and any(word in _ASKING for word in said[:6])
+    return asks or _speaks_of(form, message) or any(is_action(word) for word in said[:1])
 
 
 _ASKING = frozenset(

@@ -16,8 +16,23 @@ from typing import Literal
 from agent3.sentences.synonyms import MEANINGS
 from agent3.sentences.word_forms import words
 
-__all__ = ["EMPTY", "Language", "detect_language", "fold", "fold_letters", "has_consequences", "meanings", "to_concept",
-           "to_concepts", "ways_to_say"]  # fmt: skip
+__all__ = [
+    "BROAD",
+    "EMPTY",
+    "Language",
+    "detect_language",
+    "fold",
+    "fold_letters",
+    "has_consequences",
+    "is_action",
+    "is_common",
+    "is_phrase",
+    "meanings",
+    "same_stem",
+    "to_concept",
+    "to_concepts",
+    "ways_to_say",
+]  # fmt: skip
 
 Language = Literal["en", "es"]
 
@@ -189,13 +204,34 @@ def has_consequences(text: str, *, link: bool = False, asks: bool = False) -> bo
 
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
 
+BROAD = frozenset(
+    "set send create read write run add update notify fetch post turn play convert list log request start stop save "
+    "move delete search track submit".split()
+)
+"""Meanings of many verbs each: good enough to tell what a capability does, not for what a parameter is called."""
 _MEANINGS: dict[str, set[str]] = {}
 _PHRASES: dict[str, set[tuple[str, ...]]] = {}
 for _line in MEANINGS.splitlines():
     _members = _line.split()
     for _member in _members:
         _MEANINGS.setdefault(_member, set()).add(_members[0])
-        _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
+        if _members[0] not in BROAD:
+            _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
+_VERBS = BROAD | frozenset(
+    "draw book buy pay cancel open close rename copy restart on off load pause lock translate calculate multiply "
+    "divide "
+    "subtract count sort filter resize rotate crop compress extract merge split schedule remind invite assign resolve "
+    "lookup scale forward download upload share rate compare check reply register subscribe unsubscribe renew activate "
+    "deactivate archive restore approve reject confirm review link attach join leave follow watch monitor measure "
+    "estimate predict analyze classify detect summarize explain describe choose validate verify scan encrypt decrypt "
+    "encode decode format parse clean empty fill replace swap duplicate sync refresh reload reset undo redo skip "
+    "resume "
+    "continue repeat finish complete begin wake ring call contact visit rent lend borrow cook charge spend earn invest "
+    "withdraw deposit donate sell hire deploy build test install import export print roll generate force simulate "
+    "redeem publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
+    "refund".split()
+)
+_ACTIONS = frozenset(_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS)
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
 
@@ -208,6 +244,15 @@ def meanings(word: str) -> frozenset[str]:
     return frozenset(found | {*words(word)[:1]} | {word})
 
 
+@lru_cache(maxsize=20_000)
+def same_stem(word: str, other: str) -> bool:
+    """Whether two words, folded, are forms of one that is in no list: "levels" and "level"."""
+    common = {form for form in _base_forms(word) if len(form) > 3} & {
+        form for form in _base_forms(other) if len(form) > 3
+    }
+    return any(word.startswith(form[:-1]) and other.startswith(form[:-1]) for form in common)
+
+
 @lru_cache(maxsize=4096)
 def ways_to_say(text: str) -> frozenset[tuple[str, ...]]:
     """The rows of words, folded, that stand for a short text such as an option: its own words first of all."""
@@ -216,11 +261,26 @@ def ways_to_say(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset({plain, *_PHRASES.get(key, ())})
 
 
+def is_common(word: str) -> bool:
+    """Whether a word, folded, or what it is a form of, is one that tools and people have for something."""
+    return any(form in _MEANINGS for form in _base_forms(word))
+
+
+def is_action(word: str) -> bool:
+    """Whether a word, folded, can say what to do."""
+    return any(form in _ACTIONS for form in _base_forms(word))
+
+
+def is_phrase(*said: str) -> bool:
+    """Whether these words, folded, are one thing together: "living room"."""
+    return "_".join(said) in _PHRASES
+
+
 def _base_forms(word: str) -> Iterator[str]:
     """The word, and what it may be a form of: plurals, verbs of both languages, Spanish genders and pronouns."""
     stems = {word, _ENCLITIC.sub("", word)}
     for stem in [*stems]:
-        for ending, instead in (("ies", "y"), ("ces", "z"), ("es", ""), ("s", "")):
+        for ending, instead in (("ies", "y"), ("ces", "z"), ("es", ""), ("s", ""), ("en", "e"), ("an", "a")):
             if len(stem) > len(ending) + 1 and stem.endswith(ending):
                 stems.add(stem.removesuffix(ending) + instead)
     for stem in [*stems]:
@@ -234,8 +294,11 @@ def _base_forms(word: str) -> Iterator[str]:
             for old, new in (("ue", "o"), ("ie", "e")):
                 roots |= {new.join(each.rsplit(old, 1)) for each in roots if old in each}
             stems |= {f"{each}{end}" for each in roots for end in ("ar", "er", "ir", "o", "a")}
+            stems |= {f"{'e'.join(each.rsplit('i', 1))}ir" for each in roots if "i" in each}  # "pide" is of "pedir"
         if stem.endswith(("ado", "ada", "ido", "ida")):
             stems |= {f"{stem[:-3]}{end}" for end in ("ar", "er", "ir")}
+        if stem.endswith(("ando", "endo")) and len(stem) > 6:
+            stems |= {f"{stem.removesuffix('ando').removesuffix('iendo')}{end}" for end in ("ar", "er", "ir")}
     yield from stems
 
 

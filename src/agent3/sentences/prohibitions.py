@@ -13,6 +13,8 @@ from agent3.sentences.lexicon import fold_letters
 
 __all__ = ["Why", "blank_courtesies", "find_prohibition"]
 
+_LONGEST_END = 2_000
+"""Characters that are read at each end of a long text: some of the patterns look ahead from every letter."""
 Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report"]
 
 _QUOTED = re.compile(
@@ -75,7 +77,8 @@ _INDIRECT = re.compile(
     r"|consulta|digas|verifica)\s+(?:me\s+)?(?:if|si)\b"
 )
 _ASKED = re.compile(
-    r"^\W*(?:what|which|how|que|cual|cuanto) (?:time|hour|hora|much|es|is|are)\b.*\b(?:when"
+    r"^\W*if it(?:'s| is) .{1,60}, what\b"
+    r"|^\W*(?:what|which|how|que|cual|cuanto) (?:time|hour|hora|much|es|is|are)\b.*\b(?:when"
     r"|cuando)\b"
 )
 _SI = re.compile(r"(?<!\w)si(?!\w)", re.IGNORECASE)
@@ -111,13 +114,15 @@ def find_prohibition(text: str, *, reading: bool = False) -> Why | None:
 
     ``reading`` is for capabilities that only look something up: there a question is a request.
     """
+    if len(text) > 2 * _LONGEST_END:  # nobody hides a request in the middle of a page
+        text = f"{text[:_LONGEST_END]} {text[-_LONGEST_END:]}"
     asked = _QUOTED.sub(_blank, text).replace("\u2019", "'")
     said = _HARMLESS.sub(_blank, fold_letters(asked))
     if _WITHDRAWN.search(said):
         return "withdrawn"
     if body := _CONTENT.search(said) or _SAY.search(said):
         said = said[: body.start() if body.re is _CONTENT else body.end()]
-    if _HYPOTHETICAL.search(said):
+    if (wonder := _HYPOTHETICAL.search(said)) and not (reading and wonder[0].startswith("what will")):
         return "hypothetical"
     # "Sí", with its accent, is a yes.
     conditional = _CONDITIONAL.search(said) or any(asked[m.start() + 1] in "iI" for m in _SI.finditer(said))

@@ -6,36 +6,50 @@ Made once from a capability's name, description and input schema. It knows no se
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agent3.model import Capability
-from agent3.sentences.lexicon import EMPTY, fold, meanings, ways_to_say
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
+from agent3.sentences.synonyms import UNITS
 
-__all__ = ["Form", "Kind", "Role", "Slot", "form_of", "split_name"]
+__all__ = ["Form", "Kind", "Role", "Slot", "form_of", "kind_of", "split_name"]
 
 Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
-               "currency", "language", "zone", "id", "code", "place", "name", "text", "other"]  # fmt: skip
-Role = Literal["from", "to", "by", "most", "least", "first", "page", "content", "query", "title", "place", ""]
+               "currency", "language", "zone", "phone", "duration", "id", "code", "place", "name", "text",
+               "other"]  # fmt: skip
+Role = Literal["from", "to", "by", "in", "most", "least", "first", "page", "content", "query", "title", "place", ""]
 
 _MOST_SLOTS = 60
 _DEEPEST = 3
 
-_FROM = frozenset("from source origin src start begin old departure sender since after checkin".split())
-_TO = frozenset("to target destination dest dst end until new arrival recipient return before checkout stop".split())
+_FROM = frozenset(
+    "from source origin src start begin old departure sender since after checkin pickup earliest depart outbound "
+    "started".split()
+)
+_TO = frozenset(
+    "to target destination dest dst end until new arrival recipient recipients return before checkout stop dropoff "
+    "latest assignee inbound".split()
+)
 _BY = frozenset("artist author creator writer director singer band composer autor artista".split())
 _CONTENT = frozenset(
     "body text message content contents comment note prompt question reply description details reason".split()
 )
-_QUERY = frozenset("query q search term terms keyword keywords question topic phrase".split())
+_QUERY = frozenset("query q search term terms keyword keywords question topic phrase looking".split())
 _TITLE = frozenset("title subject summary name headline heading label caption".split())
 _PLACE = frozenset(
     "city location place address town country region airport station destination origin where venue".split()
 )
+_CONTAINERS = frozenset(
+    "room area folder project channel board calendar workspace department collection album playlist database "
+    "environment namespace group category section list repo repository cluster warehouse store shop restaurant venue "
+    "subreddit".split()
+)
 _PATH = frozenset("path file filename filepath folder directory dir pathname".split())
 _MOST = frozenset("max maximum limit count top size num number results length per most amount n k quantity".split())
-_FIRST = frozenset("start offset index skip from begin".split())
+_FIRST = frozenset("start offset index skip begin".split())
 _NOUNS: dict[str, tuple[str, ...]] = {
     "path": ("file", "folder"),
     "url": ("url", "page"),
@@ -68,6 +82,10 @@ class Slot:
     """Meanings of the words of its description."""
     options: tuple[tuple[Any, frozenset[tuple[str, ...]]], ...] = ()
     inverted: bool = False
+    own: frozenset[str] = frozenset()
+    """Meanings of the telling words of its name."""
+    unit: tuple[str, float] | None = None
+    """What a number of it counts: the base unit of its dimension, and how many of them one is."""
 
     @property
     def described(self) -> str:
@@ -81,12 +99,19 @@ class Form:
     slots: tuple[Slot, ...]
     named: frozenset[str] = field(default=frozenset())
     """Meanings of the words of its name and title."""
+    verbs: frozenset[str] = field(default=frozenset())
+    """Meanings of the verbs in its name, and of the first word of its description."""
+    undoes: bool = False
+    """It takes something away or back: then its verb must be said, and no other will do."""
     told: frozenset[str] = field(default=frozenset())
     """Meanings of the words of its description, its tags and its agent."""
+    told_words: tuple[str, ...] = ()
     reading: bool = False
     """It looks something up and changes nothing, by its hints or by its name."""
     unreadable: tuple[str, ...] = ()
     """Required parameters that no sentence can fill."""
+    index: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
+    """By the meaning of its first word: each row of words that announces a slot, and the number of the slot."""
 
 
 _READING = frozenset(
@@ -105,6 +130,11 @@ _WRITING = frozenset(
 )
 
 
+_UNDOING = frozenset(
+    "delete deletes remove removes cancel cancels stop stops close closes kill drop clear reset archive reject block "
+    "ban revoke disable deactivate unsubscribe uninstall terminate refund shutdown purge wipe erase void end "
+    "decline abort leave lock suspend".split()
+)
 _KEPT = 2_000
 _forms: dict[tuple[int, str], tuple[Capability, Form]] = {}
 """Forms by the identity of their capability, which is frozen and held here as long as its form."""
@@ -130,9 +160,14 @@ def _make_form(capability: Capability, agent: str) -> Form:
     told_words = [fold(word) for word in re.findall(r"[^\W_]+", f"{first} {agent} {' '.join(capability.tags)}")]
     objects = [word for word in split_name(capability.name) if word not in _READING | _WRITING | _WEAK_WORDS]
     slots = [_with_nouns(slot, objects) for slot in slots]
+    if any(slot.kind == "path" and slot.role == "from" for slot in slots):  # then its destination is one too
+        slots = [replace(slot, kind="path") if slot.role == "to" and not slot.described else slot for slot in slots]
     if not any("head" in slot.words for slot in slots):  # the base of a pull request is where it goes
         slots = [replace(slot, role="from") if "base" in slot.words and not slot.role else slot for slot in slots]
     verbs = [word for word in name_words if word in _READING | _WRITING]
+    named_verbs = [word for word in name_words[:3] if is_action(word)]
+    for slot in slots:  # "Text to translate", "Value to store"
+        named_verbs += [verb for verb in re.findall(r"\bto ([a-z]+)", slot.described[:100].lower()) if is_action(verb)]
     name_words += told_words[:1]  # "Tell a tale …": its own verb, as much as one in its name
     if not verbs:
         opening = re.findall(r"[a-z]+", capability.description[:40].lower())[:1]
@@ -141,21 +176,71 @@ def _make_form(capability: Capability, agent: str) -> Form:
         bool(verbs) and verbs[0] in _READING and not capability.hints.consequential
     )
     return Form(
-        tuple(slots[:_MOST_SLOTS]),
+        tuple(slots),
         frozenset(meaning for word in name_words for meaning in meanings(word)),
+        frozenset(meaning for word in [*named_verbs, *told_words[:1]] for meaning in meanings(word)),
+        bool(_UNDOING.intersection([*name_words[:3], *told_words[:1]])),
         frozenset(meaning for word in told_words if word not in EMPTY for meaning in meanings(word)),
+        tuple(dict.fromkeys(word for word in [*name_words, *told_words] if word not in EMPTY and len(word) > 3))[:40],
         reading,
         tuple(unreadable),
+        _index_names(slots),
     )
+
+
+def _family(slot: Slot) -> str:
+    """Kinds that can take the same words as a value."""
+    families = {"integer": "number", "date": "time", "datetime": "time", "duration": "measure"}
+    return families.get(
+        slot.kind, slot.kind if slot.kind in ("number", "time", "enum", "boolean", "email", "id") else "words"
+    )
+
+
+def _index_names(slots: Sequence[Slot]) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
+    """A word that two slots share announces neither, unless it is all of a name."""
+    shared = Counter((row, _family(slot)) for slot in slots for row in slot.cues)
+    told = Counter((noun, _family(slot)) for slot in slots for noun in slot.nouns)
+    index: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    for number, slot in enumerate(slots):
+        family = _family(slot)
+        telling = tuple(word for word in slot.words if word not in _WEAK_WORDS) or slot.words
+        named = [row for row in slot.cues if row and (shared[row, family] == 1 or row in (slot.words, telling))]
+        if len(telling) == 2:  # "rama de origen", "fecha de inicio"
+            named += [(telling[1], of, telling[0]) for of in ("de", "of")]
+        named += [(noun,) for noun in slot.nouns if told[noun, family] == 1 and not shared[(noun,), family]]
+        for row in sorted({*named}, key=lambda row: (-len(row), row)):
+            for meaning in (meanings(row[0]) - BROAD) | {row[0]}:
+                index.setdefault(meaning, []).append((number, row))
+    return index
 
 
 def _with_nouns(slot: Slot, objects: Sequence[str]) -> Slot:
     """A name or an id that does not say of what is announced by what the capability is about: "deployment web"."""
     if slot.kind not in ("name", "id") or any(word not in _WEAK_WORDS for word in slot.words):
         return slot
-    told = [fold(word) for word in re.findall(r"[^\W_]+", slot.described)][:3]
-    nouns = {word for word in [*objects, *told] if word not in _WEAK_WORDS | EMPTY and len(word) > 2}
+    nouns = {word for word in objects if len(word) > 2}
     return replace(slot, nouns=slot.nouns | nouns)
+
+
+_HEAD = re.compile(r"[,.;:(/]|\b(?:in|of|for|to|that|which|where|when|with|from|by|on|at|e\.g|used|as|or)\b")
+
+
+def _head_nouns(described: str) -> Iterator[str]:
+    """What a description calls the value: the words of its first phrase, "Application name", "Ticker symbol"."""
+    first = _HEAD.split(described.removeprefix("the ").removeprefix("(optional) ").removeprefix("optional "), 1)[0]
+    said = re.findall(r"[^\W_\d]+", first)
+    if len(said) <= 3:
+        yield from (word for word in said if word not in _WEAK_WORDS | EMPTY | _PLAIN_HEADS and len(word) > 2)
+    if of := re.match(
+        r"(?:the )?(?:name|id|identifier|number|key|unique id) (?:of|for) (?:the |a |an )?([a-z]+)", described
+    ):
+        yield of[1]
+
+
+_PLAIN_HEADS = frozenset(
+    "maximum minimum number max min optional whether list array filter unique new target time date value string type "
+    "total default only address search name full format first last end start include only code".split()
+)
 
 
 def split_name(name: str) -> list[str]:
@@ -185,7 +270,8 @@ def _add_slots(
             continue
         many = part.get("type") == "array"
         item = _simplify(root, part.get("items", {})) if many else part
-        if (slot := _slot(str(name), (*path, str(name)), item, part, must, many)) is not None:
+        slot = _slot(str(name), (*path, str(name)), item, part, must, many) if len(slots) < _MOST_SLOTS else None
+        if slot is not None:
             slots.append(slot)
         elif must:
             unreadable.append(str(name))
@@ -220,6 +306,8 @@ def _slot(
     kind = _kind(words, described, item)
     if kind == "other":
         return None
+    if kind == "name" and (listed := _listed_options(described)):
+        kind, item = "enum", {**item, "enum": listed}
     definition = {**item, **({"description": whole["description"]} if "description" in whole else {})}
     options: list[tuple[Any, frozenset[tuple[str, ...]]]] = []
     if kind == "enum":
@@ -240,17 +328,51 @@ def _slot(
         _role(words, kind, described),
         words,
         frozenset(_cues(words, kind)),
-        frozenset(_NOUNS.get(kind, ())),
+        frozenset([*_NOUNS.get(kind, ()), *(_head_nouns(described) if kind not in ("boolean", "other") else ())]),
         about,
         tuple(options),
         bool(words) and words[0] in ("no", "exclude", "skip", "disable", "without", "omit"),
+        frozenset(meaning for word in words if word not in _WEAK_WORDS for meaning in meanings(word)) - BROAD,
+        _unit(words, described) if kind in ("integer", "number") else None,
     )
 
 
-_CODE_WORDS = frozenset(
-    "sql script code expression regex selector css xpath jq formula javascript command cmd cron".split()
+_LIST = re.compile(
+    r"(?:\(|: |one of )((?:['\"`]?[a-z][a-z_-]+['\"`]?(?:, | or |, or |\|)){2,}['\"`]?[a-z][a-z_-]+['\"`]?)(?=\)|\.|$)"
 )
+
+
+def _listed_options(described: str) -> list[str]:
+    """Options that only the description lists: "Resource type (deployment, replicaset, statefulset)"."""
+    if re.search(r"e\.g|etc|such as|for example|like", described):
+        return []
+    found = _LIST.search(described)
+    return re.findall(r"[a-z][a-z_-]+", re.sub(r"\bor\b", " ", found[1])) if found else []
+
+
+def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:
+    """The unit that a number is in, by the name of its slot or by "in minutes" in its description."""
+    for word in reversed(words):
+        if len(word) > 1 and (unit := UNITS.get(word) or UNITS.get(word.removesuffix("s"))):
+            return unit
+    if re.search(r"percent|%|\b0(?:-| to | and )100\b", described[:200]):
+        return UNITS["percent"]
+    told = re.findall(r"\b(?:in|of|number of) (?:degrees )?([a-z]+)\b", described[:200])
+    for word in told:
+        if len(word) > 1 and (unit := UNITS.get(word) or UNITS.get(word.removesuffix("s"))):
+            return unit
+    return None
+
+
+_DURATION_EXAMPLE = re.compile(r"['\"`(]\d+ ?[hm](?: \d+ ?m)?['\"`)]")
+"""A text such as '1h 30m', shown in a description."""
+_CODE_WORDS = frozenset("sql script expression regex selector css xpath jq formula javascript command cmd cron".split())
 _ID_WORDS = frozenset("id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi".split())
+
+
+def kind_of(name: str, definition: Mapping[str, Any]) -> Kind:
+    """The kind of value that a parameter takes."""
+    return _kind(tuple(split_name(name)), fold(str(definition.get("description") or "")), definition)
 
 
 def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Kind:
@@ -269,8 +391,22 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if form in formats:
         return formats[form]
     natural = "natural language" in described or "human" in described
-    if said & {"email", "mail", "correo"} and not said & {"subject", "body"}:
+    if said & {"email", "mail", "correo", "emails", "cc", "bcc"} and not said & {
+        "subject",
+        "body",
+        "text",
+        "content",
+        "id",
+    }:
         return "email"
+    if re.search(r"\be-?mail address", described[:80]) and not re.search(r"\bor\b", described[:80]):
+        return "email"
+    if said & {"phone", "mobile", "telephone", "msisdn", "telefono"} or re.search(
+        r"phone number|\be\.?164\b|whatsapp number|number in international", described[:80]
+    ):
+        return "phone"
+    if said & {"duration", "spent"} and _DURATION_EXAMPLE.search(described):
+        return "duration"
     if said & {"url", "uri", "link", "href", "website"}:
         return "url"
     if said & {"timezone", "tz", "timezones"} or "iana" in described or "time zone" in described[:40]:
@@ -282,25 +418,36 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if (
         said & {"pattern", "glob"}
         or said & _CODE_WORDS
+        or (words == ("code",) and re.search(r"execut|run|script|python|source|snippet|program|evaluat", described))
         or re.search(r"\bsql\b|\bselector\b|regular expression|\bregex\b|javascript|cron expression", described)
     ):
         return "code"
     if said & {"domain", "hostname", "host", "fqdn"}:
         return "domain"
-    if said & _PATH or re.search(r"\b(?:file|directory|folder) path\b|\bpath (?:to|of)\b|\babsolute path\b", described):
+    if said & _PATH or re.search(
+        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path", described
+    ):
         return "path"
     if not natural and (
-        re.search(r"iso.?8601|yyyy-mm-ddt", described) and not re.search(r"yyyy-mm-dd(?!t)", described)
+        re.search(r"iso.?8601|yyyy-mm-ddt|\b\d{4}-\d\d-\d\dt\d\d:\d\d", described)
+        and not re.search(r"yyyy-mm-dd(?!t)", described)
     ):
         return "datetime"
-    if not natural and (said & {"date", "day", "fecha"} or "yyyy-mm-dd" in described):
+    if not natural and (
+        said & {"date", "day", "fecha", "checkin", "checkout"}
+        or re.search(r"yyyy-mm-dd|\b\d{4}-\d\d-\d\d\b", described)
+    ):
         return "date" if "time" not in said else "datetime"
     if not natural and (
         said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
     ):
         return "time"
-    if words and words[-1] in _ID_WORDS:
+    if words and (
+        words[-1] in _ID_WORDS or re.match(r"(?:the )?(?:unique )?(?:\w+ ){0,2}(?:id|identifier)\b(?! or)", described)
+    ):
         return "id"
+    if said & {"source", "src"} and not described:
+        return "path"
     if said & _PLACE:
         return "place"
     if said & (_CONTENT | _QUERY) or words[-1:] in (
@@ -311,9 +458,8 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         ("caption",),
     ):
         return "text"
-    # Without a word of its own that says so, a source and a destination of files are paths.
-    if said & {"source", "destination"} and not described:
-        return "path"
+    if re.match(r"(?:the )?(?:optional )?(?:text|message|note|reason|comment|content)\b", described):
+        return "text"
     return "name"
 
 
@@ -322,8 +468,10 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     if kind in ("integer", "number"):
         if said & {"page"} and not said & {"size", "per"}:
             return "page"
-        if said & {"min", "minimum", "least"}:
+        if said & {"min", "minimum", "least", "from", "since", "after", "earliest"}:
             return "least"
+        if said & {"to", "until", "before", "latest"}:
+            return "most"
         if said & _FIRST and not said & {"max"}:
             return "first"
         return (
@@ -345,6 +493,8 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
         return "title" if said & _TITLE and not said & _CONTENT else "content"
     if kind == "place":
         return "place"
+    if kind == "name" and (said & _CONTAINERS or described.startswith("where")):
+        return "in"
     return "title" if words in (("name",), ("title",)) else ""
 
 
@@ -361,3 +511,7 @@ def _cues(words: tuple[str, ...], kind: Kind) -> Iterator[tuple[str, ...]]:
     for word in telling:
         if word not in ("from", "to", "in", "at", "by", "on", "max", "min", "start", "end", "is", "has", "num", "per"):
             yield (word,)
+    for said in ("_".join(words), *telling):
+        yield from (row for row in ways_to_say(said) if len(row) > 1)
+    if len(words) > 1:
+        yield from ways_to_say("_".join(words))

@@ -138,9 +138,11 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     # "un vuelo" and "one" are articles more often than counts, so they come after the sure ones.
     spans += [Span(*match.span(), "number", 1, "article") for match in numbers if match[0] in _ARTICLES]
     found: list[Span] = []
+    taken = bytearray(len(text) + 1)
     for span in spans:
-        if not any(span.overlaps(other) for other in found):
+        if not any(taken[span.start : span.end]):
             found.append(span)
+            taken[span.start : span.end] = b"\1" * (span.end - span.start)
     return sorted(found, key=lambda span: span.start)
 
 

@@ -16,14 +16,14 @@ from zoneinfo import available_timezones
 
 from agent3.sentences.lexicon import fold, fold_letters, meanings
 from agent3.sentences.spans import find_spans, parse_number
-from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES
+from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES, UNITS
 
 __all__ = ["LONGEST", "Atom", "Sentence", "Shape", "Token"]
 
 LONGEST = 2_000
 """Characters of a sentence that is read; a longer text can only be passed on as it is."""
 
-Shape = Literal["word", "mark", "quote", "url", "email", "path", "dotted", "handle", "code", "digits"]
+Shape = Literal["word", "mark", "quote", "url", "email", "phone", "path", "dotted", "handle", "code", "digits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ _LEXER = re.compile(
     r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%)"
     r"|(?P<chunk>[^\s,;=\"“”«»()\[\]{}¿¡?!…%]+(?:,\d+)*(?:=[^\s,;]+(?<=/\S))?)"
 )
+_CONTRACTED = frozenset("it that what he she let there who where here how when one".split())
 _MARKS = ".,;:!?'\u2019-\u2013—"
 _DOTTED = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,9}|\.[\w.-]+")
 _PATH = re.compile(r"(?:[\w.~*-]*[/\\])+[\w.*-]*[/\\]?|~|\*\.[\w*]+|[\w*-]*\*[\w.*-]*")
@@ -75,8 +76,11 @@ class Sentence:
 
     def __init__(self, text: str, now: datetime):
         self.text = text
+        self.today = now.date()
         self.tokens = list(_lex(text))
-        self.atoms = sorted(_find_atoms(self, now), key=lambda atom: (atom.first, -atom.last))
+        atoms = [*_find_atoms(self, now)]
+        atoms += _find_measures(self.tokens, {atom.first: atom for atom in atoms if atom.kind == "number"})
+        self.atoms = sorted(atoms, key=lambda atom: (atom.first, -atom.last))
 
     def slice(self, first: int, last: int) -> str:
         """The words from one token up to another, as they were written; a single quoted text without its quotes."""
@@ -106,6 +110,8 @@ def _lex(text: str) -> Iterator[Token]:
             if kept[:1] in "-\u2013—" and len(kept) > 1 and not kept[1].isdigit():
                 kept = kept.lstrip("-\u2013—") or kept
                 start = end - len(match[0].lstrip("-\u2013—"))
+            if kept[-2:] in ("'s", "\u2019s") and plain[start : start + len(kept) - 2] not in _CONTRACTED:
+                kept = kept[:-2]  # "Ana's": whose it is, and a mark
             stop = start + len(kept)
             yield Token(start, stop, plain[start:stop], _shape(kept), kept)
             if stop < end:
@@ -117,6 +123,8 @@ def _shape(text: str) -> Shape:
         return "mark" if text not in ("&", "+", "$", "€", "£", "%", "#") else "word"
     if text[0] in "#@" and len(text) > 1:
         return "handle"
+    if re.fullmatch(r"\+\d[\d-]{6,}", text):
+        return "phone"
     if re.fullmatch(r"[-+]?[$€£]?\d[\d.,]*[$€£]?", text):
         return "digits"
     if _PATH.fullmatch(text) and not re.fullmatch(r"\d+/\d+(/\d+)?", text):
@@ -125,7 +133,7 @@ def _shape(text: str) -> Shape:
         return "dotted"
     if re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm|h|k|km|m|kg|g|ms|s|mb|gb|º|ª)", text.lower()):
         return "word"
-    if _CODE.fullmatch(text) and (re.search(r"\d|_", text) or "-" in text):
+    if _CODE.fullmatch(text) or re.fullmatch(r"[A-Za-z]\w*(?:[:#]\w+)+", text):
         return "code"
     return "word"
 
@@ -186,6 +194,67 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
                 yield Atom(index, atom.last, "sum", parse_number(tokens[index].value), atom.value)
             if tokens[index + 1].value in CURRENCIES:
                 yield Atom(index, index + 2, "sum", parse_number(tokens[index].value), tokens[index + 1].value)
+
+
+_FUSED = re.compile(r"(\d+(?:[.,]\d+)?)([a-z%°]+)(?:(\d+)(m|min)?)?")
+_HALF = (("y", "media"), ("y", "medio"), ("and", "a", "half"))
+
+
+def _find_measures(tokens: list[Token], numbers: dict[int, Atom]) -> Iterator[Atom]:
+    """Quantities with their units, in the base unit of their dimension: "2 hours 30 minutes", "hora y media"."""
+    for index in range(len(tokens)):
+        for last, value, (base, _) in _quantities(tokens, index, numbers):
+            for half in _HALF:
+                if tuple(token.plain for token in tokens[last : last + len(half)]) == half:
+                    value, last = value + UNITS[_unit_word(tokens[last - 1].plain) or "s"][1] / 2, last + len(half)
+                    break
+            joint = last + (last < len(tokens) and tokens[last].plain in ("and", "y", ","))
+            for end, more, (other, _) in _quantities(tokens, joint, numbers):
+                if other == base == "second" and more < value:
+                    value, last = value + more, end
+                    break
+            yield Atom(index, last, "measure", value, base)
+
+
+def _quantities(
+    tokens: list[Token], index: int, numbers: dict[int, Atom]
+) -> Iterator[tuple[int, float, tuple[str, float]]]:
+    if index >= len(tokens):
+        return
+    token = tokens[index]
+    if fused := _FUSED.fullmatch(token.plain):
+        amount = parse_number(fused[1])
+        units = [UNITS[fused[2]]] if fused[2] in UNITS else []
+        units += [("second", 60.0)] if fused[2] == "m" else []
+        for unit in units:
+            more = 60.0 * int(fused[3]) if fused[3] and unit == ("second", 3_600.0) else 0.0
+            if more or not fused[3]:
+                yield index + 1, amount * unit[1] + more, unit
+        return
+    if index in numbers:
+        at, number = numbers[index].last, numbers[index].value
+    elif token.plain in ("a", "an", "un", "una", "one"):
+        at, number = index + 1, 1
+        if at < len(tokens) and _unit_word(tokens[at].plain) in (None, "%", "m", "s", "g", "h"):
+            return
+    elif token.plain in ("half", "media", "medio"):
+        at, number = index + 1 + (index + 1 < len(tokens) and tokens[index + 1].plain in ("a", "an")), 0.5
+    elif token.plain in ("hora", "hour"):
+        at, number = index, 1
+    else:
+        return
+    if at < len(tokens) and (word := _unit_word(tokens[at].plain)) is not None:
+        if at == index and not any(
+            tuple(token.plain for token in tokens[at + 1 : at + 1 + len(half)]) == half for half in _HALF
+        ):
+            return
+        yield at + 1, number * UNITS[word][1], UNITS[word]
+    elif at + 1 < len(tokens) and (tokens[at].plain, tokens[at + 1].plain) == ("por", "ciento"):
+        yield at + 2, number, ("percent", 1.0)
+
+
+def _unit_word(word: str) -> str | None:
+    return next((form for form in (word, word.removesuffix("s"), word.removesuffix("es")) if form in UNITS), None)
 
 
 def _clock(hour: str, minute: str | None, half: str, late: bool) -> time | None:

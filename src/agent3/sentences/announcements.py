@@ -1,0 +1,391 @@
+"""Where a sentence announces the slots of a form: by their names, by prepositions with the role they mark.
+
+It also tells where a free text may end: before what announces or plainly is the value of another slot. It reads no
+values; ``values`` and ``texts`` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Literal
+
+from agent3.sentences.lexicon import BROAD, EMPTY, is_action, meanings
+from agent3.sentences.slots import Form, Kind, Role, Slot
+from agent3.sentences.tokens import Atom, Sentence, Token
+
+__all__ = [
+    "AT_MOST",
+    "CALLED",
+    "DETERMINERS",
+    "LEAD",
+    "SAYING",
+    "TAIL",
+    "TELLING",
+    "Scene",
+    "row_at",
+    "row_length",
+    "rows",
+]
+
+
+_Rows = frozenset[tuple[str, ...]]
+
+
+def rows(text: str) -> _Rows:
+    """Rows of words, written with bars between them."""
+    return frozenset(tuple(row.split()) for row in text.split("|"))
+
+
+DETERMINERS = frozenset(
+    "the a an el la los las lo un una unos unas my our your his her their its this that these those mi mis tu tus "
+    "su sus nuestro nuestra este esta ese esa some al del".split()
+)
+LEAD = DETERMINERS | frozenset(
+    "with and y e con of de by por as como using at in en on to for para is whose cuyo cuya where which that que has "
+    "having into from desde & usando due".split()
+)
+"""Words that may stand before the name of a slot: "with the", "y con el"."""
+_TRAIL = frozenset(
+    "of de is are es son to a al as = : be should called named llamado llamada number numero no id name nombre the "
+    "el la los las it lo sera sea equal by at on".split()
+)
+"""Words that may stand between the name of a slot and its value."""
+_TEXT_TRAIL = frozenset("= : is es sera sea that que".split())
+CALLED = rows(
+    "called|named|titled|llamado|llamada|titulado|titulada|que se llame|se llame|by the name of|con nombre|de nombre"
+    "|and call it|call it|y llamala|y llamalo"
+)
+TAIL = rows(
+    "please|pls|por favor|porfa|gracias|thanks|thank you|for me|right now|ahora mismo|asap|cuanto antes|at the moment"
+    "|en este momento|if possible"
+)
+"""Courtesies at the end."""
+
+TELLING = frozenset(
+    "before after since until between under over above below except excluding without only than more less fewer "
+    "least instead antes despues entre excepto sin menos mas solo salvo both either or o ni then luego later first "
+    "last by".split()
+)
+"""Words that change what is meant: they are never passed over, unless the capability is called so."""
+SAYING = frozenset("send post notify write reply say".split())
+_OPENING = EMPTY | frozenset(
+    "please kindly hey hi hello oye hola por favor can could would will you i i'd id we want need like to quiero "
+    "necesito quisiera puedes podrias me the a an ok okay so and y now ahora just let's lets go ahead".split()
+)
+_ASKING = frozenset("find search look busca buscar buscame busco encuentra encuentrame google up".split())
+_PASSING = frozenset("me us nos to for de que my mi please algo something some se of about sobre".split())
+_TELLS = frozenset(
+    "i'm im we're i've we've is are was has have had it's got needs estoy estamos voy vamos tengo tenemos soy somos es "
+    "esta estan ha he han hay tiene tienen".split()
+)
+"""Verbs of sentences that tell something."""
+_WHERE = frozenset("in on at from using via en por".split())
+_ADDRESSED = -1
+"""Among the numbers of slots: the capability itself."""
+_RELATIVE = frozenset({"raise", "lower"})
+AT_MOST = frozenset(
+    "limit max maximum most up first top last only primeros primeras ultimos ultimas maximo hasta solo under below "
+    "within less fewer menos mucho como than maxima until".split()
+)
+_AT_LEAST = frozenset("least over above more minimum from mas menos minimo since desde after minima".split())
+_FROM_HERE = frozenset("from desde starting at skip skipping offset".split())
+_BETWEEN = frozenset("of than to at no como mucho a al de in en lo por".split())
+
+_FROM = rows("from|desde|de|del|out of|leaving|leaving from|saliendo de|starting|starting on|starting at|starting from"
+             "|a partir de|a partir del|since|between|entre|beginning|beginning on|desde el|desde la")  # fmt: skip
+_TO = rows("to|into|a|al|hacia|hasta|hasta el|hasta la|until|till|as|como|onto|towards|through|con destino a|ending"
+           "|ending on|up to")  # fmt: skip
+_BY = rows("by|de|del|from|por|written by|escrito por|escritos por")
+_IN = rows("in|at|on|en|inside|within|dentro de|near|cerca de|around|close to|alrededor de")
+_ABOUT = rows(
+    "for|about|on|sobre|acerca de|related to|relacionado con|relacionada con|relacionados con|relacionadas con"
+    "|regarding|containing|matching|mentioning|that mention|which mention|that mentions|que mencionen|que contengan"
+    "|que contenga|que hablen de|que hable de|que traten de|que traten sobre|con|with|of|de|like"
+)
+_SAY = rows(
+    "saying|that says|which says|diciendo|que diga|que dice|:|to say|reading|diciendo que|saying that"
+    "|que diga :|que diga que|diciendo :|saying :|that says :"
+)
+_THAT = rows("that|que|de que")
+"""After a verb of saying."""
+_BECAUSE = rows("because|because of|due to|porque|por|debido a|for")
+_OF = rows("using|usando|of|for|de|del|para|in|en|on|by|por|at|with|con|to|a|al|under|near")
+_ON = rows("on|el|for|para el|para|by|at|due|due on|due by|con fecha de|con fecha|antes del|para las|a las|a la|before")
+_SINCE = rows("de|del|from|desde|desde el|a partir de|a partir del|starting|starting on|effective|as of|on or after")
+_AMOUNT = rows(
+    "to|a|at|for|of|de|al|hasta|con|with|up to|down to|en|un|after|during|durante|within|in|dentro de|por|every|cada"
+)
+_VIA = rows("by|in|on|as|via|en|con|como|using|with|for|of|de|to|a|al|por")
+
+
+class Scene:
+    """A sentence beside the form of a capability: what stands where, found once."""
+
+    def __init__(self, sentence: Sentence, form: Form):
+        self.sentence = sentence
+        self.tokens = sentence.tokens
+        self.form = form
+        self.slots = form.slots
+        self.atoms: list[list[Atom]] = [[] for _ in self.tokens]
+        for atom in sentence.atoms:
+            self.atoms[atom.first].append(atom)
+        self.past_articles = [*range(len(self.tokens) + 1)]
+        """For each token the first one from it on that is no article."""
+        for index in range(len(self.tokens) - 1, -1, -1):
+            if self.tokens[index].plain in DETERMINERS:
+                self.past_articles[index] = self.past_articles[index + 1]
+        self.days = [atom for atom in sentence.atoms if atom.kind == "date"]
+        self.clocks = [atom for atom in sentence.atoms if atom.kind in ("time", "times")]
+        self.verb = next(
+            (n for n, token in enumerate(self.tokens) if token.shape == "word" and token.plain not in _OPENING), 0
+        )
+        """Where the first word stands that is no courtesy: the verb of a command."""
+        self.relative = bool(self.tokens) and any(
+            token.means & _RELATIVE for token in self.tokens[self.verb : self.verb + 1]
+        )
+        """Whether the verb says by how much, not to what: "raise it by 5"."""
+        self.preamble = self._find_preamble()
+        """Where what somebody tells of themselves ends, before they say what they want: "I'm bored, show me …"."""
+        self.closing = self._find_closing()
+        """Where the courtesies at the end begin."""
+        self.follows = self._find_objects()
+        """What stands before a token, but for articles and the like: a word of the capability, and of which sort."""
+        self.names = [self._names_at(index) for index in range(len(self.tokens))]
+        self.inside = [False] * len(self.tokens)
+        """Whether a token is part of a date, a time or a quantity that began before it."""
+        for atom in sentence.atoms:
+            if atom.kind in ("date", "time", "times", "measure", "sum", "datetime"):
+                self.inside[atom.first + 1 : atom.last] = [True] * (atom.last - atom.first - 1)
+        self.sure: list[set[int]] = [set() for _ in self.tokens]
+        """For each token the slots, neither names nor texts, whose value plainly is there."""
+        self.stops: list[set[int]] = [set() for _ in self.tokens]
+        """For each token the slots that are announced there with a value, or whose value plainly begins there."""
+        self.next_stop: list[int] = []
+        """For each token the next one at which a text may end."""
+        self.link_stops()
+
+    def _find_objects(self) -> list[Literal["verb", "noun", ""]]:
+        found: list[Literal["verb", "noun", ""]] = []
+        before: Literal["verb", "noun", ""] = ""
+        for index, token in enumerate(self.tokens):
+            found.append(before)
+            if token.plain in DETERMINERS | _PASSING:
+                continue
+            if index == self.verb and token.means & self.form.verbs:
+                before = "verb"
+            elif (token.means - BROAD) & self.form.named or token.plain == ":":
+                before = "noun"
+            else:
+                before = "verb" if token.plain in _ASKING and index <= self.verb + 2 else ""
+        return found
+
+    def _find_preamble(self) -> int:
+        told, end = False, 0
+        for index, token in enumerate(self.tokens[:20]):
+            if token.shape == "mark" and token.plain in ",;:.!" and told:
+                end = index
+                break
+            told = told or token.plain in _TELLS
+        after = end + 1
+        while end and after < len(self.tokens) and self.tokens[after].plain in _OPENING:
+            after += 1
+        if not end or after >= len(self.tokens) or self.tokens[after].shape != "word":
+            return 0
+        verb = self.tokens[after]
+        wanted = verb.means & self.form.verbs or (self.form.reading and is_action(verb.plain))
+        return end if wanted and not any(token.means & self.form.verbs for token in self.tokens[:end]) else 0
+
+    def _find_closing(self) -> int:
+        end = len(self.tokens)
+        while end and self.tokens[end - 1].shape == "mark":
+            end -= 1
+        for row in TAIL:
+            if end >= len(row) and row_at(self.tokens, end - len(row), row):
+                return end - len(row)
+        return len(self.tokens)
+
+    # Announcements
+
+    def named_begins(self, index: int, number: int) -> Iterator[int]:
+        """Where a value may begin if the name of the slot stands here, with the words that go with a name."""
+        trail = _TEXT_TRAIL if self.slots[number].kind == "text" else _TRAIL
+        if (end := self.names[index].get(number)) is None:
+            return
+        begin = end
+        while begin - end < 3 and begin < len(self.tokens) and self.tokens[begin].plain in trail:
+            begin += 1
+        yield begin if begin < len(self.tokens) else end
+
+    def led_begins(self, index: int, slot: Slot) -> Iterator[tuple[int, bool]]:
+        """Where a value may begin after a preposition that stands here, and whether it is of the slot's own role."""
+        reason, saying = "reason" in slot.own, bool(self.form.verbs & SAYING)
+        for several, own in _prepositions(slot.kind, slot.role, reason, saying):
+            if length := row_length(self.tokens, index, several):
+                begin = self._skip_noun(index + length, slot)
+                # "de" may mean anything: it marks a role before a name or a code only.
+                loose = slot.kind in ("name", "id") and self.tokens[index].plain in ("de", "del", "of")
+                yield begin, own and not (loose and not self._is_proper(begin))
+
+    def _is_proper(self, index: int) -> bool:
+        return index < len(self.tokens) and (
+            self.tokens[index].value[:1].isupper() or self.tokens[index].shape not in ("word", "mark")
+        )
+
+    def _skip_noun(self, index: int, slot: Slot) -> int:
+        """After "from the account" where two slots are accounts: the noun that they share announces neither."""
+        after = self.past_articles[index] if index < len(self.tokens) else index
+        noun = self.tokens[after] if after < len(self.tokens) - 1 else None
+        if noun is None or noun.shape != "word" or noun.value[:1].isupper() or not noun.means & slot.own:
+            return index
+        return after + 1
+
+    def means(self, index: int, row: Sequence[str]) -> bool:
+        """Whether these words, or what means the same, stand here."""
+        if index + len(row) > len(self.tokens):
+            return False
+        return all(
+            token.shape == "word"
+            and (token.plain == word or (word not in EMPTY and bool((token.means & meanings(word)) - BROAD)))
+            for token, word in zip(self.tokens[index : index + len(row)], row, strict=True)
+        )
+
+    def is_noun(self, index: int, number: int) -> bool:
+        """Whether only a description has the word that announces the slot here, not its name."""
+        return not any(self.means(index, row) for row in self.slots[number].cues)
+
+    def _names_at(self, index: int) -> dict[int, int]:
+        """The slots whose names begin here, with where they end. A slot's own word goes before words that mean it."""
+        token = self.tokens[index]
+        if token.shape != "word":
+            return {}
+        found: dict[int, int] = {}
+        exact: dict[int, int] = {}
+        seen: set[tuple[int, tuple[str, ...]]] = set()
+        for meaning in (token.means - BROAD) | {token.plain}:
+            for number, row in self.form.index.get(meaning, ()):
+                if (number, row) in seen or not self.means(index, row):
+                    continue
+                seen.add((number, row))
+                if self.slots[number].kind == "place" and index and token.value[:1].isupper():
+                    continue  # "Ciudad de México" is a name
+                end = index + len(row)
+                found[number] = max(end, found.get(number, 0))
+                if row[0] in (token.plain, token.plain.removesuffix("s")):
+                    exact[number] = max(end, exact.get(number, 0))
+        return exact or found
+
+    # Borders
+
+    def link_stops(self) -> None:
+        """To be called after ``stops`` has changed."""
+        following = [len(self.tokens)] * (len(self.tokens) + 1)
+        for index in range(len(self.tokens) - 1, -1, -1):
+            following[index] = index if self._may_end(index) else following[index + 1]
+        self.next_stop = following
+
+    def _may_end(self, index: int) -> bool:
+        token = self.tokens[index]
+        if self.stops[index] or (token.shape == "mark" and token.plain in ",;:.!?()…—\u2013"):
+            return True
+        if row_length(self.tokens, index, TAIL):
+            return True
+        if self._is_address(index):
+            self.stops[index].add(_ADDRESSED)
+            return True
+        return token.plain in LEAD and index + 1 < len(self.tokens) and bool(self.stops[index + 1])
+
+    def _is_address(self, index: int) -> bool:
+        """Whether this says where it is to be done, such as "on Wikipedia", with a name of the agent."""
+        after = self.past_articles[index + 1]
+        return (
+            self.tokens[index].plain in _WHERE
+            and after < len(self.tokens)
+            and (self.tokens[after].plain in self.form.told_words and self.tokens[after].value[:1].isupper())
+        )
+
+    def bound_end(self, index: int, slot: Slot) -> int | None:
+        """Where a number begins after words that say what it bounds: "only the first 20", "menos de", "since"."""
+        tokens, begin, led = self.tokens, index, False
+        bounds = {"first": _FROM_HERE, "least": _AT_LEAST, "from": _AT_LEAST}.get(slot.role, AT_MOST)
+        while begin < len(tokens) and begin - index < 4 and not self.atoms[begin]:
+            token = tokens[begin]
+            if token.plain in bounds:
+                led = True
+            elif token.plain not in DETERMINERS | _BETWEEN and not (
+                led and slot.role == "first" and token.means & slot.about
+            ):
+                return None
+            begin += 1
+        if not led or begin >= len(tokens):
+            return None
+        return begin if any(atom.kind in ("number", "measure", "sum", "money") for atom in self.atoms[begin]) else None
+
+
+def row_at(tokens: Sequence[Token], index: int, row: Sequence[str]) -> bool:
+    """Whether these words stand here."""
+    return len(tokens) - index >= len(row) and all(
+        tokens[index + offset].plain == word and tokens[index + offset].shape in ("word", "mark", "code")
+        for offset, word in enumerate(row)
+    )
+
+
+def row_length(tokens: Sequence[Token], index: int, several: _Rows) -> int:
+    """How long the longest of several rows is that stands here; 0 if none does."""
+    fitting = _by_first_word(several).get(tokens[index].plain, ()) if index < len(tokens) else ()
+    return next((len(row) for row in fitting if row_at(tokens, index, row)), 0)
+
+
+@cache
+def _by_first_word(several: _Rows) -> dict[str, list[tuple[str, ...]]]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for row in sorted(several, key=lambda row: (-len(row), row)):
+        found.setdefault(row[0], []).append(row)
+    return found
+
+
+@cache
+def _prepositions(
+    kind: Kind, role: Role, reason: bool, saying: bool
+) -> tuple[tuple[frozenset[tuple[str, ...]], bool], ...]:
+    """The prepositions before a value of a slot, and whether they mark just its role."""
+    found: list[tuple[_Rows, bool]] = []
+    match role:
+        case "from":
+            found.append((_FROM, True))
+        case "to":
+            found.append((_TO, True))
+        case "by":
+            found.append((_BY, True))
+        case "query":
+            found.append((_ABOUT, True))
+        case "in":
+            found.append((_IN, True))
+        case "content":
+            found.append(((_BECAUSE if reason else _SAY), True))
+            if saying:
+                found.append((_THAT, True))
+    match kind:
+        case "place":
+            found.append((_IN | rows("of|for|de|del|para|to|a"), role in ("", "place")))
+        case "currency" | "language":
+            if role != "from":
+                found.append((_TO | _IN, True))
+        case "zone":
+            if role not in ("from", "to"):
+                found.append((_IN | _OF, True))
+        case "path":
+            found.append((_IN | _OF | _TO, role not in ("from", "to")))
+        case "email" | "phone" | "url" | "domain":
+            found.append((_OF | _IN | _TO, True))
+        case "id" | "name" | "text" if role != "content":
+            found.append((_OF, False))
+        case "number" | "integer" | "duration":
+            found.append((_AMOUNT, True))
+        case "enum":
+            found.append((_VIA, True))
+        case "date" | "datetime" | "time":
+            found.append((_ON, True))
+            if role not in ("from", "to"):
+                found.append((_SINCE, True))
+    return tuple(found)

@@ -1,0 +1,191 @@
+"""Parts of a sentence that fill several slots at once: ranges, sums, sizes, owner and repository, joined paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from agent3.sentences.announcements import CALLED, DETERMINERS, Scene, row_length
+from agent3.sentences.lexicon import fold
+from agent3.sentences.slots import Slot
+from agent3.sentences.synonyms import CURRENCIES
+from agent3.sentences.texts import is_name
+from agent3.sentences.tokens import Atom
+from agent3.sentences.values import day_for, plain_number
+
+__all__ = ["compounds_at"]
+
+Compound = tuple[int, tuple[tuple[int, Any], ...]]
+"""Where it ends, and the values by the numbers of their slots."""
+
+_INSIDE = frozenset("in inside under within en dentro de".split())
+_ORDERED = frozenset(
+    tuple(pair.split())
+    for pair in (
+        "a b|x y|num1 num2|number1 number2|first second|left right|latitude longitude|lat lon|lat lng|width height"
+    ).split("|")
+)
+_JOINTS = frozenset("and y e , + plus mas x * by por".split())
+_BEFORE_RANGE = frozenset("from between de del desde entre".split())
+_IN_RANGE = frozenset("to until till through and al a hasta y e - \u2013".split())
+_SIZE = re.compile(r"(\d+)[x\u00d7](\d+)")
+
+
+def compounds_at(scene: Scene, index: int) -> Iterator[Compound]:
+    """What begins at a token and fills two slots, or is part of what others say."""
+    yield from _ranges(scene, index)
+    yield from _joined_paths(scene, index)
+    yield from _pairs(scene, index)
+    yield from _repositories(scene, index)
+    for atom in scene.atoms[index]:
+        if atom.kind == "sum":
+            yield from _sums(scene, atom)
+        elif atom.kind == "times":
+            yield from _times(scene, atom)
+        elif (
+            atom.kind == "date"
+            and any(slot.kind == "datetime" for slot in scene.slots)
+            and any(other.kind == "times" or day_for(scene, other) == atom.value for other in scene.clocks[:8])
+        ):
+            yield atom.last, ()  # it is part of what the times say
+
+
+def _ranges(scene: Scene, index: int) -> Iterator[Compound]:
+    """From one value to another of a kind that has a slot for each: "del 3 al 7 de marzo", "between 2019 and 2022"."""
+    tokens = scene.tokens
+    begin = scene.past_articles[index + (tokens[index].plain in _BEFORE_RANGE)]
+    if begin >= len(tokens):
+        return
+    for first in scene.atoms[begin]:
+        joint = first.last
+        if first.kind not in ("date", "number") or joint >= len(tokens) or tokens[joint].plain not in _IN_RANGE:
+            continue
+        if tokens[joint].plain in ("and", "y", "e") and tokens[index].plain not in ("between", "entre", "de", "from"):
+            continue
+        second_at = scene.past_articles[joint + 1]
+        for second in scene.atoms[second_at] if second_at < len(tokens) else ():
+            if second.kind != first.kind:
+                continue
+            kinds = ("date",) if first.kind == "date" else ("integer", "number")
+            if (ends := _ends(scene, kinds)) and first.value < second.value:
+                both = (first.value, second.value)
+                values = [one.isoformat() if first.kind == "date" else plain_number(one) for one in both]
+                yield second.last, tuple(zip(ends, values, strict=True))
+
+
+def _ends(scene: Scene, kinds: tuple[str, ...]) -> tuple[int, int] | None:
+    """The two slots of a kind that begin and end something; None unless there are just two."""
+    roles = {"from": ("from", "least", "first"), "to": ("to", "most")}
+    starts = [n for n, slot in enumerate(scene.slots) if slot.kind in kinds and slot.role in roles["from"]]
+    ends = [n for n, slot in enumerate(scene.slots) if slot.kind in kinds and slot.role in roles["to"]]
+    if kinds != ("date",):
+        ends = [n for n in ends if any(scene.slots[n].own & scene.slots[start].own for start in starts)]
+    return (starts[0], ends[0]) if len(starts) == len(ends) == 1 else None
+
+
+def _joined_paths(scene: Scene, index: int) -> Iterator[Compound]:
+    """ "called photos in /tmp/work" is one path where there is one parameter for it."""
+    tokens = scene.tokens
+    paths = [number for number, slot in enumerate(scene.slots) if slot.kind == "path" and not slot.many]
+    if len(paths) != 1 or any(slot.role == "title" for slot in scene.slots):
+        return
+    length = row_length(tokens, index, CALLED)
+    begins = [index + length] if length else []
+    begins += [end for end in scene.named_begins(index, paths[0]) if end - index < 4]
+    for begin in dict.fromkeys(begins):
+        if begin >= len(tokens) or tokens[begin].shape not in ("word", "dotted", "code", "quote"):
+            continue
+        name = tokens[begin]
+        if "/" in name.value or (name.shape == "word" and (not is_name(name) or name.means & scene.form.named)):
+            continue
+        place = begin + 1
+        while place < len(tokens) and place - begin < 5 and (
+            tokens[place].plain in DETERMINERS | _INSIDE or tokens[place].means & {"folder"}
+        ):  # fmt: skip
+            place += 1
+        if begin + 1 < place < len(tokens) and tokens[place].shape == "path":
+            yield place + 1, ((paths[0], f"{tokens[place].value.rstrip('/')}/{name.value}"),)
+
+
+def _pairs(scene: Scene, index: int) -> Iterator[Compound]:
+    """Two numbers for two parameters that have an order and nothing else: "add 2 and 3", "40.4, -3.7", "1280x720"."""
+    numbers = [n for n, slot in enumerate(scene.slots) if slot.kind in ("integer", "number")]
+    named = {scene.slots[number].name.lower(): number for number in numbers}
+    found = [pair for pair in _ORDERED if all(name in named for name in pair)]
+    if len(found) != 1:
+        return
+    pair = tuple(named[name] for name in found[0])
+    if size := _SIZE.fullmatch(scene.tokens[index].plain):
+        if found[0] == ("width", "height"):
+            yield index + 1, tuple(zip(pair, (int(size[1]), int(size[2])), strict=True))
+        return
+    if len([number for number in numbers if scene.slots[number].required]) != 2:
+        return
+    for first in scene.atoms[index]:
+        joint = first.last
+        if first.kind != "number" or joint + 1 >= len(scene.tokens) or scene.tokens[joint].plain not in _JOINTS:
+            continue
+        for second in scene.atoms[joint + 1]:
+            if second.kind == "number":
+                yield second.last, tuple(zip(pair, (first.value, second.value), strict=True))
+
+
+def _repositories(scene: Scene, index: int) -> Iterator[Compound]:
+    token = scene.tokens[index]
+    if token.shape != "path" or not re.fullmatch(r"[\w.-]+/[\w.-]+", token.value):
+        return
+    by_name = {slot.name.lower(): number for number, slot in enumerate(scene.slots)}
+    other = next((by_name[name] for name in ("repo", "repository", "repo_name") if name in by_name), None)
+    if "owner" in by_name and other is not None:
+        owner, _, repository = token.value.partition("/")
+        yield index + 1, ((by_name["owner"], owner), (other, repository))
+
+
+def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
+    amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and _is_money(slot)]
+    if not amounts and sum(slot.kind in ("number", "integer") for slot in scene.slots) == 1:
+        amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and not slot.unit]
+    currencies = [
+        number
+        for number, slot in enumerate(scene.slots)
+        if slot.role != "to"
+        and not slot.many
+        and (slot.kind == "currency" or any(str(option).upper() == atom.unit for option, _ in slot.options))
+    ]
+    for amount in amounts:
+        value, slot = atom.value, scene.slots[amount]
+        if slot.about & {"cent", "cents", "minor", "smallest", "centimos", "centavo"} and "major" not in slot.about:
+            continue  # people say dollars where it takes cents: that is asked
+        if slot.kind == "integer" and value != int(value):
+            continue
+        for currency in currencies:
+            unit = next((o for o, _ in scene.slots[currency].options if str(o).upper() == atom.unit), atom.unit)
+            yield atom.last, ((amount, plain_number(value)), (currency, unit))
+        words = "_".join(re.findall(r"[^\W_]+", fold(slot.described)))
+        names = [atom.unit.lower(), *CURRENCIES.get(atom.unit, "").split()]
+        if not currencies and any(f"_{name}_" in f"_{words}_" for name in names):
+            yield atom.last, ((amount, plain_number(value)),)
+
+
+def _is_money(slot: Slot) -> bool:
+    return bool(
+        frozenset(slot.words) & frozenset("amount price cost budget total sum fare importe value fee salary".split())
+    )
+
+
+def _times(scene: Scene, atom: Atom) -> Iterator[Compound]:
+    first, second = atom.value
+    for kind in ("datetime", "time"):
+        starts = [n for n, slot in enumerate(scene.slots) if slot.kind == kind and slot.role == "from"]
+        ends = [n for n, slot in enumerate(scene.slots) if slot.kind == kind and slot.role == "to"]
+        if len(starts) != 1 or len(ends) != 1:
+            continue
+        values = first.strftime("%H:%M"), second.strftime("%H:%M")
+        if kind == "datetime":
+            if (day := day_for(scene, atom)) is None:
+                continue
+            values = datetime.combine(day, first).isoformat(), datetime.combine(day, second).isoformat()
+        if values[0] < values[1]:
+            yield atom.last, ((starts[0], values[0]), (ends[0], values[1]))

@@ -1,0 +1,356 @@
+"""Names, places, ids and free texts: the spans of a sentence that may be one, and where their borders are.
+
+A free text goes on up to what announces another slot, or to the end. What it swallows on its way, words that would
+fill a slot, is told, so that ``reader`` can ask where that slot stays empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TELLING, Scene, row_length
+from agent3.sentences.lexicon import EMPTY, fold, is_action, is_common
+from agent3.sentences.passing import FILLER, NEW
+from agent3.sentences.slots import Slot
+from agent3.sentences.tokens import Token
+from agent3.sentences.values import Cue, Value, Words
+
+__all__ = ["is_name", "is_taken", "texts_at"]
+
+_MOST_BORDERS = 8
+_LONGEST_NAME, _LONGEST_PLACE = 4, 6
+_CROSSING = 1.3
+"""Against a text that goes on past what would fill another slot."""
+_VAGUE = frozenset(
+    "it that this them these those something anything someone everything nothing one ones things stuff it's eso esto "
+    "ese aquello algo alguien lo nada todo cosas anyone everyone him her me us all todos todas other others".split()
+)
+_NO_NAMES = _VAGUE | DETERMINERS | LEAD | EMPTY | TELLING
+_DANGLING = frozenset(
+    "to from in on at for of with by about into as a de en con por para sobre desde hasta al del que that and y e "
+    "the el la los las un una".split()
+)
+"""Words with which no text ends."""
+_ARTICLES = frozenset("a the el la los las un una".split())
+_SPANNING = frozenset("date time times measure sum datetime".split())
+_NOT_FIRST = EMPTY | TELLING | frozenset("se es son esta i do does did please por favor and y or o".split())
+"""Words with which no bare value begins."""
+
+
+def texts_at(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool = False) -> Iterator[Value]:
+    """The values of a name, a place, an id or a text that begin here; ``item`` is for one of a list."""
+    slot, token = scene.slots[number], scene.tokens[begin]
+    if token.shape == "mark":
+        return
+    if token.shape == "quote":
+        if slot.kind == "id" and " " in token.value:
+            return
+        if cue or _takes_quote(scene, slot, token):
+            yield Value(begin + 1, token.value, 0.0 if cue or slot.kind == "text" else 0.2)
+        return
+    if row_length(scene.tokens, begin, CALLED):
+        return
+    if slot.kind != "text" and is_taken(scene, begin, number, cue):
+        return
+    if slot.kind == "text" and not item:
+        yield from _texts(scene, begin, number, cue)
+    elif token.shape in ("email", "url", "phone") and not (slot.kind == "name" and _takes(scene, slot, token.shape)):
+        return
+    elif slot.kind == "id":
+        yield from _ids(scene, begin, slot, cue)
+    elif slot.kind == "place":
+        yield from _places(scene, begin, slot, cue)
+    else:
+        yield from _names(scene, begin, number, cue, item=item)
+
+
+def _takes_quote(scene: Scene, slot: Slot, token: Token) -> bool:
+    """Whether a quoted text that nothing announces may be for a slot: for a text first, then for a title or a name."""
+    if slot.kind == "text" or not slot.required:
+        return slot.kind == "text"
+    if any(other.kind == "text" and (other.required or slot.role != "title") for other in scene.slots):
+        return slot.many and not any(other.kind == "text" and other.required for other in scene.slots)
+    alone = sum(other.kind in ("name", "place", "id") for other in scene.slots) == 1
+    return slot.role == "title" or slot.many or alone or " " not in token.value
+
+
+def _words(scene: Scene, begin: int, end: int) -> str | Words:
+    return scene.tokens[begin].value if end == begin + 1 else Words(begin, end)
+
+
+def is_taken(scene: Scene, begin: int, number: int, cue: Cue) -> bool:
+    """Whether a word is plainly something else than a name: a date, another slot's option, what announces a slot."""
+    token = scene.tokens[begin]
+    spans = any(atom.kind in _SPANNING and atom.last > begin + 1 for atom in scene.atoms[begin])
+    if scene.inside[begin] or (spans and cue not in ("named", "called")):
+        return True
+    if scene.sure[begin] - {number} and cue not in ("named", "called"):
+        return True
+    if token.plain in FILLER | NEW and token.value[:1].islower():
+        return True
+    if token.shape == "word" and token.plain in scene.form.told_words and cue not in ("named", "called"):
+        return True
+    if begin and scene.tokens[begin - 1].shape == "mark" and token.value.islower() and is_action(token.plain):
+        return True
+    if token.shape != "word" or (token.value[:1].isupper() and begin):
+        return bool(token.shape == "word" and any(atom.kind in ("date", "time") for atom in scene.atoms[begin]))
+    known = scene.form.named | scene.form.told
+    return bool(
+        (token.means & known and cue not in ("named", "called"))
+        or token.means & scene.slots[number].own
+        or scene.names[begin]
+        or scene.sure[begin] - {number}
+        or any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[begin])
+        or begin >= scene.closing
+    )
+
+
+def is_name(token: Token) -> bool:
+    """Whether a token by itself may be a name."""
+    return token.plain not in _NO_NAMES and token.shape != "mark"
+
+
+def _takes(scene: Scene, slot: Slot, shape: str) -> bool:
+    """Whether a slot without a kind of its own takes addresses: it says so, or there is no other for them."""
+    told = slot.about & {"email": {"email", "mail"}, "url": {"url", "link"}, "phone": {"phone", "number"}}[shape]
+    return bool(told) or not any(other.kind == shape for other in scene.slots)
+
+
+_WORDY_IDS = frozenset("key slug ref tag".split())
+
+
+def _ids(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    token = scene.tokens[begin]
+    if token.shape in ("code", "dotted") or (token.shape == "digits" and re.fullmatch(r"[\d.-]+", token.value)):
+        if token.shape == "digits" and (not cue or re.fullmatch(r"\d{4}-\d\d-\d\d", token.value)):
+            return
+        yield Value(begin + 1, token.value, 0.0 if cue else 0.1)
+    elif token.shape == "handle":
+        named = slot.about & {"name", "channel", "user", "username", "handle"}
+        yield Value(begin + 1, token.value if named else token.value.lstrip("#@"), 0.1)
+    elif _is_symbol(scene, token):
+        yield Value(begin + 1, token.value)
+    elif cue == "named" and token.shape == "word" and is_name(token) and _border(scene, begin) == begin + 1:
+        shown = re.search(rf"['\"`]{re.escape(token.plain)}['\"`]", fold(slot.described))
+        if shown or slot.words[-1] in _WORDY_IDS:
+            yield Value(begin + 1, token.value, 0.2, typed=False)
+
+
+def _is_symbol(scene: Scene, token: Token) -> bool:
+    """A word in capitals among others that are not, such as that of a share, and no word of the capability."""
+    return (
+        token.shape == "word"
+        and len(token.value) > 1
+        and token.value.isupper()
+        and not token.means & (scene.form.named | scene.form.told)
+        and not scene.sentence.text.isupper()
+    )
+
+
+def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> Iterator[Value]:
+    """One word of any form, several with capital letters, or the bare object of the verb up to the next border."""
+    slot, token = scene.slots[number], scene.tokens[begin]
+    if token.shape != "word":
+        pair = re.fullmatch(r"[\w.-]+/[\w.-]+", token.value)
+        if token.shape == "path" and (not pair or any(other.name.lower() == "owner" for other in scene.slots)):
+            return
+        if token.shape in ("path", "dotted") and cue != "named" and any(other.kind == "path" for other in scene.slots):
+            return
+        if cue or (slot.required and token.shape != "digits"):
+            yield Value(begin + 1, token.value, 0.0 if cue else 0.1, typed=token.shape != "path")
+        return
+    if not cue and begin and scene.tokens[begin - 1].plain in DETERMINERS:
+        return  # "an MR", "the place"
+    if not cue and _is_symbol(scene, token) and not scene.stops[begin]:
+        yield Value(begin + 1, token.value, 0.1)
+        return
+    titled = token.value[:1].isupper() and (
+        cue == "named" or (cue and _proper_end(scene, begin, 2) > begin + 1)  # "status Todo", "El Bulli"
+    )
+    if not (titled or is_name(token)) or (not cue and not scene.follows[begin]):
+        return
+    if token.value[:1].islower() and is_common(token.plain) and not item:
+        # "in the kitchen" is a room; "in blue" is not.
+        placed = cue == "role" and slot.role == "in" and scene.tokens[begin - 1].plain in DETERMINERS
+        if cue in ("weak", "") or (cue == "role" and slot.role == "in" and not placed):
+            return
+    if token.value[:1].isupper():
+        end = _proper_end(scene, begin, _LONGEST_NAME)
+        if slot.role == "title" and cue in ("named", "called", "noun"):
+            end = max(end, _border(scene, begin))  # "named Renew passport on …"
+        yield Value(end, _words(scene, begin, end), 0.0, typed=token.value.isupper())
+        return
+    end = _border(scene, begin)
+    if end - begin > _LONGEST_NAME:
+        return
+    if end - begin > 1 and cue in ("role", "weak", "noun", ""):
+        return  # "de la aplicación tienda": which of the words are the name?
+    if slot.role != "title" and not item:
+        end = begin + 1
+    if end - begin == 1 or cue in ("named", "called") or item:
+        yield Value(end, _words(scene, begin, end), 0.0 if end - begin == 1 else 0.2, typed=False)
+
+
+def _places(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    tokens, token = scene.tokens, scene.tokens[begin]
+    if token.shape in ("digits", "code") and not (begin + 1 < len(tokens) and tokens[begin + 1].value[:1].isupper()):
+        if cue in ("named", "noun") or (
+            cue and slot.required and re.search(r"code|zip|coordinate|iata", slot.described.lower())
+        ):
+            yield Value(begin + 1, token.value, 0.2)
+        return
+    if token.plain in _VAGUE | DETERMINERS and not token.value[:1].isupper():
+        return
+    number = token.shape in ("digits", "code")
+    if not number and any(atom.kind in ("number", "date", "time", "measure", "sum") for atom in scene.atoms[begin]):
+        return
+    proper = token.value[:1].isupper() or number
+    if proper and token.plain not in scene.form.told_words and (cue or is_name(token)):
+        end = _proper_end(scene, begin, _LONGEST_PLACE)
+        if end - begin == 1 and not is_name(token):
+            return
+        yield Value(end, _words(scene, begin, end), 0.0, typed=False)
+        after = end + 1
+        if end < len(tokens) - 1 and tokens[end].plain == "," and tokens[after].value[:1].isupper():
+            wider = _proper_end(scene, after, _LONGEST_PLACE)
+            if wider == len(tokens) or scene.next_stop[wider] == wider or tokens[wider].plain in LEAD:
+                yield Value(wider, _words(scene, begin, wider), 0.0, typed=False)
+    elif cue in ("role", "named", "noun") and token.shape == "word" and is_name(token):
+        end = _border(scene, begin)
+        if end - begin <= 3 and not any(is_common(other.plain) for other in tokens[begin:end]):
+            yield Value(end, _words(scene, begin, end), 0.1 * (end - begin), typed=False)
+
+
+def _texts(scene: Scene, begin: int, number: int, cue: Cue) -> Iterator[Value]:
+    slot, tokens, token = scene.slots[number], scene.tokens, scene.tokens[begin]
+    if not cue:
+        if not _is_object(scene, begin, slot) or scene.names[begin] or token.plain in _NOT_FIRST - DETERMINERS:
+            return
+        articles = token.plain in DETERMINERS, begin > 0 and tokens[begin - 1].plain in DETERMINERS
+        if articles[1 if slot.role == "content" else 0]:
+            return  # what is said keeps its article; what is sought or titled does not
+        noun = tokens[begin + 1] if articles[0] and begin + 1 < len(tokens) else token
+        if noun.means & (scene.form.named | scene.form.told):
+            return
+        if any(atom.kind in ("date", "time", "times", "sum", "number") for atom in scene.atoms[begin]):
+            return
+    if token.shape in ("email", "phone", "url") or token.plain in _SAYS:
+        return
+    if token.shape == "digits" and slot.role == "content" and _border(scene, begin) == begin + 1:
+        return  # "message 512" is which, not what
+    if scene.sure[begin] - {number} and cue in ("role", "", "noun"):
+        return
+    spoken = slot.role == "content" and begin > 0 and tokens[begin - 1].plain == ":"
+    if token.plain in _DANGLING - _ARTICLES and begin and tokens[begin - 1].plain not in ":=":
+        return  # "a message to Ana" does not say what it is
+    swallowed: set[int] = scene.stops[begin] - {number}
+    border, crossed = begin, 0
+    for _ in range(_MOST_BORDERS):
+        if border < len(tokens):
+            border = scene.next_stop[max(border, begin + 1)]
+        if border < len(tokens) and border >= scene.closing:
+            border = scene.closing
+        end = _strip(tokens, begin, border)
+        if border < len(tokens) and tokens[border].plain == ":" and not spoken:
+            return
+        if _is_whole(scene, begin, end, border, slot, cue):
+            # After a colon all is text.
+            yield Value(border, _words(scene, begin, end), _CROSSING * crossed, typed=False,
+                        swallows=frozenset() if spoken else frozenset(swallowed))  # fmt: skip
+        if border >= len(tokens) or border == scene.closing:
+            return
+        crossed += bool(scene.stops[border] - {number})
+        swallowed |= scene.stops[border] - {number}
+        if tokens[border].shape == "mark" and not spoken and (not cue or slot.role != "content"):
+            return  # a comma: does it go on?
+        border += 1
+
+
+_SEEKING = frozenset("search lookup fetch read list".split())
+
+
+def _is_object(scene: Scene, begin: int, slot: Slot) -> bool:
+    """Whether a text that nothing announces is what the verb is about: "search …", "say …", "an image of …"."""
+    if scene.follows[begin] != "verb":
+        return scene.follows[begin] == "noun"
+    verbs = scene.form.verbs
+    return (slot.role == "query" and (scene.form.reading or bool(verbs & _SEEKING))) or (
+        slot.role == "content" and bool(verbs & SAYING) and not verbs & {"create"}
+    )
+
+
+_SAYS = frozenset("diga digan dice dicen says say saying".split())
+_ABOUT = frozenset("about sobre acerca regarding".split())
+_PARTICIPLE = re.compile(r"\w{3,}(?:ed|ad[oa]s?|id[oa]s?|ing|ando|iendo)")
+
+
+def _is_whole(scene: Scene, begin: int, end: int, border: int, slot: Slot, cue: Cue) -> bool:
+    """Whether the words up to a border may be all of a text."""
+    last = scene.tokens[end - 1]
+    if end <= begin or last.plain in _DANGLING or (end - begin > 1 and scene.names[end - 1]):
+        return False
+    said = scene.tokens[begin:end][:12]
+    if all(token.plain in _NO_NAMES or token.shape == "mark" or token.plain in scene.form.told_words for token in said):
+        return False
+    if any(token.plain in _ABOUT for token in scene.tokens[begin + 1 : end][:60]) and slot.role == "query":
+        return False  # then what comes before is something else
+    joints = [
+        at for at in range(begin, min(end, begin + 60)) if scene.tokens[at].plain in ("and", "y", "e", "then", "luego")
+    ]
+    if joints and end - joints[-1] > 3 and (border < len(scene.tokens) or slot.role != "content"):
+        return False  # "spam and mute the user for …": one thing or two?
+    if border < len(scene.tokens) and scene.stops[border] and _PARTICIPLE.fullmatch(last.plain):
+        return False  # "climate change published since 2020"
+    if cue in ("named", "called"):
+        return True
+    if any(atom.kind in ("date", "time", "times", "measure") and atom.last >= end for atom in scene.atoms[begin]):
+        return False
+    if cue:
+        return True
+    words = scene.tokens[begin:end][:60]
+    if any(token.shape in ("email", "phone", "url", "path", "handle", "quote") for token in words):
+        return False
+    if any(token.plain in _SAYS for token in words):
+        return False  # it begins there
+    if scene.follows[begin] == "verb" and slot.role == "content" and words[0].plain in DETERMINERS:
+        return False  # "post a note …" does not say what it says
+    return end - begin > 1 or not is_common(last.plain)
+
+
+def _strip(tokens: list[Token], begin: int, end: int) -> int:
+    while end > begin + 1 and tokens[end - 1].shape == "mark":
+        end -= 1
+    return end
+
+
+def _border(scene: Scene, begin: int) -> int:
+    """Where a name without capital letters ends: before a preposition, a mark, or what announces another slot."""
+    tokens, end = scene.tokens, begin + 1
+    while end < len(tokens) and end - begin <= _LONGEST_PLACE:
+        token = tokens[end]
+        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end:
+            break
+        if row_length(tokens, end, CALLED):
+            break
+        end += 1
+    return end
+
+
+def _proper_end(scene: Scene, begin: int, longest: int) -> int:
+    """Where a name with capital letters ends: "Santiago de Compostela", "10 Downing Street"."""
+    tokens, end = scene.tokens, begin + 1
+    while end < len(tokens) and end - begin < longest:
+        token = tokens[end]
+        if token.value[:1].isupper() and token.shape in ("word", "code") and not scene.stops[end]:
+            end += 1
+            continue
+        if token.plain not in ("de", "del", "of"):
+            break
+        after = end + 1 + (end + 1 < len(tokens) and tokens[end + 1].plain in ("la", "los", "las", "the", "el"))
+        if after >= len(tokens) or tokens[after].shape != "word" or scene.stops[after]:
+            break
+        if not tokens[after].value[:1].isupper():
+            break
+        end = after + 1
+    return end

@@ -1,0 +1,408 @@
+"""The values of one slot that begin at a token, by the kind of the slot: numbers, options, switches, dates, addresses.
+
+Each comes with what speaks against it. Names, places and free texts are in ``texts``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from typing import Any, Literal
+
+from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
+from agent3.sentences.slots import Slot
+from agent3.sentences.synonyms import LANGUAGES
+from agent3.sentences.tokens import Atom, Token
+
+__all__ = ["Cue", "Value", "Words", "day_for", "plain_number", "values_at"]
+
+Cue = Literal["named", "noun", "called", "role", "weak", "lead", ""]
+"""What announces a value: the name of its slot, a noun of its description, "called", a preposition of its role or any
+other, a bound, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text that stands in the sentence, by its tokens."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value up to a token, and what speaks against it."""
+
+    end: int
+    value: Any
+    cost: float = 0.0
+    typed: bool = True
+    """Its form alone tells what it is."""
+    cued: bool = False
+    """A word after it tells what it is: "3 nights"."""
+    doubt: Any = None
+    swallows: frozenset[int] = frozenset()
+    """Other slots that words inside a text may have been meant for."""
+
+
+_PERIODS = {"hour": "hora", "day": "dia", "week": "semana", "month": "mes", "year": "ano"}
+_BEFORE_PERIOD = frozenset(
+    "last past this the ultimo ultima ultimos ultimas pasado pasada este esta el la los las of de del over during "
+    "durante for en in previous".split()
+)
+_PERIOD_CODE = re.compile(r"(\d+) ?(d|w|wk|mo|y|yr|h|min|day|week|month|year|hour)s?")
+_CODE_UNITS = {
+    "d": ("second", 86_400.0), "w": ("second", 604_800.0), "wk": ("second", 604_800.0), "mo": ("month", 1.0),
+    "y": ("month", 12.0), "yr": ("month", 12.0), "h": ("second", 3_600.0), "min": ("second", 60.0),
+    "day": ("second", 86_400.0), "week": ("second", 604_800.0), "month": ("month", 1.0), "year": ("month", 12.0),
+    "hour": ("second", 3_600.0),
+}  # fmt: skip
+_EVERY = {"hourly": "h", "daily": "d", "diario": "d", "diaria": "d", "diarios": "d", "weekly": "w", "semanal": "w",
+          "semanales": "w", "monthly": "mo", "mensual": "mo", "mensuales": "mo", "yearly": "y", "anual": "y",
+          "annual": "y"}  # fmt: skip
+_UP_TO = frozenset("to a al hasta until =".split())
+_COUNTERS = frozenset("units unit unidades unidad items pieces times veces piezas".split())
+_TOPS = (("como", "maximo"), ("como", "mucho"), ("at", "most"), ("maximo",), ("max",), ("maximum",), ("tops",))
+_NEGATIVE = frozenset("without sin no not excluding except excluyendo".split())
+_POSITIVE = frozenset("with con including as in only incluyendo solo y and en".split())
+_FLAG_WORDS = frozenset(
+    "include is has should enable only with show use allow want includes return returns no exclude skip disable "
+    "without omit".split()
+)
+_SQL = frozenset("select insert update delete create alter drop with show explain pragma describe".split())
+_ARITHMETIC = re.compile(r"[\d+*/().,%^-]+")
+
+
+def values_at(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    """The values of a slot that is neither a name nor a text."""
+    token = scene.tokens[begin]
+    match slot.kind:
+        case "enum":
+            yield from _options(scene, begin, slot, cue)
+        case "boolean":
+            yield from _flags(scene, begin, slot)
+        case "integer" | "number":
+            yield from _numbers(scene, begin, slot, cue)
+        case "date" | "datetime" | "time" | "currency" | "language" | "zone":
+            yield from _typed(scene, begin, slot, cue)
+        case "duration":
+            for atom in scene.atoms[begin]:
+                if atom.kind == "measure" and atom.unit == "second" and (said := _write_duration(atom.value)):
+                    yield Value(atom.last, said)
+        case "email" | "url" | "phone":
+            if token.shape == slot.kind or (token.shape == "quote" and _looks_like(slot.kind, token.value)):
+                yield Value(begin + 1, token.value)
+            elif slot.kind == "phone" and token.shape == "digits" and re.fullmatch(r"\d{7,15}", token.value):
+                yield Value(begin + 1, token.value, 0.1)
+        case "domain":
+            if token.shape == "dotted" or (token.shape == "quote" and "." in token.value):
+                yield Value(begin + 1, token.value)
+        case "path":
+            yield from _paths(scene, begin, cue)
+        case "code":
+            yield from _code(scene, begin, slot, cue)
+
+
+def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    tokens, token = scene.tokens, scene.tokens[begin]
+    exact = slot.definition.get("format") == "date-time" or "time" in slot.words
+    for atom in scene.atoms[begin]:
+        if atom.kind == slot.kind or (slot.kind == "datetime" and atom.kind == "date" and not exact):
+            if slot.kind == "datetime" and atom.kind == "date" and scene.clocks:
+                continue
+            since = begin > 0 and tokens[begin - 1].plain == "since" and isinstance(atom.value, date)
+            if since and atom.value > scene.sentence.today:
+                continue  # the last such day, or the next one?
+            doubt = None if atom.doubt is None else atom.doubt.isoformat()
+            yield Value(atom.last, _write(atom), 0.0, doubt=doubt)
+        if slot.kind == "datetime" and atom.kind == "time" and (day := day_for(scene, atom)) is not None:
+            universal = atom.last < len(tokens) and tokens[atom.last].value in ("UTC", "GMT", "Z")
+            written = f"{datetime.combine(day, atom.value).isoformat()}{'Z' if universal else ''}"
+            yield Value(atom.last + universal, written)
+    if slot.kind == "currency" and re.fullmatch(r"[A-Z]{3}", token.value):
+        yield Value(begin + 1, token.value, 0.1 if cue else 0.3)
+    code = slot.kind == "language" and cue and re.fullmatch(r"[a-z]{2}(?:-[A-Z]{2})?", token.value)
+    if code and (token.plain not in EMPTY or (cue == "named" and token.plain in LANGUAGES)):
+        yield Value(begin + 1, token.value, 0.2)
+
+
+def day_for(scene: Scene, clock: Atom) -> date | None:
+    """The day that a time of day belongs to: the only one that is named, or the one right beside it."""
+    if len(scene.days) == 1:
+        day: date = scene.days[0].value
+        return day
+    beside = [atom for atom in scene.days[:8] if atom.last == clock.first or atom.first == clock.last]
+    return beside[0].value if len(beside) == 1 else None
+
+
+# Options and switches
+
+
+def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    tokens = scene.tokens
+    found: list[tuple[int, Any, float]] = []
+    start = begin
+    while start < len(tokens) - 1 and start - begin < 4 and tokens[start].plain in _BEFORE_PERIOD:
+        start += 1
+    for option, ways in slot.options:
+        text = fold(str(option))
+        if (end := _match_words(tokens, begin, text)) is not None:
+            found.append((end, option, 0.1))
+        costs = [(row, _match_option(tokens, begin, row, text, named=cue in ("named", "noun"))) for row in ways]
+        found += [(begin + len(row), option, cost) for row, cost in costs if cost is not None]
+        if text in _PERIODS and start < len(tokens) and tokens[start].plain in (text, _PERIODS[text]):
+            found.append((start + 1, option, 0.0 if cue else 0.1))
+        if text == "day" and any(
+            atom.kind == "date" and atom.value == scene.sentence.today for atom in scene.atoms[begin]
+        ):
+            found.append((begin + 1, option, 0.1))
+        if (code := _PERIOD_CODE.fullmatch(text)) is not None:
+            found += [(end, option, 0.1) for end in _said_period(scene, start, int(code[1]), _CODE_UNITS[code[2]])]
+    if not found:
+        return
+    longest = max(end for end, _, _ in found)
+    cheapest = min(cost for end, _, cost in found if end == longest)
+    best = {repr(option): option for end, option, cost in found if end == longest and cost == cheapest}
+    if len(best) == 1:
+        # The verb of the sentence is no option: "open an issue".
+        verb = begin == scene.verb and bool(tokens[begin].means & scene.form.named)
+        yield Value(longest, next(iter(best.values())), cheapest + (0.8 if verb else 0.0))
+
+
+def _match_words(tokens: list[Token], begin: int, text: str) -> int | None:
+    """Where an option of several words ends that are said in any order: "habitación de hotel" is a hotel_room."""
+    wanted = re.findall(r"[a-z]+", text)
+    if not 2 <= len(wanted) <= 3 or tokens[begin].shape != "word" or tokens[begin].plain in EMPTY:
+        return None
+    end = begin
+    while wanted and end < len(tokens) and end - begin < 6:
+        if end > begin and tokens[end].plain in ("de", "of", "del", "la", "el"):
+            end += 1
+            continue
+        match = next((word for word in wanted if (tokens[end].means & meanings(word)) - BROAD), None)
+        if match is None:
+            return None
+        wanted.remove(match)
+        end += 1
+    return end if not wanted else None
+
+
+def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: str, *, named: bool) -> float | None:
+    """What speaks against these words as an option; None if they are not it."""
+    if not row or begin + len(row) > len(tokens):
+        return None
+    part = tokens[begin : begin + len(row)]
+    if tuple(token.plain for token in part) == row or (len(row) == 1 and fold(part[0].value) == row[0]):
+        if row == (text,) and len(text) <= 2 and not named:
+            # "A" may be a kind of record, and "on" a state; "a", "no" and "in" are hardly ever options.
+            upper = part[0].value.isupper() and (part[0].plain not in EMPTY or _before_noun(tokens, begin))
+            return 0.1 if upper else 0.3 if text == "on" else None
+        return 0.0
+    if len(row) > 1 or part[0].shape != "word" or len(row[0]) < 3:
+        return None
+    alike = text in part[0].means or row[0] in part[0].means - {"set"} or same_stem(part[0].plain, row[0])
+    return 0.1 if alike else None
+
+
+def _before_noun(tokens: list[Token], begin: int) -> bool:
+    """An article before: "an A record" says A and means it."""
+    return begin > 0 and tokens[begin - 1].plain in DETERMINERS
+
+
+def _said_period(scene: Scene, start: int, count: int, unit: tuple[str, float]) -> Iterator[int]:
+    if start >= len(scene.tokens):
+        return
+    for atom in scene.atoms[start]:
+        if atom.kind == "measure" and atom.unit == unit[0] and atom.value == count * unit[1]:
+            yield atom.last
+    plain = scene.tokens[start].plain
+    if count == 1 and plain in _EVERY and _CODE_UNITS[_EVERY[plain]] == unit:
+        yield start + 1
+    named = any(_CODE_UNITS.get(name) == unit and plain in (name, said) for name, said in _PERIODS.items())
+    if count == 1 and named and start and scene.tokens[start - 1].plain in _BEFORE_PERIOD:
+        yield start + 1
+
+
+def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
+    """A switch is said by the words of its name: "with symbols", "sin símbolos", "as a dry run"."""
+    tokens = scene.tokens
+    row = [word for word in slot.words if word not in _FLAG_WORDS] or [*slot.words]
+    start, positive = begin, True
+    if tokens[begin].plain in _NEGATIVE | _POSITIVE:
+        start, positive = begin + 1, tokens[begin].plain not in _NEGATIVE
+    ways = [tuple(way) for way in ways_to_say("_".join(row))] if len(row) < 4 else []
+    if len(row) > 1:
+        ways.append(tuple(row))
+    for way in sorted(ways, key=len, reverse=True):
+        at = scene.past_articles[start]
+        if at < len(tokens) and row_at(tokens, at, way) and way != ("no",):
+            yield Value(at + len(way), positive != slot.inverted)
+            return
+    at = start
+    for word in row:
+        at = scene.past_articles[min(at, len(tokens))]
+        if at + 1 < len(tokens) and at > begin and not scene.means(at, (word,)) and tokens[at].means & slot.about:
+            at += 1  # "including recent activity"
+        if not (scene.means(at, (word,)) or (at < len(tokens) and same_stem(tokens[at].plain, word))):
+            return
+        at += 1
+    if begin == scene.verb and tokens[begin].means & scene.form.named and len(row) == 1:
+        return
+    yield Value(at, positive != slot.inverted)
+
+
+# Numbers
+
+
+def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    tokens = scene.tokens
+    alone = sum(other.kind in ("integer", "number") for other in scene.slots) == 1
+    bounds = slot.role == "most" and not slot.unit
+    for atom in scene.atoms[begin]:
+        if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
+            if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
+                yield Value(atom.last, value, 0.0, cued=True)
+            continue
+        if atom.kind != "number":
+            continue
+        if scene.relative and begin and tokens[begin - 1].plain not in _UP_TO:
+            continue
+        end, cost, cued = atom.last, 0.0, cue in ("named", "noun", "lead")
+        following = tokens[end] if end < len(tokens) else None
+        if following is not None and following.shape == "word" and following.plain not in EMPTY:
+            if (
+                following.means & slot.own - {"max", "min", "number"}
+                or (bounds and following.means & (scene.form.named | scene.form.told | {"result", "results"}))
+                or (_counts(slot) and following.means & slot.about and not _is_elsewhere(scene, slot, following))
+            ):
+                end, cued = end + 1, True
+            elif bounds and any(other.means & scene.form.named for other in tokens[end + 1 : end + 2]):
+                cued = True  # "3 natural images"
+            elif slot.unit is None and cue in ("role", "") and not cued:
+                cost += 0.3  # something else is counted
+        if following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
+            end += 1
+        if slot.own & {"year"} and 1900 <= atom.value <= 2100:
+            cued = True
+        for row in _TOPS:
+            if slot.role in ("most", "") and row_at(tokens, end, row):
+                end, cued = end + len(row), True
+                break
+        if bounds and begin and tokens[begin - 1].plain in AT_MOST:
+            cued = True
+        if not cued and not (slot.required and alone) and (cue != "role" or not slot.required):
+            continue
+        if any(
+            other.kind in ("date", "time", "times", "sum") and other.last > atom.last for other in scene.atoms[begin]
+        ):
+            cost += 0.5
+        if (value := _whole(atom.value, slot)) is not None:
+            yield Value(end, value, cost, cued=cued)
+    token = tokens[begin]
+    if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
+        yield Value(begin + 1, int(token.value[1:]))
+
+
+def _counts(slot: Slot) -> bool:
+    return slot.role in ("most", "") and not slot.unit
+
+
+def _is_key(slot: Slot) -> bool:
+    return bool(frozenset(slot.words) & {"id", "number", "no", "key", "pr", "issue", "ticket"})
+
+
+def _is_elsewhere(scene: Scene, slot: Slot, token: Token) -> bool:
+    """Whether another number has a better claim to this noun: it is in its name."""
+    return any(
+        other is not slot and other.kind in ("integer", "number") and token.means & (other.own | other.about)
+        for other in scene.slots
+    )
+
+
+def _whole(value: float, slot: Slot) -> int | float | None:
+    """The number as the slot takes it; None if it does not."""
+    value = round(value, 9)
+    least, most = slot.definition.get("minimum"), slot.definition.get("maximum")
+    if (isinstance(least, int | float) and value < least) or (isinstance(most, int | float) and value > most):
+        return None
+    if slot.kind == "integer" and value != int(value):
+        return None
+    return plain_number(value)
+
+
+def plain_number(value: float) -> int | float:
+    """Without a fraction where there is none."""
+    return int(value) if value == int(value) else value
+
+
+# Paths and code
+
+
+def _paths(scene: Scene, begin: int, cue: Cue) -> Iterator[Value]:
+    token, form = scene.tokens[begin], scene.form
+    if "*" in token.value and any(other.kind == "code" for other in scene.slots):
+        return
+    if token.shape in ("path", "dotted") or (
+        token.shape == "quote"
+        and len(token.value) <= 200
+        and (cue in ("named", "called") or re.search(r"[/\\.]\w", token.value))
+    ):
+        yield Value(begin + 1, token.value)
+    elif (
+        cue in ("named", "noun", "called")
+        and token.shape in ("word", "code")
+        and token.plain not in EMPTY | DETERMINERS
+        and not token.means & (form.named | form.told)
+    ):
+        yield Value(begin + 1, token.value, 0.2, typed=False)
+
+
+def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+    tokens, token = scene.tokens, scene.tokens[begin]
+    said = frozenset(slot.words)
+    if said & {"expression", "formula", "calculation", "equation"}:
+        end = begin
+        while end < min(len(tokens), begin + 60) and _ARITHMETIC.fullmatch(tokens[end].value):
+            end += 1
+        while end > begin and tokens[end - 1].plain in (",", ".", "?", "!"):
+            end -= 1
+        text = scene.sentence.slice(begin, end) if end > begin else ""
+        if any(letter.isdigit() for letter in text) and text.count("(") == text.count(")"):
+            yield Value(end, text)
+    if token.shape == "quote":
+        yield Value(begin + 1, token.value, 0.0 if cue or slot.required else 0.5)
+    elif ("*" in token.value and token.shape in ("path", "dotted", "code")) or (
+        said & {"selector", "css"} and re.fullmatch(r"[#.][\w-]+", token.value)
+    ):
+        yield Value(begin + 1, token.value)
+    sql = said & {"sql", "query", "statement"} or re.search(r"\bsql\b", fold(slot.described))
+    written = token.value.isupper() or (begin and tokens[begin - 1].plain == ":")
+    if sql and written and token.plain in _SQL and token.shape == "word" and len(tokens) - begin > 2:
+        end = scene.closing if scene.closing > begin else len(tokens)
+        while end > begin and tokens[end - 1].plain in (",", "?", ".", "!"):
+            end -= 1
+        yield Value(end, scene.sentence.slice(begin, end))
+
+
+def _write(atom: Atom) -> Any:
+    value = atom.value
+    if isinstance(value, date):
+        return value.isoformat()
+    return value.strftime("%H:%M") if isinstance(value, time) else value
+
+
+def _write_duration(seconds: float) -> str:
+    """As '1h 30m'; empty if it is not of whole minutes."""
+    minutes, rest = divmod(seconds, 60)
+    if rest or not minutes:
+        return ""
+    hours, minutes = divmod(int(minutes), 60)
+    return " ".join([*([f"{hours}h"] if hours else []), *([f"{minutes}m"] if minutes else [])])
+
+
+def _looks_like(kind: str, text: str) -> bool:
+    forms = {"email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "url": r"https?://\S+", "phone": r"\+?[\d -]{7,20}"}
+    return bool(re.fullmatch(forms[kind], text))
