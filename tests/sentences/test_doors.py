@@ -83,6 +83,17 @@ def test_a_declined_question_does_nothing(door: Hosted) -> None:
     assert MADE == []
 
 
+def test_a_question_in_spanish_stays_in_spanish(door: Hosted) -> None:
+    asked = door.call("desk", "Crea una incidencia en acme/web").json
+    assert 'Ejemplo: {"title":' in asked["questions"][0]["text"]
+    again = door.post(f"/v1/calls/{asked['job']}/answer", {"answers": {"title": 5}}).json
+    assert "no vale" in again["questions"][0]["text"]
+    answers = {"answers": {"title": {"action": "decline"}}}
+    refused = door.post(f"/v1/calls/{again['job']}/answer", answers).json
+    assert "No se ha hecho nada" in str(refused)
+    assert MADE == []
+
+
 def test_what_was_guessed_is_confirmed_first(door: Hosted) -> None:
     asked = door.call("desk", "In acme/web create an issue Login page broken").json
     assert [question["id"] for question in asked["questions"]] == ["agent3:confirm"]
@@ -173,7 +184,7 @@ def test_a_model_helps_where_the_reader_asks_and_is_confirmed(tmp_path: Path, ap
     "turn",
     [
         Turn(calls=(Call("create_issue", {"owner": "evil", "repo": "web", "title": "Login fails"}),)),
-        Turn(calls=(Call("create_issue", {"owner": "acme", "title": "Login fails"}),)),
+        Turn(calls=(Call("create_issue", {"owner": "acme", "repo": "web"}),)),
         Turn("What do you mean?"),
         Turn(status=500, body=b"{}"),
     ],

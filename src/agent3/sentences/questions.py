@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from agent3.model import Capability, Question
 from agent3.sentences.lexicon import Language
 from agent3.sentences.prohibitions import Why
 from agent3.sentences.reader import Ask
+from agent3.sentences.slots import Kind, kind_of
 
-__all__ = ["AGAIN", "CONFIRM", "ask_confirmation", "ask_for", "example", "refuse"]
+__all__ = ["AGAIN", "CONFIRM", "ask_again", "ask_confirmation", "ask_for", "decline", "example", "refuse"]
 
 AGAIN, CONFIRM = "agent3:again", "agent3:confirm"
 """Ids of questions that are not about one field. No parameter that is filled has a colon in its name."""
@@ -23,14 +25,19 @@ AGAIN, CONFIRM = "agent3:again", "agent3:confirm"
 def ask_for(capability: Capability, asked: Ask) -> tuple[Question, ...]:
     """A question for each field that is missing or in doubt; else one for the whole, whose words were left over.
 
-    The first of them also tells what was understood, and shows an example.
+    Each shows an example of its field, and the first also tells what was understood.
     """
     spanish = asked.language == "es"
     properties: Any = capability.input_schema.get("properties")
     known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     if asked.missing and not asked.left:
         texts = [_ask_field(name, known.get(name), asked, spanish) for name in asked.missing]
-        texts[0] = f"{texts[0]}\n{_explain(capability, asked)}"
+        shown = example(capability)
+        for number, name in enumerate(asked.missing):
+            value = shown[name] if isinstance(shown, Mapping) and name in shown else _sample(name, known.get(name))
+            texts[number] += f"\n{'Ejemplo' if spanish else 'Example'}: {_json({name: value})}"
+        if asked.input:
+            texts[0] += f"\n{'Entendido' if spanish else 'Understood'}: {_json(asked.input)}"
         return tuple(
             Question(name, text, _definition(known.get(name))) for name, text in zip(asked.missing, texts, strict=True)
         )
@@ -59,6 +66,24 @@ def ask_confirmation(capability: Capability, given: Any, language: Language) -> 
     done = f"{capability.name} {_json(given)}"
     text = f"¿Lo hago? {done}" if language == "es" else f"Shall I do it? {done}"
     return Question(CONFIRM, text, {"type": "boolean"})
+
+
+def ask_again(question: Question, fault: str | None, language: Language) -> Question:
+    """The same question once more; ``fault`` is what was wrong with the answer, if there was one."""
+    text = re.split(r" \((?:not taken|no vale)", question.text, maxsplit=1)[0]
+    if fault is None:
+        return replace(question, text=text)
+    if language == "es":
+        return replace(question, text=f"{text} (no vale; el esquema es {_json(question.schema or {})})")
+    return replace(question, text=f"{text} (not taken: {fault})")
+
+
+def decline(question: Question, language: Language) -> str:
+    """What is said when a question was answered with no."""
+    asked = question.text.partition("\n")[0]
+    if language == "es":
+        return f"No se ha hecho nada: la respuesta a «{asked}» ha sido que no."
+    return f"Nothing was done: {asked!r} was answered with no."
 
 
 def refuse(why: Why, language: Language) -> str:
@@ -107,7 +132,7 @@ def _sample(name: str, given: Any, depth: int = 0) -> Any:
         case "integer":
             return int(definition.get("minimum", 1))
         case "number":
-            return definition.get("minimum", 12.5)
+            return definition.get("minimum", 5)
         case "boolean":
             return True
         case "array":
@@ -119,9 +144,19 @@ def _sample(name: str, given: Any, depth: int = 0) -> Any:
                 if isinstance(inner, Mapping) and depth < 3
                 else {}
             )
-    samples = {"date": "2027-03-04", "date-time": "2027-03-04T10:30:00", "time": "10:30", "email": "ana@example.com",
-               "uri": "https://example.com/"}  # fmt: skip
-    return samples.get(str(definition.get("format")), f"<{name}>")
+    told = str(definition.get("description") or "")[:500]
+    if shown := _SHOWN.search(told):
+        return shown[1]
+    return _SAMPLES.get(kind_of(name, definition), f"<{name}>")
+
+
+_SHOWN = re.compile(r"(?:\be\.g\.?|[Ee]xamples?:?|such as|for example),? ['\"`]([^'\"`]{1,60})['\"`]")
+"""A value that a description gives as an example."""
+_SAMPLES: dict[Kind, str] = {
+    "date": "2027-03-04", "datetime": "2027-03-04T10:30:00", "time": "10:30", "email": "ana@example.com",
+    "url": "https://example.com/", "path": "/home/ana/notes.txt", "domain": "example.com", "currency": "EUR",
+    "language": "es", "zone": "Europe/Madrid", "phone": "+34600111222", "duration": "1h 30m", "place": "Madrid",
+}  # fmt: skip
 
 
 def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:

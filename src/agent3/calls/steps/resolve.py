@@ -25,7 +25,7 @@ from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import from_words
 from agent3.sentences import Ask, Forbidden, Understood, free_text, read
 from agent3.sentences.lexicon import Language, detect_language
-from agent3.sentences.questions import AGAIN, CONFIRM, ask_confirmation, ask_for, refuse
+from agent3.sentences.questions import AGAIN, CONFIRM, ask_again, ask_confirmation, ask_for, decline, refuse
 
 __all__ = ["Propose", "Resolve"]
 
@@ -66,7 +66,7 @@ class Resolve(Step):
             return call
         try:
             if call.entry == "answer" and isinstance(state, dict) and _ASKED in state:
-                return self._continue(call, msgspec.convert(state[_ASKED], _Open))
+                return self._answered(call, msgspec.convert(state[_ASKED], _Open))
             return self._read(call, text_of(call.parts))
         except Agent3Error as error:
             return failed_by(error)
@@ -142,20 +142,25 @@ class Resolve(Step):
         route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
         return replace(call, entry="start", input=known.input, state=None, questions=(), route=route)
 
-    def _continue(self, call: Call, known: _Open) -> Entered:
+    async def _answered(self, call: Call, known: _Open) -> Call | Outcome:
         """The turn that answers our questions."""
+        try:
+            entered = await self._continue(call, known)
+        except Agent3Error as error:
+            return failed_by(error)
+        return await entered if isinstance(entered, Awaitable) else entered
+
+    async def _continue(self, call: Call, known: _Open) -> Entered:
         again = []
         for question in call.questions:
             answer = call.answers.get(question.id)
             if answer is not None and answer.action != "accept":
-                raise Declined(f"{call.agent}: {question.text!r} was answered with no, and nothing was done.")
-            value = None if answer is None else self._value(question, answer.data)
+                raise Declined(f"{call.agent}: {decline(question, known.language)}")
+            value = None if answer is None else await asyncio.to_thread(self._value, question, answer.data)
             if question.id == CONFIRM and value is False:
-                raise Declined(f"{call.agent}: {question.text!r} was answered with no, and nothing was done.")
-            fault = "no answer was given" if answer is None else _fault(question, value)
-            if fault is not None:
-                text = question.text.split(" (not taken: ", 1)[0]
-                again.append(replace(question, text=f"{text} (not taken: {fault})" if answer is not None else text))
+                raise Declined(f"{call.agent}: {decline(question, known.language)}")
+            if answer is None or (fault := _fault(question, value)) is not None:
+                again.append(ask_again(question, None if answer is None else fault, known.language))
             elif question.id == AGAIN:
                 return self._read(call, str(value), asked=True)
             elif question.id == CONFIRM:
