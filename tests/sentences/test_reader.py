@@ -78,6 +78,24 @@ def said(what: Capability, sentence: str) -> Reading:
     return read(what, sentence, NOW)
 
 
+STORE = capability("store", "information", told="Keep a piece of information.", information=TEXT, collection_name=TEXT)
+PAGES = capability("map_site", "url", told="Map a site", reads=True, url=TEXT, search=TEXT, limit=WHOLE)
+RELEASES = capability("package_info", "package", told="Look up a package", reads=True, package=TEXT, version=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "wrong"),
+    [
+        (STORE, 'Me gustaría que almacenes "no llamar los lunes" en la colección contactos', "almacenes"),
+        (PAGES, "Mapea https://ayuda.example.es con la búsqueda tarjetas", "búsqueda"),
+        (RELEASES, "Version history of the package ripgrep", "history"),
+    ],
+)
+def test_no_value_holds_a_word_that_only_leads_to_it(what: Capability, sentence: str, wrong: str) -> None:
+    reading = said(what, sentence)
+    assert not isinstance(reading, Understood) or wrong not in str(reading.input), reading
+
+
 @pytest.mark.requirement("AC-29")
 @pytest.mark.parametrize(
     ("what", "sentence", "expected"),

@@ -367,7 +367,9 @@ def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:
 _DURATION_EXAMPLE = re.compile(r"['\"`(]\d+ ?[hm](?: \d+ ?m)?['\"`)]")
 """A text such as '1h 30m', shown in a description."""
 _CODE_WORDS = frozenset("sql script expression regex selector css xpath jq formula javascript command cmd cron".split())
-_ID_WORDS = frozenset("id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi".split())
+_ID_WORDS = frozenset(
+    "id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi version".split()
+)
 
 
 def kind_of(name: str, definition: Mapping[str, Any]) -> Kind:

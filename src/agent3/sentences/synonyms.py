@@ -190,7 +190,7 @@ memory memoria remember recuerdas know sabes
 graph grafo
 entity entidad
 knowledge conocimiento
-search buscar find encontrar look search_for mention mentions mencionan relacionado related
+search buscar busqueda find encontrar look search_for mention mentions mencionan relacionado related
 channel canal
 thread hilo
 reaction reaccion emoji

@@ -291,6 +291,11 @@ def _is_whole(scene: Scene, begin: int, end: int, border: int, slot: Slot, cue: 
     if end <= begin or last.plain in _DANGLING or (end - begin > 1 and scene.names[end - 1]):
         return False
     said = scene.tokens[begin:end][:12]
+    if scene.tokens[begin - 1].plain != ":" and any(token.shape == "quote" for token in scene.tokens[begin:end][:60]):
+        return False  # "almacenes "…"": the quotes say where the text begins
+    own = slot.own | frozenset(slot.words)
+    if end - begin > 1 and said[0].value[:1].islower() and said[0].means & own and cue not in ("named", "called"):
+        return False  # "la búsqueda tarjetas", for what is sought: a word for the slot, then its value
     if all(token.plain in _NO_NAMES or token.shape == "mark" or token.plain in scene.form.told_words for token in said):
         return False
     if any(token.plain in _ABOUT for token in scene.tokens[begin + 1 : end][:60]) and slot.role == "query":
