@@ -60,7 +60,9 @@ def test_the_era_of_an_mcp_server_can_be_chosen_and_is_shown(door: Hosted, peer:
     refused = door.post("/v1/agents", {"source": peer, "name": "agent", "era": "modern"})
     assert refused.error["code"] == "target_failed", "who chooses an era means an MCP server"
     # What clients send for what they leave out is no mistake, neither for the gateway nor for the agent.
-    answer = door.call("program", capability="echo", input={"text": "hi", "size": None}, message=None, metadata=None)
+    given = {"text": "hi", "size": None}
+    body = {"agentId": "program", "capability": "echo", "input": given, "message": None, "metadata": None}
+    answer = door.post("/v1/call", body)
     assert answer.json["result"] == "hi"
 
 

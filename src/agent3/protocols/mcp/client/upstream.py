@@ -148,7 +148,7 @@ class Session:
         self.version = version
         self.level: str | None = None
         """The lowest log level that a legacy server was asked for."""
-        self.running: set[PendingRequest] = set()
+        self._running: dict[int, PendingRequest] = {}
         self.listening = asyncio.Event()
         """Set when the stream of messages that belong to no request is open, or will not be."""
         self.watching: asyncio.Task[None] | None = None
@@ -189,12 +189,12 @@ class Session:
         may_ask = self.era == "legacy" and method in _MAY_ASK
         pending.waiting = partial(self._wait_for_person, pending, tool)
         async with self._floor.work(tool or method, pending) if may_ask else nullcontext():
-            self.running.add(pending)
+            self._running[key] = pending
             try:
                 async with pending:
                     result = await self.channel.request(key, body, sent, pending)
             finally:
-                self.running.discard(pending)
+                del self._running[key]
         if not isinstance(result, dict):
             raise MalformedResponse(f"{self.channel.place} answered {method} with something that is not an object.")
         return result
@@ -216,7 +216,7 @@ class Session:
             if message.get("method") == "ping":
                 await self.channel.tell(await answer_request(message, None), self.headers)
                 return
-            for pending in self.running:
+            for pending in self._running.values():
                 pending.restart_clock()
             async with self._floor.question() as asking:
                 body = await answer_request(message, asking)
@@ -228,13 +228,21 @@ class Session:
         except (Agent3Error, ServerError) as error:
             log.warning("%s did not take the answer to its question: %s", self.channel.place, error)
 
-    def take_log_line(self, message: dict[str, Any]) -> bool:
-        """Take a log line that does not say which request it belongs to; with one under way it is clear."""
-        if message.get("method") != "notifications/message":
+    def take_notification(self, message: dict[str, Any]) -> bool:
+        """Take progress and log lines that did not come on the stream of their request; False for anything else.
+
+        A log line does not say which request it belongs to; with one under way it is clear.
+        """
+        method, params = str(message.get("method")), params_of(message)
+        if method == "notifications/progress":
+            token = params.get("progressToken")
+            working = [self._running[token]] if isinstance(token, int) and token in self._running else []
+        elif method == "notifications/message":
+            working = [pending for pending in self._running.values() if not pending.subscription]
+        else:
             return False
-        working = [pending for pending in self.running if not pending.subscription]
         if len(working) == 1:
-            working[0].notify("notifications/message", params_of(message))
+            working[0].notify(method, params)
         return True
 
     def announces(self) -> bool:
@@ -682,7 +690,7 @@ class Upstream:
             return
         # Some servers tell every session of a change, and some only the one whose call made it.
         is_change = str(message.get("method")).endswith("/list_changed")
-        if not session.take_log_line(message) and (is_change or self._shared.get(_MAIN) is session):
+        if not session.take_notification(message) and (is_change or self._shared.get(_MAIN) is session):
             self._take_notification(message)
 
     def _take_notification(self, message: dict[str, Any]) -> None:
