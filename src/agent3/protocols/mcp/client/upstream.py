@@ -113,6 +113,8 @@ class Known:
     """The one that was agreed on last."""
     both: bool | None = None
     """Whether a modern server also has sessions of the handshake era in which it can ask. None: not tried."""
+    tasks: bool = False
+    """Whether it turns long calls into tasks by itself, as only the modern era can: it is written for that one."""
     version: tuple[Any, ...] | None = None
     """Its name, its version and its first era; another version may behave in other ways."""
     habits: Habits = field(default_factory=dict)
@@ -205,7 +207,7 @@ class Session:
             text = f"{_OPEN_QUESTIONS} questions of this server are open already"
             log.warning("%s: a question was refused: %s", self.channel.place, text)
             raise ServerError(jsonrpc.INTERNAL_ERROR, text)
-        if tool is not None:
+        if tool is not None and not self._known.tasks:
             self._known.ways[tool] = "legacy"
         async with self._room, self._floor.wait_for_person(pending):
             yield
@@ -358,11 +360,6 @@ class Upstream:
                 await self._legacy_session(_ALL)
         return bool(self.known.both)
 
-    def announces_tasks(self) -> bool:
-        """Whether the server turns long calls into tasks by itself, which is known in the modern era only."""
-        session = self._shared.get(_MAIN)
-        return session is not None and TASKS in _table(session.capabilities, "extensions")
-
     async def session_for(self, pending: PendingRequest, era: Era | None = None) -> Session:
         """The session for a request. ``era`` is the one that suits it, where the server has both."""
         session = self._shared.get(_MAIN)
@@ -394,6 +391,8 @@ class Upstream:
 
     async def _open_shared(self, line: Line) -> Session:
         session = self._shared[line] = await self._connect(line)
+        if line == _MAIN:
+            self.known.tasks = TASKS in _table(session.capabilities, "extensions")
         self._note_version(session, line)
         session.watching = spawn(self._tasks, self._watch(session))
         return session
