@@ -1,4 +1,4 @@
-"""The fixture server behind a gateway: the same suite, against ``/agents/{id}/mcp`` of a real ``agent3 serve``."""
+"""A server behind a gateway: the same suite, against ``/agents/{id}/mcp`` of a real ``agent3 serve``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from queue import Empty, Queue
 from typing import IO
@@ -28,9 +28,12 @@ ledger = "batched"
 
 
 @contextmanager
-def through_gateway() -> Iterator[str]:
-    """The fixture server, a gateway on a data folder of its own, and the address of the one behind the other."""
-    with fixture_server() as fixture, tempfile.TemporaryDirectory(prefix="agent3-gateway-") as folder:
+def through_gateway(server: str | None = None) -> Iterator[str]:
+    """A gateway on a data folder of its own, and the address of a server behind it, by default of the fixture."""
+    with (
+        fixture_server() if server is None else nullcontext(server) as fixture,
+        tempfile.TemporaryDirectory(prefix="agent3-gateway-") as folder,
+    ):
         settings = Path(folder) / "agent3.toml"
         settings.write_text(CONFIG, "utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT3_")}

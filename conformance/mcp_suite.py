@@ -24,7 +24,7 @@ from rich.table import Table
 
 from conformance.kits import CONFORMANCE, CONFORMANCE_OLD, Npm
 
-__all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "fixture_server", "run"]
+__all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "fixture_server", "judge", "run"]
 
 PATIENCE = 900
 """Seconds for one leg."""
@@ -124,7 +124,7 @@ def run(legs: Sequence[Leg], url: str | None, places: Mapping[str, Place]) -> in
             reports += [_run(leg, _led(leg), known) for leg in some]
         else:
             with _given(url) if url is not None else places[judged]() as here:
-                reports += [_run(leg, [("server", "--url", here)], known) for leg in some]
+                reports += [judge(leg, here, known) for leg in some]
     _draw(reports)
     return 0 if all(report.passed for report in reports) else 1
 
@@ -145,6 +145,11 @@ def _led(leg: Leg) -> list[tuple[str, ...]]:
         name for name, versions in re.findall(r"^ +- (\S+) \[(.*)\]$", listed, re.MULTILINE) if version in versions
     ]
     return [("client", "--command", CLIENT, "--scenario", name) for name in names]
+
+
+def judge(leg: Leg, url: str, known: Known | None = None) -> Report:
+    """Have the kit judge the server at an address."""
+    return _run(leg, [("server", "--url", url)], known or {})
 
 
 def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known) -> Report:
@@ -201,14 +206,15 @@ def fixture_server() -> Iterator[str]:
     process = subprocess.Popen([sys.executable, "-m", "conformance.mcp_fixture", "--port", str(port)])
     try:
         url = f"http://localhost:{port}/mcp"
-        _await(process, url)
+        await_server(process, url)
         yield url
     finally:
         process.terminate()
         process.wait(15)
 
 
-def _await(process: subprocess.Popen[bytes], url: str) -> None:
+def await_server(process: subprocess.Popen[bytes], url: str) -> None:
+    """Wait until a server that was started answers."""
     until = time.monotonic() + STARTING
     while process.poll() is None and time.monotonic() < until:
         try:
@@ -218,4 +224,4 @@ def _await(process: subprocess.Popen[bytes], url: str) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise SystemExit(f"The fixture server did not answer at {url} within {STARTING} s.")
+    raise SystemExit(f"The server did not answer at {url} within {STARTING} s.")

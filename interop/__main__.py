@@ -1,4 +1,4 @@
-"""The command line: ``python -m interop a2a [--markdown]``, ``python -m interop servers [NAME …]``.
+"""The command line: ``python -m interop a2a [--markdown]``, and ``servers`` or ``everything`` with names.
 
 Ends with 0 when all went well, with 1 when a cell did not, with 2 when something could not be started.
 """
@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.kits import KitError
-from interop import a2a, servers
+from conformance.mcp_suite import Report
+from interop import a2a, everything, servers
 
+EVERYTHING = ("SDK", "leg", "direct", "behind the gateway", "fails only there")
 SERVERS = ("server", "from", "command", "added in", "found", "tool", "called")
 HEAD = ("client", "agent", "generation", "binding", "message", "stream")
 
@@ -23,12 +25,16 @@ HEAD = ("client", "agent", "generation", "binding", "message", "stream")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix and print it."""
     parser = argparse.ArgumentParser(prog="python -m interop", description="Other people's SDKs against ours.")
-    parser.add_argument("what", choices=["a2a", "servers"])
-    parser.add_argument("names", nargs="*", help="of servers, only these")
+    parser.add_argument("what", choices=["a2a", "servers", "everything"])
+    parser.add_argument(
+        "names", nargs="*", help="of servers, only these; of everything, only these versions of the SDK"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as it stands in the documentation")
     chosen = parser.parse_args(arguments)
     if chosen.what == "servers":
         return _run_servers(tuple(chosen.names), chosen.markdown)
+    if chosen.what == "everything":
+        return _run_everything(tuple(chosen.names), chosen.markdown)
     try:
         cells = a2a.run(tell=_tell)
     except (KitError, RuntimeError) as wrong:
@@ -55,6 +61,33 @@ def _run_servers(names: tuple[str, ...], markdown: bool) -> int:
     ]  # fmt: skip
     sys.stdout.write((_markdown_table(SERVERS, lines) if markdown else _draw_table(SERVERS, lines)) + "\n")
     sys.stdout.write(f"{sum(row.fine for row in rows)} of {len(rows)} fine\n")
+    return 0 if all(row.fine for row in rows) else 1
+
+
+def _run_everything(names: tuple[str, ...], markdown: bool) -> int:
+    def tell(row: everything.Row) -> None:
+        for fault in row.ours:
+            sys.stderr.write(f"{row.version} {fault}\n")
+
+    def count(report: Report) -> str:
+        return f"{report.checks['SUCCESS']} / {report.checks['FAILURE']}"
+
+    try:
+        rows = everything.run(tell, names)
+    except (KitError, OSError) as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    lines = [
+        [
+            row.version,
+            row.direct.leg.name.removeprefix("server-"),
+            count(row.direct),
+            count(row.behind),
+            str(len(row.ours)),
+        ]
+        for row in rows
+    ]
+    sys.stdout.write((_markdown_table(EVERYTHING, lines) if markdown else _draw_table(EVERYTHING, lines)) + "\n")
     return 0 if all(row.fine for row in rows) else 1
 
 

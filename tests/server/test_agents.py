@@ -14,7 +14,7 @@ from agent3 import LocalAgent
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.settings import Client, Settings
 from tests.support.a2a_toy import toy
-from tests.support.gateway import Hosted, hosted
+from tests.support.gateway import Hosted, hosted, run_agent3
 from tests.support.mcp_program import command
 
 KEYS = {"ada": "ada-key-of-sixteen", "bob": "bob-key-of-sixteen"}
@@ -46,6 +46,24 @@ def test_an_agent_is_added_called_and_removed(door: Hosted, peer: str) -> None:
     assert door.get("/v1/agents/faraway").status == 404
     assert door.ask("DELETE", "/v1/agents/faraway").error["code"] == "agent_not_found"
     assert door.ask("DELETE", "/v1/agents/here").status == 404, "what the gateway hosts itself stays"
+
+
+def test_the_era_of_an_mcp_server_can_be_chosen_and_is_shown(door: Hosted, peer: str, tmp_path: Path) -> None:
+    words = shlex.join(command())
+    assert door.post("/v1/agents", {"source": words, "name": "program", "era": "legacy"}).status == 201
+    shown = door.get("/v1/agents/program").json["mcp"]
+    assert shown == {"protocolVersion": "2025-11-25", "eras": ["legacy"], "era": "legacy"}
+    text = run_agent3(tmp_path, "show", "program", "--server", door.url).stdout
+    assert "MCP 2025-11-25, legacy era, as chosen with --era" in text
+    refused = door.post("/v1/agents", {"source": words, "name": "other", "era": "modern"})
+    assert "does not speak MCP 2026-07-28" in refused.error["message"]
+    refused = door.post("/v1/agents", {"source": peer, "name": "agent", "era": "modern"})
+    assert refused.error["code"] == "target_failed", "who chooses an era means an MCP server"
+    # What clients send for what they leave out is no mistake, neither for the gateway nor for the agent.
+    given = {"text": "hi", "size": None}
+    body = {"agentId": "program", "capability": "echo", "input": given, "message": None, "metadata": None}
+    answer = door.post("/v1/call", body)
+    assert answer.json["result"] == "hi"
 
 
 def test_what_cannot_be_added_says_why(door: Hosted) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 __all__ = ["command"]
 
-TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+ECHO = {**TEXT, "properties": {**TEXT["properties"], "size": {"enum": ["small", "large"]}}}
 TOOLS = [
-    {"name": "echo", "inputSchema": TEXT, "annotations": {"readOnlyHint": True}},
+    {"name": "echo", "inputSchema": ECHO, "annotations": {"readOnlyHint": True}},
     {"name": "environment", "inputSchema": TEXT},
     {"name": "research", "inputSchema": TEXT, "execution": {"taskSupport": "required"}},
     {"name": "ask", "inputSchema": {"type": "object"}},

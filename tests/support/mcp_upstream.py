@@ -187,7 +187,11 @@ class Upstream:
         return text(f"{first.action} {first.content} {second.action} {second.content}")
 
     async def aside(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
-        """Asks on the connection that all calls share."""
+        """Tells how far it is, and asks, on the connection that all calls share."""
+        token = (ctx.meta or {}).get("progress_token")
+        if token is not None:
+            told = wire.ProgressNotificationParams(progress_token=token, progress=1, total=2, message="halfway")
+            await ctx.session.send_notification(wire.ProgressNotification(params=told))
         try:
             answer = await ctx.session.elicit_form("Which size?", SIZE)
         except asyncio.CancelledError:

@@ -36,6 +36,10 @@ AGENT_SCHEMA: dict[str, Any] = {
             "maxLength": 300,
             "description": "Where its secret is, such as env:NAME; for the local person",
         },
+        "era": {
+            "enum": ["auto", "modern", "legacy"],
+            "description": "The only era in which an MCP server is spoken to; auto finds out",
+        },
     },
     "required": ["source"],
     "additionalProperties": False,
@@ -61,12 +65,13 @@ class AgentBook:
         self._check_operator(caller)
         self._schema.check(dict(body))
         hear = listener or (lambda _: None)
-        source = body["source"]
+        source, era = body["source"], body.get("era", "auto")
         try:
             results = await self._registration.add_all(
                 source if isinstance(source, str) else json.dumps(source),
                 body.get("name"),
                 body.get("credential"),
+                choices={} if era == "auto" else {"era": era},
                 elsewhere=caller.principal.kind != "local",
                 on_progress=lambda name, text: hear(Event("progress", text=f"{name}: {text}")),
                 on_added=lambda one: hear(Event("status", text=f"{one.name}: {'added' if one.agent else 'not added'}")),

@@ -14,7 +14,7 @@ import uvicorn
 
 from agent3.calls.parking import Park
 from agent3.env import REAL
-from agent3.model import LOCAL, Agent, Answer, Call, Done, Failed, Needs, Outcome, Part, Route, Turn
+from agent3.model import LOCAL, Agent, Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Route, Turn
 from agent3.observe.metrics import Metrics
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.floor import Floor
@@ -52,6 +52,7 @@ class Talk:
     def __init__(self, connector: MCPConnector, agent: Agent):
         self.connector = connector
         self.agent = agent
+        self.heard: list[Event] = []
         self.park = Park(REAL, Metrics())
         self._handler = self.park.around(connector.call)
 
@@ -67,7 +68,7 @@ class Talk:
                 capability=tool,
                 input={},
                 route=capability.routes[0],
-                live=Turn(self.agent, capability),
+                live=Turn(self.agent, capability, listener=self.heard.append),
                 entry=entry,
                 **more,
             )
@@ -229,6 +230,7 @@ def test_fifty_open_questions_are_told_apart_and_keep_nobody_waiting(tmp_path: P
             jobs = [f"j{number}" for number in range(50)]
             asked = dict(zip(jobs, await asyncio.gather(*(talk.call("aside", job) for job in jobs)), strict=True))
             assert all(isinstance(outcome, Needs) for outcome in asked.values())
+            assert [event.text for event in talk.heard if event.kind == "progress"] == ["halfway"] * 50
             assert await talk.call("count", "plain") == Done((Part(text="counted"),))
             # A job that is cancelled frees what it held.
             assert isinstance(await talk.call("aside", "j7", entry="cancel"), Failed)

@@ -285,7 +285,7 @@ class MCPConnector:
         if (passed := call.meta.get(PASSED)) is not None and passed.get("era") in ("modern", "legacy"):
             era: Era = passed["era"]
             return era
-        return "modern" if call.live.ask is None or call.idempotent or upstream.announces_tasks() else "legacy"
+        return "modern" if call.live.ask is None or call.idempotent or upstream.known.tasks else "legacy"
 
     def _learn(self, upstream: Upstream, tool: str, era: Era, fault: str) -> bool:
         """Whether a fault says that a tool cannot ask in this era, and there is the other one."""

@@ -113,6 +113,8 @@ class Known:
     """The one that was agreed on last."""
     both: bool | None = None
     """Whether a modern server also has sessions of the handshake era in which it can ask. None: not tried."""
+    tasks: bool = False
+    """Whether it turns long calls into tasks by itself, as only the modern era can: it is written for that one."""
     version: tuple[Any, ...] | None = None
     """Its name, its version and its first era; another version may behave in other ways."""
     habits: Habits = field(default_factory=dict)
@@ -148,7 +150,7 @@ class Session:
         self.version = version
         self.level: str | None = None
         """The lowest log level that a legacy server was asked for."""
-        self.running: set[PendingRequest] = set()
+        self._running: dict[int, PendingRequest] = {}
         self.listening = asyncio.Event()
         """Set when the stream of messages that belong to no request is open, or will not be."""
         self.watching: asyncio.Task[None] | None = None
@@ -189,12 +191,12 @@ class Session:
         may_ask = self.era == "legacy" and method in _MAY_ASK
         pending.waiting = partial(self._wait_for_person, pending, tool)
         async with self._floor.work(tool or method, pending) if may_ask else nullcontext():
-            self.running.add(pending)
+            self._running[key] = pending
             try:
                 async with pending:
                     result = await self.channel.request(key, body, sent, pending)
             finally:
-                self.running.discard(pending)
+                del self._running[key]
         if not isinstance(result, dict):
             raise MalformedResponse(f"{self.channel.place} answered {method} with something that is not an object.")
         return result
@@ -205,7 +207,7 @@ class Session:
             text = f"{_OPEN_QUESTIONS} questions of this server are open already"
             log.warning("%s: a question was refused: %s", self.channel.place, text)
             raise ServerError(jsonrpc.INTERNAL_ERROR, text)
-        if tool is not None:
+        if tool is not None and not self._known.tasks:
             self._known.ways[tool] = "legacy"
         async with self._room, self._floor.wait_for_person(pending):
             yield
@@ -216,7 +218,7 @@ class Session:
             if message.get("method") == "ping":
                 await self.channel.tell(await answer_request(message, None), self.headers)
                 return
-            for pending in self.running:
+            for pending in self._running.values():
                 pending.restart_clock()
             async with self._floor.question() as asking:
                 body = await answer_request(message, asking)
@@ -228,13 +230,21 @@ class Session:
         except (Agent3Error, ServerError) as error:
             log.warning("%s did not take the answer to its question: %s", self.channel.place, error)
 
-    def take_log_line(self, message: dict[str, Any]) -> bool:
-        """Take a log line that does not say which request it belongs to; with one under way it is clear."""
-        if message.get("method") != "notifications/message":
+    def take_notification(self, message: dict[str, Any]) -> bool:
+        """Take progress and log lines that did not come on the stream of their request; False for anything else.
+
+        A log line does not say which request it belongs to; with one under way it is clear.
+        """
+        method, params = str(message.get("method")), params_of(message)
+        if method == "notifications/progress":
+            token = params.get("progressToken")
+            working = [self._running[token]] if isinstance(token, int) and token in self._running else []
+        elif method == "notifications/message":
+            working = [pending for pending in self._running.values() if not pending.subscription]
+        else:
             return False
-        working = [pending for pending in self.running if not pending.subscription]
         if len(working) == 1:
-            working[0].notify("notifications/message", params_of(message))
+            working[0].notify(method, params)
         return True
 
     def announces(self) -> bool:
@@ -350,11 +360,6 @@ class Upstream:
                 await self._legacy_session(_ALL)
         return bool(self.known.both)
 
-    def announces_tasks(self) -> bool:
-        """Whether the server turns long calls into tasks by itself, which is known in the modern era only."""
-        session = self._shared.get(_MAIN)
-        return session is not None and TASKS in _table(session.capabilities, "extensions")
-
     async def session_for(self, pending: PendingRequest, era: Era | None = None) -> Session:
         """The session for a request. ``era`` is the one that suits it, where the server has both."""
         session = self._shared.get(_MAIN)
@@ -386,6 +391,8 @@ class Upstream:
 
     async def _open_shared(self, line: Line) -> Session:
         session = self._shared[line] = await self._connect(line)
+        if line == _MAIN:
+            self.known.tasks = TASKS in _table(session.capabilities, "extensions")
         self._note_version(session, line)
         session.watching = spawn(self._tasks, self._watch(session))
         return session
@@ -682,7 +689,7 @@ class Upstream:
             return
         # Some servers tell every session of a change, and some only the one whose call made it.
         is_change = str(message.get("method")).endswith("/list_changed")
-        if not session.take_log_line(message) and (is_change or self._shared.get(_MAIN) is session):
+        if not session.take_notification(message) and (is_change or self._shared.get(_MAIN) is session):
             self._take_notification(message)
 
     def _take_notification(self, message: dict[str, Any]) -> None:
