@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent3.model import ANONYMOUS, Call, Done, Failed, Part, Usage, value_of
-from agent3.protocols.mcp.client.answers import content_to_parts, result_to_outcome
+from agent3.protocols.mcp.client.answers import content_to_parts, result_to_outcome, unwrap_result
 
 
 def text(value: str) -> dict[str, Any]:
@@ -49,3 +49,18 @@ def test_what_a_server_says_that_a_call_cost_is_taken_over(wrong: bool) -> None:
     assert isinstance(outcome, Failed if wrong else Done)
     assert outcome.usage == Usage(9, 0.25)
     assert result_to_outcome({"content": []}, call) == Done()
+
+
+@pytest.mark.parametrize(
+    ("structured", "text", "schema", "value"),
+    [
+        ({"result": 5}, "5", {"type": "integer"}, 5),
+        ({"result": 5}, "5", {"type": "object"}, {"result": 5}),
+        ({"result": "hi"}, "hi", None, "hi"),
+        ({"result": 5}, '{"result": 5}', None, {"result": 5}),
+        ({"result": 5, "more": 1}, "5", {"type": "integer"}, {"result": 5, "more": 1}),
+    ],
+)
+def test_a_value_that_the_handshake_era_wraps_is_taken_out(structured: Any, text: str, schema: Any, value: Any) -> None:
+    result = {"content": [{"type": "text", "text": text}], "structuredContent": structured}
+    assert unwrap_result(result, schema)["structuredContent"] == value

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -261,7 +262,9 @@ def test_a_program_serves_until_it_is_told_to_stop(script: Path, name: str) -> N
             run(story())
             os.kill(process.pid, getattr(signal, name))
             assert process.wait(120) == 0
-            assert process.stderr.read() == ""
+            # On a busy machine it may say that the call took longer than its target, and nothing else.
+            left = process.stderr.read().splitlines()
+            assert [told for told in left if not re.fullmatch(r"invoke_tool_simple took .*", told)] == []
         finally:
             bound.cancel()
             process.kill()

@@ -32,7 +32,7 @@ from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STR
 
 __all__ = ["block_to_part", "content_to_parts", "encode_elicit_result", "encode_responses", "error_to_needs",
            "handshake_task_to_outcome", "notification_to_event", "request_to_question", "requests_to_needs",
-           "result_to_outcome", "server_error_to_error", "task_to_outcome"]  # fmt: skip
+           "result_to_outcome", "server_error_to_error", "task_to_outcome", "unwrap_result"]  # fmt: skip
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0
@@ -68,6 +68,23 @@ def result_to_outcome(result: Mapping[str, Any], call: Call) -> Outcome:
         data = {PASSED: {"meta": kept}} if passed else {}
         return Failed("target_failed", text, parts=parts, data=data, usage=read_usage(meta))
     return Done(parts, meta=kept, usage=read_usage(meta))
+
+
+def unwrap_result(result: dict[str, Any], schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The result of a legacy call as the modern era has it, whose ``schema`` was listed.
+
+    Structured content of the handshake era is always an object; a server of both wraps everything else.
+    """
+    structured = result.get("structuredContent")
+    if not isinstance(structured, dict) or structured.keys() != {"result"}:
+        return result
+    if schema:
+        wrapped = isinstance(schema.get("type"), str) and schema["type"] != "object"
+    else:  # then its text tells: it has the value alone
+        texts = [block.get("text") for block in result.get("content") or () if isinstance(block, dict)]
+        value = structured["result"]
+        wrapped = len(texts) == 1 and (texts[0] == value or _repeats(Part(text=texts[0]), value))
+    return {**result, "structuredContent": structured["result"]} if wrapped else result
 
 
 _PLAIN_KEYS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}

@@ -48,6 +48,7 @@ from agent3.protocols.mcp.client.answers import (
     result_to_outcome,
     server_error_to_error,
     task_to_outcome,
+    unwrap_result,
 )
 from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError
 from agent3.protocols.mcp.client.processes import PREFIX
@@ -251,6 +252,8 @@ class MCPConnector:
             )
             if as_task and isinstance(task := result.get("task"), dict):
                 return handshake_task_to_outcome(task, call)
+            if era == "legacy" and upstream.known.both and passed is None:
+                result = unwrap_result(result, call.live.capability.output_schema)
             return result_to_outcome(result, call)
 
         refusal: ServerError | None = None

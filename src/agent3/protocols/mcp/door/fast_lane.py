@@ -26,11 +26,11 @@ from agent3.gateway.lanes import HungUp, Reply
 from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.batches import VERSIONS, parse_batch, serve_batch
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.handlers import OUTCOME
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
+from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
 from agent3.protocols.mcp.door.toolset import Caller, ignore_event
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, STRUCTURED
 from agent3.security import via

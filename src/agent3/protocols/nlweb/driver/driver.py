@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
-from agent3.protocols.nlweb.driver.plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
 from agent3.sentences import find_prohibition
 from agent3.sentences.lexicon import Language, detect_language, has_consequences
