@@ -353,7 +353,7 @@ def test_a_frame_that_outlives_its_attempt_does_not_speak_in_the_next_one() -> N
     agent, runs = LocalAgent("stubborn"), []
     ended = asyncio.Event()
 
-    @agent.capability(idempotent=True, timeout=0.3)
+    @agent.capability(idempotent=True, timeout=2.0)
     async def ask(ctx: Context) -> str:
         runs.append("run")
         if len(runs) > 1:
@@ -368,7 +368,7 @@ def test_a_frame_that_outlives_its_attempt_does_not_speak_in_the_next_one() -> N
         return "first"
 
     async def story() -> None:
-        async with home(agent, settings=settings(timeout=5.0)) as here:
+        async with home(agent, settings=settings(timeout=120.0)) as here:
             outcome = await here.call("ask", {})
             assert isinstance(outcome, Needs), outcome
             assert [one.text for one in outcome.questions] == ["Second?"]

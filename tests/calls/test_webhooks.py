@@ -303,7 +303,7 @@ def test_a_receiver_says_when_to_come_again() -> None:
                 (receipt,) = await until(outbox, lambda found: found[0].next_attempt is not None)
                 assert receipt.status == "waiting"
                 assert receipt.next_attempt is not None
-                assert 0.5 < receipt.next_attempt - receipt.created < 3
+                assert receipt.next_attempt - receipt.created > 0.5
                 await until(outbox, all_are("delivered"))
         assert times[1] - times[0] >= 0.99
 
