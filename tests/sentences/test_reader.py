@@ -80,6 +80,9 @@ def said(what: Capability, sentence: str) -> Reading:
 
 STORE = capability("store", "information", told="Keep a piece of information.", information=TEXT, collection_name=TEXT)
 PAGES = capability("map_site", "url", told="Map a site", reads=True, url=TEXT, search=TEXT, limit=WHOLE)
+CARD = capability("add_card", "listId", "title", told="Add a card to a list.", listId=TEXT, title=TEXT,
+                  dueDate={**TEXT, "description": "ISO 8601 date-time"}, start={**TEXT, "format": "date"})  # fmt: skip
+TRANSLATE = capability("translate", "text", "lang", told="Translate a text.", reads=True, text=TEXT, lang=TEXT)
 RELEASES = capability("package_info", "package", told="Look up a package", reads=True, package=TEXT, version=TEXT)
 
 
@@ -89,11 +92,18 @@ RELEASES = capability("package_info", "package", told="Look up a package", reads
         (STORE, 'Me gustaría que almacenes "no llamar los lunes" en la colección contactos', "almacenes"),
         (PAGES, "Mapea https://ayuda.example.es con la búsqueda tarjetas", "búsqueda"),
         (RELEASES, "Version history of the package ripgrep", "history"),
+        (CARD, "Add the card 'Send it' to the list 5f2a1c9e8b7d6a0012ab34cd, due this Friday at 5pm", "'start'"),
     ],
 )
 def test_no_value_holds_a_word_that_only_leads_to_it(what: Capability, sentence: str, wrong: str) -> None:
     reading = said(what, sentence)
     assert not isinstance(reading, Understood) or wrong not in str(reading.input), reading
+
+
+def test_what_is_said_keeps_the_mark_that_says_how() -> None:
+    reading = said(TRANSLATE, "Translate this into German: Where is the train station?")
+    assert isinstance(reading, Understood)
+    assert reading.input == {"text": "Where is the train station?", "lang": "de"}
 
 
 @pytest.mark.requirement("AC-29")

@@ -310,7 +310,7 @@ class _Search:
                     if number in values and not any(other.cued for other in best.fills if number in dict(other.values)):
                         doubts.setdefault(number, []).append(None)
         announced = {number for fill in best.fills if fill.cued for number, _ in fill.values}
-        for number in [*self._unordered(best), *(best.ignored - announced)]:
+        for number in [*self._unordered(best), *self._twice(best), *(best.ignored - announced)]:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
@@ -335,6 +335,19 @@ class _Search:
         ends = [number for number in bare if self._form.slots[number].role in ("from", "to")]
         kinds = Counter(self._form.slots[number].kind for number in ends)
         return [number for number in ends if kinds[self._form.slots[number].kind] > 1]
+
+    def _twice(self, state: _State) -> list[int]:
+        """The days that a time of day has taken too: "due Friday at five" is one moment, not a day and a moment."""
+        moments = {
+            value[:10] for number, value in state.filled.items() if self._form.slots[number].kind == "datetime"
+            and isinstance(value, str)
+        }  # fmt: skip
+        said = Counter(atom.value.isoformat() for atom in self._scene.days)
+        return [
+            number
+            for number, value in state.filled.items()
+            if self._form.slots[number].kind == "date" and value in moments and said[value] == 1
+        ]
 
     def _refused(self, given: Mapping[str, Any]) -> Ask | None:
         """The question about an input that does not fit the schema."""

@@ -252,6 +252,11 @@ def _texts(scene: Scene, begin: int, number: int, cue: Cue) -> Iterator[Value]:
         if border < len(tokens) and border >= scene.closing:
             border = scene.closing
         end = _strip(tokens, begin, border)
+        if spoken and border < len(tokens) and tokens[border].plain in "?!":
+            border += 1  # it is part of what is said
+            continue
+        if spoken and end < border and tokens[end].plain in "?!":
+            end += 1
         if border < len(tokens) and tokens[border].plain == ":" and not spoken:
             return
         if _is_whole(scene, begin, end, border, slot, cue):
