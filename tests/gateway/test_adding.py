@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from agent3.errors import CallTimeout, LoopDetected, SecurityError, SetupError, TargetError
+from agent3.errors import AgentNotFound, CallTimeout, LoopDetected, SecurityError, SetupError, TargetError
 from agent3.gateway.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Working, value_of
+from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Price, Working, value_of
 from agent3.protocols.mcp.client.channels import PendingRequest
 from agent3.server.build import Server, build
-from agent3.settings import Calls, Outbound, Settings, Storage
+from agent3.settings import Budget, Calls, Outbound, Settings, Storage
 from tests.support.gateway import gateway, run_agent3
 from tests.support.mcp_program import command
 from tests.support.mcp_upstream import served
@@ -302,6 +302,87 @@ def test_every_header_of_a_file_is_sent_and_none_is_stored_in_the_open(
             assert row is not None
             assert not [one for one in (b"4711", b"4712") if one in bytes(row["body"])]
             assert "hush" not in repr(agent)
+
+    run(story())
+
+
+# Adding again, and removing
+
+
+def website(**more: Any) -> str:
+    steps = [{"action_type": "navigate", "value": "https://shop.example/"}]
+    base = {"interface_id": "shop", "name": "Shop", "base_url": "https://shop.example", "actions": {"go": steps}}
+    return json.dumps({**base, **more})
+
+
+def test_adding_an_agent_again_wrongly_leaves_the_one_that_works(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            await add(server, website())
+            await add(server, website(interface_id="other", name="Other", metadata={"stands_in_for": "shop"}))
+            works, routes = await server.directory.get("shop"), await server.directory.routes.everything()
+            assert [one.by_agent for one, _ in routes] == ["other", "other"]
+            with pytest.raises(AgentNotFound):
+                await add(server, website(version="2.0.0", metadata={"stands_in_for": "nobody"}))
+            assert await server.directory.get("shop") == works
+            assert await server.directory.routes.everything() == routes
+            with pytest.raises(AgentNotFound):
+                await add(server, website(interface_id="third", name="Third", metadata={"stands_in_for": "nobody"}))
+            assert sorted(one.id for one in await server.directory.everything()) == ["other", "shop"]
+
+    run(story())
+
+
+def test_who_leaves_while_an_agent_is_stored_leaves_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"API_TOKEN": "hush-hush-4711"}
+    entry = {"command": command()[0], "args": command()[1:], "env": variables}
+
+    async def story() -> None:
+        storing, go_on = asyncio.Event(), asyncio.Event()
+
+        async def on_added(_: Any) -> None:
+            storing.set()
+            await go_on.wait()
+
+        async with serving(tmp_path) as server:
+            monkeypatch.setattr(server.protocols["mcp"], "on_added", on_added)
+            adding = asyncio.ensure_future(add(server, json.dumps({"mcpServers": {"sealed": entry}})))
+            await storing.wait()
+            adding.cancel()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await adding
+            outcome = await call(server, "sealed", "environment", {"text": "API_TOKEN"})
+            assert isinstance(outcome, Done)
+            assert value_of(outcome.parts) == "***"
+
+    run(story())
+
+
+def test_a_new_agent_inherits_nothing_of_a_removed_one_of_its_id(tmp_path: Path) -> None:
+    async def story() -> None:
+        budget = Budget(usd=5.0, each="agent", per="all", action="refuse")
+        settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'adding.db'}"), budgets=(budget,))
+        async with build(settings) as server:
+            line = shlex.join(command())
+            agent = await add(server, line, "shop")
+            await add(server, line, "workshop")
+            prices, reputation = server.core.parts.prices, server.gateway.reputation
+            for name in ("shop", "workshop"):
+                await prices.set(name, None, Price(call=5.0))
+                assert isinstance(await call(server, name, "echo", {"text": "hi"}), Done)
+                assert isinstance(await call(server, name, "echo", {"text": "hi"}), Failed)
+                await reputation.rate(name, "bob", 1)
+            await remove(server, "shop")
+            await add(server, line, "shop")
+            assert prices.of("shop", agent.capabilities[0]) == Price()
+            assert (await reputation.of("shop")).count == 0
+            await prices.set("shop", None, Price(call=5.0))
+            assert isinstance(await call(server, "shop", "echo", {"text": "hi"}), Done)
+            # Those of another agent stay, though its name ends in the same way.
+            assert prices.of("workshop", agent.capabilities[0]) == Price(call=5.0)
+            assert (await reputation.of("workshop")).count == 1
+            assert isinstance(await call(server, "workshop", "echo", {"text": "hi"}), Failed)
 
     run(story())
 

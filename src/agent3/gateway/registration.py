@@ -12,7 +12,7 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from agent3.calls.prices import Prices
 from agent3.directory import Directory
 from agent3.errors import (
     AccessError,
@@ -92,12 +93,14 @@ class Registration:
         protocols: Mapping[str, Protocol],
         sign_ins: SignIns,
         kept: KeptSecrets,
+        prices: Prices,
         policy: Policy,
     ):
         self._directory = directory
         self._protocols = protocols
         self._sign_ins = sign_ins
         self._kept = kept
+        self._prices = prices
         self._policy = policy
 
     async def add(
@@ -159,15 +162,14 @@ class Registration:
         return results
 
     async def remove(self, name: str) -> None:
-        """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it.
+        """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it: a new agent of
+        its id starts without prices, ratings or spent budgets.
 
         AgentNotFound when there is none.
         """
-        try:
-            agent: Agent | None = await self._directory.get(name)
-        except AgentNotFound:
-            agent = None
+        agent = await self._find(name)
         await self._directory.remove(name)
+        await self._prices.refresh()
         if agent is not None:
             await self._forget(agent)
 
@@ -265,15 +267,15 @@ class Registration:
             raise found.fault
         if sign_in is not None:
             return await self._add_signed_in(protocol, found, vault, sign_in)
-        before = await self._kept.keep(found.secrets) if found.secrets else {}
+        undo = partial(self._kept.put_back, await self._kept.keep(found.secrets) if found.secrets else {})
         try:
             protocol, agent = await self._ask(protocol, found, vault)
-            return await self._store(protocol, agent, found.name)
         except BaseException as error:
-            await self._kept.put_back(before)
+            await undo()
             if isinstance(error, TargetRefused):
                 raise _how_to_sign_in(error, found) from None
             raise
+        return await _to_its_end(self._store(protocol, agent, found.name, undo))
 
     async def _ask(self, protocol: Protocol | None, found: Found, vault: Vault) -> tuple[Protocol, Agent]:
         """What it says of itself. A URL is tried by every protocol that may be meant, the likeliest first."""
@@ -312,26 +314,37 @@ class Registration:
 
     # Storing
 
-    async def _store(self, protocol: Protocol, agent: Agent, name: str | None) -> Agent:
+    async def _store(
+        self, protocol: Protocol, agent: Agent, name: str | None, undo: Callable[[], Awaitable[object]]
+    ) -> Agent:
+        """Put it into the directory, in place of the one of its id and source. What fails leaves that one as it was,
+        and ``undo`` takes back what was kept for the new one.
+        """
         if name is not None:
             agent = replace(agent, id=agent_id(name), name=name)
-        before: Agent | None = None
         try:
-            before = await self._directory.get(agent.id)
-        except AgentNotFound:
-            pass
-        if before is not None and before.source != agent.source:
-            origin = before.source or "here"
-            raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
-        await self._directory.add(agent)
+            before = await self._find(agent.id)
+            if before is not None and before.source != agent.source:
+                origin = before.source or "here"
+                raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+            await self._directory.add(agent)
+            try:
+                await protocol.on_added(agent)
+            except BaseException:
+                await (self._directory.remove(agent.id) if before is None else self._directory.add(before))
+                raise
+        except BaseException:
+            await undo()
+            raise
         if before is not None:
             await self._forget(before)
-        try:
-            await protocol.on_added(agent)
-        except Agent3Error:
-            await self._directory.remove(agent.id)
-            raise
         return agent
+
+    async def _find(self, agent: str) -> Agent | None:
+        try:
+            return await self._directory.get(agent)
+        except AgentNotFound:
+            return None
 
     async def _forget(self, gone: Agent) -> None:
         """Delete what was kept for an agent that was removed or replaced, and that no other agent uses."""
@@ -388,10 +401,21 @@ class Registration:
                 agent = await _register(protocol, signed, vault)
                 if not self._sign_ins.finish(reference):
                     raise _asks_for_none(route.address)
-                return await self._store(protocol, agent, found.name)
             except BaseException:
                 await self._sign_ins.forget(reference)
                 raise
+        undo = partial(self._sign_ins.forget, reference)
+        return await _to_its_end(self._store(protocol, agent, found.name, undo))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, Agent]) -> Agent:
+    """Whoever leaves meanwhile finds all of it done, or none."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.gather(doing, return_exceptions=True)
+        raise
 
 
 def _named(found: Found) -> Found:
