@@ -134,6 +134,7 @@ class OpenAPIConnector:
         credential = self._credential(route, operation, call.secret, gate)
         if credential is None:
             return await self._exchange(call, operation, gate, request)
+        call.live.hides = (*call.live.hides, credential.hidden)
         carried = await credential.carry(request.url)
         try:
             return await self._exchange(call, operation, gate, _carrying(request, carried))

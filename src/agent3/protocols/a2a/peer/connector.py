@@ -33,7 +33,6 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.identity.oauth import Flow, origin_of
-from agent3.identity.redaction import redact_event, redact_outcome
 from agent3.identity.secrets import Secret
 from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
@@ -172,9 +171,6 @@ class A2AConnector:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
         route, live = call.route, call.live
         assert route is not None
-        filters = live.filters
-        # Tokens that the peer acquires for this agent: neither an event nor the outcome may show them.
-        acquired: set[Secret] = set()
         outcome: Outcome | None = None
         try:
             agent = live.agent
@@ -183,24 +179,14 @@ class A2AConnector:
             if agent is not None and agent.card.get("skills") is not None and agent.source == source_of(route.address):
                 document = agent.card
             peer = await self.peers.get(route.address, call.secret, route.meta, document=document)
-
-            def redact(event: Event) -> Event:
-                acquired.update(peer.credential.hidden())
-                return redact_event(event, acquired)
-
-            acquired.update(peer.credential.hidden())
-            live.filters = (redact, *filters)
-            try:
-                outcome = await self._turn(call, route, peer)
-            finally:
-                acquired.update(peer.credential.hidden())
+            live.hides = (*live.hides, peer.credential.hidden)
+            outcome = await self._turn(call, route, peer)
         except Agent3Error as error:
             outcome = failed_by(_to_caller_error(error, call))
         finally:
-            live.filters = filters
             if not isinstance(outcome, Working):
                 self._end_wait(call)
-        return redact_outcome(outcome, acquired)
+        return outcome
 
     async def aclose(self) -> None:
         """Close all connections."""
