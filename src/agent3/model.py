@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Token
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -430,6 +430,8 @@ class Turn:
     # sanitize, route_secrets
     filters: tuple[Callable[[Event], Event], ...] = ()
     """What every event passes on its way out."""
+    hides: tuple[Callable[[], Iterable[Secret]], ...] = ()
+    """Secrets that a connector gets while it calls, such as tokens: neither an event nor the outcome shows them."""
 
     # park
     ask: Callable[[Question], Awaitable[Answer]] | None = None

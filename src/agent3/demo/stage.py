@@ -216,7 +216,7 @@ class _Stage:
         try:
             await self._processes[part].start()
             protocol = self._server.protocols[_PROTOCOLS[part]]
-            found = Found(Route(protocol.name, self._processes[part].url), part)
+            found = Found(Route(protocol.name, self._processes[part].url, meta={"registered": True}), part)
             agent = await protocol.register(found, self._server.services.vault)
         except (Agent3Error, OSError) as error:
             log.warning("the demo goes on without %s: %s", part, error)

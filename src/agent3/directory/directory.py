@@ -70,6 +70,8 @@ _MOMENT = 0.1
 """Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
 """Changes that ``changed_since`` knows of."""
+_OF_AGENTS = ("agent_vectors", "prices", "feedback", "agent_use", "reputation")
+"""Tables with rows of single agents, which go with them."""
 _REMOVALS = 10_000
 """Versions for which a removal is remembered. A process that is further behind reads everything again."""
 
@@ -208,8 +210,12 @@ class Directory:
                     version,
                 )
                 await tx.run("DELETE FROM agents_removed WHERE version < ?", version - _REMOVALS)
-                await tx.run("DELETE FROM agent_vectors WHERE agent = ?", agent_id)
+                for table in _OF_AGENTS:
+                    await tx.run(f"DELETE FROM {table} WHERE agent = ?", agent_id)
                 await tx.run("DELETE FROM routes WHERE agent = ? OR by_agent = ?", agent_id, agent_id)
+                own = f",{msgspec.json.encode(agent_id).decode()}]"  # the end of a key, of a budget for each agent
+                await tx.run("DELETE FROM budget_spent WHERE substr(key, length(key) - ? + 1) = ?", len(own), own)
+                await tx.run("UPDATE counters SET value = value + 1 WHERE name = 'prices'")
             return gone
 
         if not await self._database.write(work):

@@ -1,8 +1,7 @@
 """AI catalogs: lists of agents and servers that a site publishes at ``/.well-known/ai-catalog.json``.
 
 An entry names its kind by a media type and holds the description itself, or says where it is. Catalogs may hold others,
-which are followed for a few levels and up to a bound. A catalog decides where its entries are reached, and nothing of
-what runs here.
+which are followed for a few levels and up to a bound. Others wrote it: ``strangers`` says what it may name.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ class Entry:
     """One agent of a catalog: its description, or the address at which it is or is described; else why neither."""
 
     name: str
+    protocol: str = ""
+    """By which its document is read."""
     document: Any = None
     url: str | None = None
     fault: SetupError | None = None
@@ -79,7 +80,7 @@ async def _read_entry(
                 return [Entry(name, fault=SetupError(error.message))]
             return [Entry(name, url=address)]  # some catalogs name the server itself in the place of its card
     if kind != "catalog":
-        return [Entry(name, document=data)]
+        return [Entry(name, kind, document=data)]
     if level >= _LEVELS or not is_catalog(data):
         why = f"is more than {_LEVELS} levels deep" if level >= _LEVELS else "is not one"
         return [Entry(name, fault=SetupError(f"The catalog {name} {why}."))]

@@ -95,7 +95,7 @@ class Given:
     credential: str | None = None
     """A reference, with the header or variable that it goes into before it: ``NAME=env:NAME``."""
     fetched: bool = False
-    """Whether others wrote it, such as a catalog: then it must not decide what runs here."""
+    """Whether others wrote it, such as a catalog: then nothing of this machine is filled in."""
 
     @property
     def where(self) -> str:
@@ -140,7 +140,11 @@ class Protocol:
         return 0.0
 
     async def register(self, found: Found, vault: Vault) -> Agent:
-        """The agent, as it describes itself; TargetError where it is not of this protocol or cannot be reached."""
+        """The agent, as it describes itself; TargetError where it is not of this protocol or cannot be reached.
+
+        A route with ``registered`` in its ``meta`` is to a host that the person named, which may be in a private
+        network. No protocol sets that itself.
+        """
         return await self.describe(found.route, vault)
 
     async def describe(self, route: Route, vault: Vault) -> Agent:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from agent3.calls.prices import Prices
 from agent3.directory import Directory
 from agent3.errors import (
     AccessError,
@@ -38,9 +39,11 @@ from agent3.errors import (
 from agent3.gateway.cards import shown
 from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
 from agent3.gateway.protocol import Found, Given, Protocol
+from agent3.gateway.strangers import check_described, check_listed, needs_secret
 from agent3.identity.kept_secrets import KeptSecrets, kept_in
 from agent3.identity.loopback_redirect import Landing
-from agent3.identity.secret_refs import check_query, references_in
+from agent3.identity.oauth import origin_of
+from agent3.identity.secret_refs import check_query
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
 from agent3.model import Agent, Route, agent_id, place_of
@@ -90,12 +93,14 @@ class Registration:
         protocols: Mapping[str, Protocol],
         sign_ins: SignIns,
         kept: KeptSecrets,
+        prices: Prices,
         policy: Policy,
     ):
         self._directory = directory
         self._protocols = protocols
         self._sign_ins = sign_ins
         self._kept = kept
+        self._prices = prices
         self._policy = policy
 
     async def add(
@@ -146,8 +151,8 @@ class Registration:
         for protocol, thing in self._choose(await self._read(what, name, credential), choices or {}):
             found = _telling(thing, on_progress)
             try:
-                if elsewhere:
-                    _check_reachable_from_elsewhere(found.route)
+                if elsewhere and found.fault is None and needs_secret(found.route):
+                    raise _only_here("What needs a secret of this machine")
                 agent = await self._add(protocol, found, vault or self._sign_ins, sign_in)
                 results.append(Added(_label(found), agent=agent))
             except Agent3Error as error:
@@ -157,15 +162,14 @@ class Registration:
         return results
 
     async def remove(self, name: str) -> None:
-        """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it.
+        """Take a stored agent out of the directory, with its sign-in and whatever else was kept for it: a new agent of
+        its id starts without prices, ratings or spent budgets.
 
         AgentNotFound when there is none.
         """
-        try:
-            agent: Agent | None = await self._directory.get(name)
-        except AgentNotFound:
-            agent = None
+        agent = await self._find(name)
         await self._directory.remove(name)
+        await self._prices.refresh()
         if agent is not None:
             await self._forget(agent)
 
@@ -184,14 +188,14 @@ class Registration:
                 return await self._read_catalog(None, text, name)
             header, reference = named_credential(credential)
             meta = {"secret_header": header} if header else {}
-            return [(None, Found(Route("", check_query(text), credential=reference, meta=meta), name))]
+            return [(None, _named(Found(Route("", check_query(text), credential=reference, meta=meta), name)))]
         file, document = await asyncio.to_thread(_open, text)
         if is_catalog(document):
             return await self._read_catalog(document, None, name)
         given = Given(text, file, document, name, credential)
         for protocol in self._protocols.values():
             if found := protocol.read(given):
-                return [(protocol, thing) for thing in found]
+                return [(protocol, _named(thing)) for thing in found]
         if scheme := _SCHEME.match(text):
             raise SetupError(f"{scheme[1]!r} addresses are not known here. Give http:// or https://, or a command.")
         if document is not None:
@@ -219,7 +223,10 @@ class Registration:
     async def _read_catalog(
         self, document: Any, url: str | None, name: str | None
     ) -> list[tuple[Protocol | None, Found]]:
-        """What an AI catalog lists; with a name, only the entry of that name."""
+        """What an AI catalog lists; with a name, only the entry of that name.
+
+        Others wrote it. The person named the host of the catalog, and no other.
+        """
         gate = Gate(self._policy if url is None else self._policy.registering(url))
         try:
             if url is not None:
@@ -235,23 +242,20 @@ class Registration:
             raise SetupError("The catalog lists no agent or server that can be called.")
         found: list[tuple[Protocol | None, Found]] = []
         for entry in entries:
-            if entry.url is not None:
-                found.append((None, Found(Route("", entry.url), entry.name)))
-                continue
-            fault = entry.fault
-            for protocol in self._protocols.values() if fault is None else ():
-                try:
+            protocol = self._protocols.get(entry.protocol)
+            try:
+                things: Sequence[Found] = ()
+                if entry.fault is not None:
+                    raise entry.fault
+                if entry.url is not None:
+                    things = [Found(Route("", check_query(entry.url)), entry.name)]
+                elif protocol is not None:
                     things = protocol.read(Given(entry.name, None, entry.document, entry.name, fetched=True))
-                except SetupError as error:
-                    fault = error
-                    break
-                if things:
-                    found += [(protocol, thing) for thing in things]
-                    break
-            else:
-                fault = fault or SetupError(f"What the catalog says of {entry.name} is not known here.")
-            if fault is not None:
-                found.append((None, Found(Route("", ""), entry.name, fault=fault)))
+                if not things:
+                    raise SetupError(f"What the catalog says of {entry.name} is not known here.")
+            except SetupError as error:
+                things = [Found(Route("", ""), entry.name, fault=error)]
+            found += [(protocol, _listed(thing, url)) for thing in things]
         return found
 
     # Asking what it is
@@ -263,20 +267,20 @@ class Registration:
             raise found.fault
         if sign_in is not None:
             return await self._add_signed_in(protocol, found, vault, sign_in)
-        before = await self._kept.keep(found.secrets) if found.secrets else {}
+        undo = partial(self._kept.put_back, await self._kept.keep(found.secrets) if found.secrets else {})
         try:
             protocol, agent = await self._ask(protocol, found, vault)
-            return await self._store(protocol, agent, found.name)
         except BaseException as error:
-            await self._kept.put_back(before)
+            await undo()
             if isinstance(error, TargetRefused):
                 raise _how_to_sign_in(error, found) from None
             raise
+        return await _to_its_end(self._store(protocol, agent, found.name, undo))
 
     async def _ask(self, protocol: Protocol | None, found: Found, vault: Vault) -> tuple[Protocol, Agent]:
         """What it says of itself. A URL is tried by every protocol that may be meant, the likeliest first."""
         if protocol is not None:
-            return protocol, await protocol.register(found, vault)
+            return protocol, await _register(protocol, found, vault)
         address = found.route.address
         likely = [(one.likelihood(address), one) for one in self._protocols.values()]
         candidates = [one for chance, one in sorted(likely, key=lambda pair: -pair[0]) if chance > 0]
@@ -285,7 +289,7 @@ class Registration:
         for candidate in candidates:
             route = replace(found.route, protocol=candidate.name)
             try:
-                agent = await candidate.register(Found(route, found.name, tell=found.tell), vault)
+                agent = await _register(candidate, dataclasses.replace(found, route=route), vault)
             except LoopDetected:
                 raise
             except TargetError as error:
@@ -310,26 +314,37 @@ class Registration:
 
     # Storing
 
-    async def _store(self, protocol: Protocol, agent: Agent, name: str | None) -> Agent:
+    async def _store(
+        self, protocol: Protocol, agent: Agent, name: str | None, undo: Callable[[], Awaitable[object]]
+    ) -> Agent:
+        """Put it into the directory, in place of the one of its id and source. What fails leaves that one as it was,
+        and ``undo`` takes back what was kept for the new one.
+        """
         if name is not None:
             agent = replace(agent, id=agent_id(name), name=name)
-        before: Agent | None = None
         try:
-            before = await self._directory.get(agent.id)
-        except AgentNotFound:
-            pass
-        if before is not None and before.source != agent.source:
-            origin = before.source or "here"
-            raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
-        await self._directory.add(agent)
+            before = await self._find(agent.id)
+            if before is not None and before.source != agent.source:
+                origin = before.source or "here"
+                raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+            await self._directory.add(agent)
+            try:
+                await protocol.on_added(agent)
+            except BaseException:
+                await (self._directory.remove(agent.id) if before is None else self._directory.add(before))
+                raise
+        except BaseException:
+            await undo()
+            raise
         if before is not None:
             await self._forget(before)
-        try:
-            await protocol.on_added(agent)
-        except Agent3Error:
-            await self._directory.remove(agent.id)
-            raise
         return agent
+
+    async def _find(self, agent: str) -> Agent | None:
+        try:
+            return await self._directory.get(agent)
+        except AgentNotFound:
+            return None
 
     async def _forget(self, gone: Agent) -> None:
         """Delete what was kept for an agent that was removed or replaced, and that no other agent uses."""
@@ -363,7 +378,7 @@ class Registration:
                 if error.data.get("status") != 401:
                     raise
                 refusal, protocol = error, self._protocols[str(error.data["protocol"])]
-            found = Found(replace(route, protocol=protocol.name), found.name)
+            found = dataclasses.replace(found, route=replace(route, protocol=protocol.name))
         entry = await protocol.sign_in(found, wish, refusal)
         if entry is None:
             raise _asks_for_none(route.address)
@@ -382,20 +397,48 @@ class Registration:
             try:
                 if entry.gate is not None:
                     await self._sign_ins.obtain(reference, entry.gate)
-                signed = Found(replace(entry.route, credential=reference), found.name, found.document)
-                agent = await protocol.register(signed, vault)
+                signed = dataclasses.replace(found, route=replace(entry.route, credential=reference))
+                agent = await _register(protocol, signed, vault)
                 if not self._sign_ins.finish(reference):
                     raise _asks_for_none(route.address)
-                return await self._store(protocol, agent, found.name)
             except BaseException:
                 await self._sign_ins.forget(reference)
                 raise
+        undo = partial(self._sign_ins.forget, reference)
+        return await _to_its_end(self._store(protocol, agent, found.name, undo))
 
 
-def _check_reachable_from_elsewhere(route: Route) -> None:
-    """AccessError for what only somebody at this machine may add. A catalog from elsewhere never runs a program."""
-    if route.credential is not None or references_in(route):
-        raise _only_here("What needs a secret of this machine")
+async def _to_its_end(work: Coroutine[Any, Any, Agent]) -> Agent:
+    """Whoever leaves meanwhile finds all of it done, or none."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.gather(doing, return_exceptions=True)
+        raise
+
+
+def _named(found: Found) -> Found:
+    """What the person named: its host may be on this machine or in a private network."""
+    meta = {**found.route.meta, "registered": True}
+    return dataclasses.replace(found, route=replace(found.route, meta=meta))
+
+
+def _listed(found: Found, catalog: str | None) -> Found:
+    """What others named in a catalog, which is at an address that the person named, unless it was given by hand."""
+    try:
+        if found.fault is None:
+            check_listed(found.route, _label(found))
+    except SetupError as error:
+        return Found(Route("", ""), found.name, fault=error)
+    return _named(found) if catalog and origin_of(catalog) == origin_of(found.route.address) else found
+
+
+async def _register(protocol: Protocol, found: Found, vault: Vault) -> Agent:
+    """The agent as it describes itself; SecurityError where that claims what only the person may name."""
+    agent = await protocol.register(found, vault)
+    check_described(agent, found.route)
+    return agent
 
 
 def _only_here(what: str) -> AccessError:

@@ -20,6 +20,7 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, TargetError
 from agent3.gateway.gateway import UNREACHABLE
 from agent3.gateway.protocol import Protocol
+from agent3.gateway.strangers import check_described
 from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.model import Agent, Done, Failed, Outcome, Route, own_routes, place_of
 from agent3.observe.logs import get as logger
@@ -184,6 +185,7 @@ class Renewals:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
             found = await self._protocols[route.protocol].describe(route, vault)
+            check_described(found, route)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)

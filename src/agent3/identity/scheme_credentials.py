@@ -8,7 +8,9 @@ token of a sign-in is renewed by its ``Authorization``. Schemes that need a clie
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -24,6 +26,8 @@ __all__ = ["Carried", "Scheme", "SchemeCredential", "carry_plainly", "is_usable"
 
 _DEFAULT_LIFE: Final = 300.0
 """Seconds that a token is used whose server does not say for how long it is good."""
+_RECENT: Final = 8
+"""Tokens that may still be carried by a request that is under way."""
 
 
 class Carried(NamedTuple):
@@ -58,7 +62,8 @@ def carry_plainly(secret: Secret | None, header: str | None, refused: Response |
 
 class SchemeCredential:
     """One secret for one server, where ``home`` is whose description names the scheme; without a scheme it goes into
-    ``header``, else it is a token. It belongs to the event loop it is used in; a token is got once for all requests.
+    ``header``, else it is a token. It belongs to the event loop it is used in; a token is got once for all requests,
+    and given up only when it is the one that was refused.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class SchemeCredential:
         self._env = env
         self._token: Secret | None = None
         self._until = 0.0
+        self._recent: deque[Secret] = deque(maxlen=_RECENT)
+        self._getting = asyncio.Lock()
 
     async def carry(self, url: str) -> Carried:
         """What a request to an address of the agent carries.
@@ -112,10 +119,7 @@ class SchemeCredential:
         if kind == "http" and str(definition.get("scheme", "")).lower() == "basic":
             return _basic(self._secret)
         if kind in ("oauth2", "openIdConnect") and ":" in value:
-            if self._token is None or self._env.monotonic() >= self._until:
-                await self._request_token(self._scheme, value)
-            assert self._token is not None
-            return _bearer(self._token.reveal())
+            return _bearer((await self._current_token(self._scheme, value)).reveal())
         return _bearer(value)
 
     async def renew(self, sent: Mapping[str, str], refused: TargetRefused) -> bool:
@@ -124,14 +128,24 @@ class SchemeCredential:
             status = refused.data.get("status")
             refusal = Refused(status if isinstance(status, int) else 401)
             return await self._secret.authorization.renew(self._gate, sent, refusal)
-        had, self._token = self._token, None
-        return had is not None
+        if not self._recent:
+            return False
+        if self._token is not None and sent == _bearer(self._token.reveal()).headers:
+            self._token = None
+        return True
 
     def hidden(self) -> tuple[Secret, ...]:
-        """Secrets that were got meanwhile and must not come back in an answer."""
-        return () if self._token is None else (self._token,)
+        """The latest tokens that were got: they must not come back in an answer."""
+        return tuple(self._recent)
 
-    async def _request_token(self, scheme: Scheme, value: str) -> None:
+    async def _current_token(self, scheme: Scheme, value: str) -> Secret:
+        async with self._getting:
+            if self._token is None or self._env.monotonic() >= self._until:
+                self._token = await self._request_token(scheme, value)
+                self._recent.append(self._token)
+            return self._token
+
+    async def _request_token(self, scheme: Scheme, value: str) -> Secret:
         """A token for ``client:secret``, by client credentials."""
         if scheme.definition.get("type") == "oauth2":
             endpoint = scheme.definition["flows"]["clientCredentials"]["tokenUrl"]
@@ -145,8 +159,8 @@ class SchemeCredential:
         client = Client(client_id, client_secret)
         tokens = await request_tokens(self._gate, self._check_tls(str(endpoint)), client, form)
         life = _DEFAULT_LIFE if tokens.expires_in is None else tokens.expires_in
-        self._token = Secret(tokens.access_token)
         self._until = self._env.monotonic() + max(1.0, life - EARLY)
+        return Secret(tokens.access_token)
 
     def _check_tls(self, url: str) -> str:
         """The address, if it may get the secret: over TLS, or at the agent's own host as the card itself came."""

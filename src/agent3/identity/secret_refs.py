@@ -39,7 +39,6 @@ HEADERS = "headers"
 STORED = "stored"
 """The key in the ``meta`` of an opened route under which the address stands as it is stored, where that differs."""
 _STDIO = "stdio:"
-_VARIABLE = re.compile(r"\benv:([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
 _PAIR = re.compile(r"-{0,2}([A-Za-z][\w.-]*)(?:=|:\s*)(.+)", re.DOTALL)
 _CHOSEN = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[^\s/@]{8,}")
 """A password of a person's own making; ``-p`` is more often a port."""
@@ -89,17 +88,29 @@ def refers_to_secret(route: Route) -> bool:
 
 
 def references_in(route: Route) -> set[str]:
-    """The environment variables that a route refers to, as ``env:NAME``."""
-    texts = [route.address, *(route.meta.get(HEADERS) or {}).values()]
-    names = {name for text in texts for pair in _VARIABLE.findall(text) for name in pair if name}
-    found = {f"env:{name}" for name in names}
-    return found | ({route.credential} if route.credential and route.credential.startswith("env:") else set())
+    """The secrets that opening a route would put into it: ``env:NAME`` and ``kept:AGENT.NAME``."""
+    found: set[str] = set()
+
+    def note(_: str, text: str) -> str:
+        whole = variable(text)
+        names = [whole] if whole is not None else REFERENCE_INSIDE.findall(text)
+        found.update({text} if KEPT.fullmatch(text) else {f"env:{name}" for name in names})
+        return text
+
+    _fill(route.address, note)  # by the same walk as it is opened, so that no spelling is missed
+    program = _command(route.address) if route.address.startswith(_STDIO) else {}
+    for name, value in {**(program.get("env") or {}), **(route.meta.get(HEADERS) or {})}.items():
+        note(name, value)
+    if route.credential is not None and route.credential.startswith(("env:", "kept:")):
+        found.add(route.credential)
+    return found
 
 
 async def missing_references(agent: Agent, vault: Vault) -> list[str]:
     """Those of an agent's references to environment variables that lead nowhere in this process."""
     missing = []
-    for reference in sorted(set().union(*(references_in(r) for one in agent.capabilities for r in one.routes))):
+    references = set().union(*(references_in(route) for one in agent.capabilities for route in one.routes))
+    for reference in sorted(one for one in references if one.startswith("env:")):
         try:
             await vault.get(reference)
         except SetupError:

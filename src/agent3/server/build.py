@@ -253,5 +253,5 @@ def _assemble(
         return found
 
     gateway.notes = notes
-    registration = Registration(directory, protocols, sign_ins, kept, services.policy)
+    registration = Registration(directory, protocols, sign_ins, kept, core.parts.prices, services.policy)
     return Server(services, gateway, protocols, registration, renewals, Readiness(env), llm)

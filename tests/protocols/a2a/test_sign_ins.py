@@ -46,11 +46,15 @@ def vault_of(server: Server) -> SignIns:
     return vault
 
 
+def route_to(house: House, credential: str | None = None) -> Route:
+    return Route("a2a", house.url, credential=credential, meta={"registered": True})
+
+
 async def signed_in(server: Server, house: House, client: str | None = None) -> Person:
     """What ``agent3 add --sign-in`` does; the person who signed in."""
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
-    flow, gate = await connector.find_sign_in(house.url)
+    flow, gate = await connector.find_sign_in(route_to(house))
     assert flow is not None
     person = Person()
     async with Landing(person, 20.0) as landing:
@@ -58,8 +62,8 @@ async def signed_in(server: Server, house: House, client: str | None = None) -> 
         reference = await vault_of(server).begin(plan, landing.send)
         await vault_of(server).obtain(reference, gate)
     assert vault_of(server).finish(reference)
-    route = Route("a2a", house.url, credential=reference)
-    await server.directory.add(await server.protocols["a2a"].describe(route, vault_of(server)))
+    agent = await server.protocols["a2a"].describe(route_to(house, reference), vault_of(server))
+    await server.directory.add(agent)
     return person
 
 
@@ -156,7 +160,7 @@ def test_a_card_without_a_way_for_a_person_has_none(tmp_path: Path) -> None:
         async with standing(AgentHouse(scheme="apiKey")) as house, at(tmp_path) as server:
             connector = server.core.connectors["a2a"]
             assert isinstance(connector, A2AConnector)
-            assert (await connector.find_sign_in(house.url))[0] is None
+            assert (await connector.find_sign_in(route_to(house)))[0] is None
 
     run(story())
 
@@ -174,7 +178,7 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
     row = await vault_of(server).load(reference)
     assert row is not None
     grant = replace((await vault_of(server).open(reference, row)).grant, until=time.time() + seconds)
-    flow, _ = await connector.find_sign_in(house.url)
+    flow, _ = await connector.find_sign_in(route_to(house))
     plan = Plan(house.url, "person", redirect="http://127.0.0.1/callback", flow=flow)
     await vault_of(server).save(reference, plan, grant, row["version"])
 
@@ -182,7 +186,7 @@ async def ends_in(server: Server, house: House, seconds: float) -> None:
 async def carried(server: Server, house: House) -> Any:
     connector = server.core.connectors["a2a"]
     assert isinstance(connector, A2AConnector)
-    _, gate = await connector.find_sign_in(house.url)
+    _, gate = await connector.find_sign_in(route_to(house))
     secret: Any = await vault_of(server).get(await reference_in(server))
     return lambda: secret.authorization.headers(gate)
 
@@ -273,7 +277,7 @@ def test_a_card_that_moves_does_not_take_the_sign_in_along(tmp_path: Path) -> No
                 await signed_in(server, house)
             agent.moved = other.root
             async with at(tmp_path) as server:
-                route = Route("a2a", house.url, credential=await reference_in(server))
+                route = route_to(house, await reference_in(server))
                 await server.directory.add(await server.protocols["a2a"].describe(route, vault_of(server)))
                 outcome = await call(server)
             assert isinstance(outcome, Failed)

@@ -13,10 +13,13 @@ import pytest
 from aiohttp import web
 from fastapi import FastAPI, Header, HTTPException, Request
 
-from agent3.errors import SetupError
+from agent3.errors import SetupError, TargetRefused
 from agent3.gateway import Caller, CallRequest
+from agent3.identity.scheme_credentials import Scheme, SchemeCredential
+from agent3.identity.secrets import Secret
 from agent3.identity.sign_ins import SignInWish
 from agent3.model import LOCAL, Done, Failed, value_of
+from agent3.security.outbound import Gate, Policy
 from agent3.server.build import build
 from agent3.settings import Calls, Settings, Storage
 from tests.support.gateway import Hosted, hosted
@@ -57,6 +60,10 @@ class Guarded:
             self.uses[given] += 1
             return {"told": given}
 
+        @self.app.get("/refusal", operation_id="refusal")
+        def refusal(authorization: str = Header("")) -> Any:
+            raise HTTPException(409, f"not for {authorization.removeprefix('Bearer ')}")
+
         flow = {"tokenUrl": "/token", "scopes": {"read": "Read"}}
         found = self.app.openapi()
         scheme = {"type": "oauth2", "flows": {"clientCredentials": flow}}
@@ -72,11 +79,42 @@ def test_a_machine_gets_a_token_once_and_another_when_it_is_refused(
     guarded = Guarded()
     with serving(guarded.app) as service, hosted(tmp_path) as made:
         made.run(add(made.server, f"{service.url}/openapi.json", credential="env:GUARDED"))
-        told = [value_of(call(made, "guarded", "secret").parts) for _ in range(5)]
-        assert all("told" in one for one in told)
+        told = [call(made, "guarded", "secret") for _ in range(5)]
+        assert [value_of(one.parts) for one in told] == [{"told": "***"}] * 5, "a token never comes back"
         assert len(guarded.forms) == 3, "one token for two calls each"
         assert guarded.forms[0] == {"grant_type": ["client_credentials"], "scope": ["read"]}
-        assert all("hush" not in str(row) for table in ("calls", "agents") for row in made.rows(table))
+        refused = call(made, "guarded", "refusal")
+        assert isinstance(refused, Failed)
+        assert "not for ***" in f"{refused.message} {refused.data}"
+        for shown in ("hush", "of-this-service"):
+            assert all(shown not in str(row) for table in ("calls", "agents") for row in made.rows(table))
+            assert shown not in f"{told}{refused}"
+
+
+def test_a_token_is_got_once_for_all_and_given_up_only_if_it_was_the_one_refused() -> None:
+    guarded = Guarded()
+
+    async def story(url: str) -> None:
+        flow = {"clientCredentials": {"tokenUrl": f"{url}/token"}}
+        scheme = Scheme({"type": "oauth2", "flows": flow}, ())
+        gate = Gate(Policy().registering(url))
+        try:
+            credential = SchemeCredential(scheme, Secret("me:hush-hush-hush"), None, gate, url)
+            first = await asyncio.gather(*(credential.carry(url) for _ in range(5)))
+            assert len(guarded.forms) == 1
+            assert len({one.headers["Authorization"] for one in first}) == 1
+            refusal = TargetRefused("no", data={"status": 401})
+            assert await credential.renew(first[0].headers, refusal)
+            second = await credential.carry(url)
+            assert second != first[0]
+            assert await credential.renew(first[1].headers, refusal), "a late refusal of the old one"
+            assert await credential.carry(url) == second
+            assert len(guarded.forms) == 2
+        finally:
+            await gate.aclose()
+
+    with serving(guarded.app) as service:
+        asyncio.run(asyncio.wait_for(story(service.url), 120))
 
 
 @dataclass

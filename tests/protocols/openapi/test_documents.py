@@ -236,7 +236,7 @@ def test_servers_are_resolved_and_their_variables_filled() -> None:
     assert one(given, address="http://h:1/docs/openapi.json").routes[0].address == "http://h:1"
     with pytest.raises(SetupError, match="no whole address"):
         read(given)
-    for url in ("https://evil.example/${HOME}", "https://evil.example/?k=env:HOME", "https://u:pass@evil.example"):
+    for url in ("https://evil.example/${HOME}", "https://u:pass@evil.example"):
         given["servers"] = [{"url": url}]
         with pytest.raises(SetupError):
             read(given)
@@ -245,9 +245,11 @@ def test_servers_are_resolved_and_their_variables_filled() -> None:
 def test_only_the_host_of_the_document_is_vouched_for() -> None:
     given = document({"/a": {"get": {"responses": OK}}})
     given["servers"] = [{"url": "http://10.0.0.7/internal"}]
-    assert "registered" not in one(given, address="https://docs.example/openapi.json").routes[0].meta
+    named = {"registered": True}
+    assert "registered" not in one(given, address="https://docs.example/openapi.json", meta=named).routes[0].meta
     given["servers"] = [{"url": "/v1"}]
-    assert one(given, address="http://127.0.0.1:8/openapi.json").routes[0].meta["registered"]
+    assert one(given, address="http://127.0.0.1:8/openapi.json", meta=named).routes[0].meta["registered"]
+    assert "registered" not in one(given, address="http://127.0.0.1:8/openapi.json").routes[0].meta
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from agent3.calls.steps.sanitize import clean_event
 from agent3.errors import Agent3Error, CallTimeout, TargetError
 from agent3.identity.redaction import redact, redact_error, redact_event, redact_outcome
 from agent3.identity.secret_refs import open_route, refers_to_secret
+from agent3.identity.secrets import Secret
 from agent3.model import Call, Event, Handler, Outcome
 from agent3.security.sanitize import clean_outcome, clean_text
 
@@ -31,12 +32,16 @@ class RouteSecrets(Step):
             if call.route is None or not refers_to_secret(call.route):
                 return await inner(call)
             opened = await open_route(call.route, self._vault)
-            hidden, live = opened.hidden, call.live
-            before = live.filters
+            live = call.live
+            before, live.hides = live.filters, (lambda: opened.hidden,)
+
+            def all_hidden() -> list[Secret]:
+                return [secret for secrets in live.hides for secret in secrets()]
 
             # A target may echo its secret with something in it that cleaning takes out, and the secret would be whole
             # again. So it is also looked for in what cleaning would leave.
             def hide(event: Event) -> Event:
+                hidden = all_hidden()
                 masked = redact_event(event, hidden)
                 cleaned = clean_event(masked)
                 again = redact_event(cleaned, hidden)
@@ -46,13 +51,14 @@ class RouteSecrets(Step):
             try:
                 outcome = await inner(replace(call, route=opened.route, secret=opened.secret))
             except Agent3Error as error:
-                raise redact_error(error, hidden) from None
+                raise redact_error(error, all_hidden()) from None
             except Exception as error:  # noqa: BLE001 - whatever a target raises may quote the secret
                 kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
                 text = clean_text(f"{call.agent} failed: {type(error).__name__}: {error}")
-                raise kind(redact(text, hidden)) from None
+                raise kind(redact(text, all_hidden())) from None
             finally:
-                live.filters = before
+                hidden = all_hidden()
+                live.filters, live.hides = before, ()
             masked = redact_outcome(outcome, hidden)
             cleaned = clean_outcome(masked)
             again = redact_outcome(cleaned, hidden)

@@ -74,9 +74,7 @@ class A2A(Protocol):
     async def describe(self, route: Route, vault: Vault) -> Agent:
         opened = await open_route(route, vault)
         try:
-            agent = await self.connector.describe(
-                opened.route.address, secret=opened.secret, route=route, registered=True
-            )
+            agent = await self.connector.describe(opened.route.address, secret=opened.secret, route=route)
         except Agent3Error as error:
             raise redact_error(error, opened.hidden) from None
         return redact_agent(agent, opened.hidden)
@@ -89,7 +87,7 @@ class A2A(Protocol):
         """As the card of the agent says."""
         if refusal is not None:
             raise refusal
-        flow, gate = await self.connector.find_sign_in(found.route.address, found.document)
+        flow, gate = await self.connector.find_sign_in(found.route, found.document)
         if flow is None:
             return None
         if wish.way == "machine":

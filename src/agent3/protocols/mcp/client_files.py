@@ -17,7 +17,7 @@ from typing import Any
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Found, Given
 from agent3.gateway.registration import named_credential
-from agent3.identity.kept_secrets import kept_reference
+from agent3.identity.kept_secrets import KEPT, kept_reference
 from agent3.identity.secret_detection import REFERENCE_INSIDE, holds_secret, names_secret, variable
 from agent3.identity.secret_refs import HEADERS, check_query, check_words
 from agent3.model import Route, agent_id
@@ -72,7 +72,7 @@ def read_servers(given: Given) -> list[Found]:
         return []
     if isinstance(document.get("name"), str) and ("packages" in document or "remotes" in document):
         name = str(document["name"])
-        return [_read(name, given.name or name.rpartition("/")[2], _registry_entry(document, given), given, {})]
+        return [_read(name, given.name or name.rpartition("/")[2], _registry_entry(document), given, {})]
     servers = dict(_servers(document))
     if not servers:
         return []
@@ -116,7 +116,8 @@ def _read(name: str, called: str, entry: Any, given: Given, inputs: Mapping[str,
             raise entry
         if not isinstance(entry, Mapping):
             raise SetupError(f"The server {name!r} is not an object.")
-        filled = _fill(name, dict(entry), given, inputs)
+        # What others wrote learns no folder and no variable of this machine.
+        filled = dict(entry) if given.fetched else _fill(name, dict(entry), given, inputs)
         route = _route(name, agent_id(called, "server"), filled, given.credential, secrets)
     except SetupError as error:
         return Found(Route("mcp", ""), called, fault=error)
@@ -190,6 +191,8 @@ def _with_headers(route: Route, agent: str, headers: Mapping[str, Any], secrets:
 
 def _value(place: str, name: str, value: str, secrets: dict[str, str]) -> str:
     """A variable or header in its stored form. What may be a secret itself is put into ``secrets``."""
+    if KEPT.fullmatch(value):
+        raise SetupError(f"{name} is {value}, which names a secret that the gateway keeps. Write the secret itself.")
     if (reference := variable(value)) is not None:
         return f"env:{reference}"
     rest = REFERENCE_INSIDE.sub("", value)
@@ -222,7 +225,7 @@ def command_route(
 # The MCP registry
 
 
-def _registry_entry(document: Mapping[str, Any], given: Given) -> dict[str, Any] | SetupError:
+def _registry_entry(document: Mapping[str, Any]) -> dict[str, Any] | SetupError:
     """A ``server.json``, or the card of a server, in the form of a client's file."""
     name = str(document["name"])
     for remote in document.get("remotes") or ():
@@ -235,11 +238,6 @@ def _registry_entry(document: Mapping[str, Any], given: Given) -> dict[str, Any]
         for one in document.get("packages") or ()
         if isinstance(one, Mapping) and isinstance(one.get("identifier"), str)
     ]
-    if packages and given.fetched:
-        # Nobody here has chosen to run it.
-        return SetupError(
-            f"{name} is a program to be installed, and a catalog elsewhere does not decide what runs here."
-        )
     for package in packages:
         words = _RUNNERS.get(str(package.get("registryType") or package.get("registry_type")))
         if words is None:

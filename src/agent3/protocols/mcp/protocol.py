@@ -117,7 +117,7 @@ class MCP(Protocol):
                 opened.route.address,
                 secret=opened.secret,
                 route=route,
-                registered=True,
+                registered=bool(route.meta.get("registered")),
                 headers=opened.route.meta.get(HEADERS),
                 on_wait=tell,
             )

@@ -38,6 +38,7 @@ class NLWeb(Protocol):
     def __init__(self, services: Services):
         super().__init__(services)
         self._store = ElementStore(services.database, services.env)
+        self._sites = Sites(services.policy)
         web, folder = services.settings.web, services.files
         snapshots = None if folder is None else folder.with_name("snapshots")
         visits = Visits(
@@ -61,7 +62,7 @@ class NLWeb(Protocol):
             load=load,
             find=lambda agent: services.gateway.directory.get(agent),
             may=may_call,
-            sites=Sites(services.policy),
+            sites=self._sites,
             env=services.env,
         )
 
@@ -104,7 +105,7 @@ class NLWeb(Protocol):
         if interface is None:
             if found.route.credential is not None:
                 raise SetupError("A website that answers questions takes no credential.")
-            return await self.connector.describe(found.route.address)
+            return await self._sites.describe(found.route.address, bool(found.route.meta.get("registered")))
         if found.name is not None:
             interface = interface.model_copy(update={"interface_id": agent_id(found.name), "name": found.name})
         Grants.read(self.services.settings.web.secrets).require(interface)

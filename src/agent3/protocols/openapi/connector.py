@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -67,9 +66,9 @@ class OpenAPIConnector:
     # Describing
 
     async def describe(self, address: str) -> Agent:
-        """The service whose document is at an address."""
-        route = Route("openapi", address, meta={"document": address})
-        return await self.describe_document(await self.fetch(address, None, None), route, address)
+        """The service whose document is at an address, which somebody at this machine has chosen."""
+        route = Route("openapi", address, meta={"document": address, "registered": True})
+        return await self.describe_document(await self.fetch(route, None), route, address)
 
     async def describe_document(self, document: Document, route: Route, address: str | None) -> Agent:
         """The service of a document; ``route`` is the pattern of its routes."""
@@ -80,12 +79,12 @@ class OpenAPIConnector:
                 _check_secret_goes(home, server)
         return agent
 
-    async def fetch(self, address: str, secret: Secret | None, header: str | None) -> Document:
+    async def fetch(self, route: Route, secret: Secret | None) -> Document:
         """The document at an address; shown who asks only where it is not shown to everybody."""
-        gate = self._gate(address, registered=True)
+        address, gate = route.address, self.gate(route)
         response = await _whole(gate, Request("GET", address, {"Accept": _ACCEPT}), MOST_BYTES, _FETCH_SECONDS)
         if response.status in (401, 403) and secret is not None:
-            carried = carry_plainly(secret, header, response)
+            carried = carry_plainly(secret, route.meta.get("secret_header"), response)
             headers = {"Accept": _ACCEPT, **carried.headers}
             response = await _whole(gate, Request("GET", address, headers), MOST_BYTES, _FETCH_SECONDS)
         place = urlsplit(address).netloc.rpartition("@")[2]
@@ -118,7 +117,7 @@ class OpenAPIConnector:
 
     async def _send(self, call: Call, route: Route) -> Outcome:
         operation = msgspec.convert(route.meta["operation"], Operation)
-        gate = self._gate(route.address, bool(route.meta.get("registered")))
+        gate = self.gate(route)
         try:
             request = await build_request(
                 operation,
@@ -135,6 +134,7 @@ class OpenAPIConnector:
         credential = self._credential(route, operation, call.secret, gate)
         if credential is None:
             return await self._exchange(call, operation, gate, request)
+        call.live.hides = (*call.live.hides, credential.hidden)
         carried = await credential.carry(request.url)
         try:
             return await self._exchange(call, operation, gate, _carrying(request, carried))
@@ -181,17 +181,12 @@ class OpenAPIConnector:
 
         return fetch
 
-    def _gate(self, address: str, registered: bool) -> Gate:
-        """A gate that also leads to the host that the operator registered, wherever it is."""
-        host = urlsplit(address).netloc.rpartition("@")[2] if registered else ""
+    def gate(self, route: Route) -> Gate:
+        """The gate to a service and to its authorization server."""
+        host = urlsplit(route.address).netloc if route.meta.get("registered") else ""
         if host not in self._gates:
-            hosts = self._policy.allow_hosts | ({host} if host else frozenset())
-            self._gates[host] = Gate(replace(self._policy, allow_hosts=hosts))
+            self._gates[host] = Gate(self._policy.registering(route.address) if host else self._policy)
         return self._gates[host]
-
-    def gate(self, address: str) -> Gate:
-        """The gate by which the authorization server of a service is asked."""
-        return self._gate(address, registered=True)
 
 
 def sign_in_flow(document: Document, server: str) -> Flow | None:

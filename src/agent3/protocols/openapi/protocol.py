@@ -79,11 +79,11 @@ class OpenAPI(Protocol):
 
     async def _describe_at(self, route: Route, address: str, vault: Vault) -> Agent:
         """The service whose document is at an address, which is kept as it was given."""
-        kept = {key: route.meta[key] for key in ("secret_header",) if key in route.meta}
+        kept = {key: route.meta[key] for key in ("secret_header", "registered") if key in route.meta}
         pattern = replace(route, address=address, target=None, meta={**kept, "document": address})
         opened = await open_route(pattern, vault)
         try:
-            document = await self.connector.fetch(opened.route.address, opened.secret, kept.get("secret_header"))
+            document = await self.connector.fetch(opened.route, opened.secret)
             agent = await self.connector.describe_document(document, pattern, opened.route.address)
         except Agent3Error as error:
             raise redact_error(error, opened.hidden) from None
@@ -102,15 +102,15 @@ class OpenAPI(Protocol):
             address = found.route.address
             if urlsplit(address).path in _PAGES:
                 address = urljoin(address, f"/{_WELL_KNOWN}")
-            document = await self.connector.fetch(address, None, None)
+            document = await self.connector.fetch(replace(found.route, address=address), None)
         else:
             document = await asyncio.to_thread(_read_given, document)
         agent = await self.connector.describe_document(document, found.route, address)
-        server = agent.capabilities[0].routes[0].address
-        flow = sign_in_flow(document, f"{server}/")
+        route = agent.capabilities[0].routes[0]
+        flow = sign_in_flow(document, f"{route.address}/")
         if flow is None:
             return None
-        gate = self.connector.gate(server)
+        gate = self.connector.gate(route)
         if wish.issuer:
             flow = await confirm_with_issuer(flow, gate, wish.issuer)
         check_flow(flow, wish.issuer, has_secret=wish.secret is not None)

@@ -192,9 +192,9 @@ class RemoteDelivery:
         assert isinstance(connector, kind)
         reference = self._credentials.get(card.agent_id)
         secret = await EnvironmentVault().get(reference) if reference else None
-        route = Route("a2a", _address(card), credential=reference)
+        route = Route("a2a", _address(card), credential=reference, meta={"registered": True})
         try:
-            found = await connector.describe(route.address, secret=secret, route=route, registered=True)
+            found = await connector.describe(route.address, secret=secret, route=route)
         except TargetError as error:
             if error.retryable or not card.capabilities:
                 raise

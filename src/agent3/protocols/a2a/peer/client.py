@@ -23,7 +23,7 @@ from agent3.protocols.a2a.cards.extensions import SEARCH
 from agent3.protocols.a2a.peer.bindings import Interface, RequestOptions, grpc_url
 from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature, find_card
 from agent3.protocols.a2a.peer.credentials import Credential
-from agent3.protocols.a2a.peer.peers import EXTENSIONS, Peer, allow_address
+from agent3.protocols.a2a.peer.peers import EXTENSIONS, Peer
 from agent3.protocols.a2a.wire.types import (
     CancelTask,
     CreatePush,
@@ -105,7 +105,7 @@ class A2AClient:
                 raise SetupError(f"The card of {card.name!r} names no address to connect to.")
             first = offered[0][0]
             address = grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
-        gate = Gate(allow_address(replace(policy or Policy(), total_timeout=timeout), address))
+        gate = Gate(replace(policy or Policy(), total_timeout=timeout).registering(address))
         try:
             if card is None:
                 found = await find_card(gate, address, secret, header)

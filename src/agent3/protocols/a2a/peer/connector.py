@@ -32,8 +32,7 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
-from agent3.identity.oauth import Flow
-from agent3.identity.redaction import redact_event, redact_outcome
+from agent3.identity.oauth import Flow, origin_of
 from agent3.identity.secrets import Secret
 from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
@@ -130,17 +129,14 @@ class A2AConnector:
         """Tasks that ran out of time, by the message that started them: they go on, and a repeated call finds them."""
         self._cancellations: set[asyncio.Task[None]] = set()
 
-    async def describe(
-        self, address: str, *, secret: Secret | None = None, route: Route | None = None, registered: bool = False
-    ) -> Agent:
+    async def describe(self, address: str, *, secret: Secret | None = None, route: Route | None = None) -> Agent:
         """The agent of the card at an address, every skill a capability. An error if there is no card.
 
-        ``registered`` says that the operator chose the address. ``route`` is the pattern for the routes of its skills,
-        such as one with a credential. With a ``secret``, the card for that caller is used where the agent has one.
+        ``route`` is the pattern for the routes of its skills, such as one with a credential, or with ``registered`` in
+        its ``meta`` where the operator chose the address. With a ``secret``, the card for that caller is used where the
+        agent has one.
         """
         pattern = route or Route("a2a", address)
-        if registered:
-            pattern = replace(pattern, meta={**pattern.meta, "registered": True})
         peer = await self.peers.get(address, secret, pattern.meta, fresh=True)
         found = peer.found
         signature = await check_signature(peer.gate, found)
@@ -152,30 +148,29 @@ class A2AConnector:
             except (RequestError, TargetError) as error:
                 log.warning("%s has no extended card for us, so its public one is used: %s", peer.host, error)
         if pattern.address == address:  # else the route holds references to secrets, and keeps them
+            if origin_of(peer.found.url) != origin_of(address):  # a redirect chose that host
+                pattern = replace(pattern, meta={k: v for k, v in pattern.meta.items() if k != "registered"})
             pattern = replace(pattern, address=peer.found.url)
         return describe_agent(found.card, found.document, pattern, signature, self._ceiling)
 
     def describe_card(self, document: Mapping[str, Any], route: Route) -> Agent:
         """The agent of a card that was given by hand; the card is never fetched."""
-        given = replace(route, meta={**route.meta, "registered": True, GIVEN: True})
+        given = replace(route, meta={**route.meta, GIVEN: True})
         card = AgentCard.from_wire(document)
         return describe_agent(card, dict(document), given, {"status": "given"}, self._ceiling)
 
-    async def find_sign_in(self, address: str, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
+    async def find_sign_in(self, route: Route, document: Mapping[str, Any] | None = None) -> tuple[Flow | None, Gate]:
         """How a person signs in to an agent, by its card, and the gate to do it through; None if there is no way.
 
         The card is the given one, else the one at the address.
         """
-        peer = await self.peers.get(address, None, {"registered": True}, document=document)
+        peer = await self.peers.get(route.address, None, route.meta, document=document)
         return await find_flow(peer.card, peer.gate), peer.gate
 
     async def call(self, call: Call) -> Outcome:
         """One turn with an agent. Cancelling it cancels the task there; running out of time does not."""
         route, live = call.route, call.live
         assert route is not None
-        filters = live.filters
-        # Tokens that the peer acquires for this agent: neither an event nor the outcome may show them.
-        acquired: set[Secret] = set()
         outcome: Outcome | None = None
         try:
             agent = live.agent
@@ -184,24 +179,14 @@ class A2AConnector:
             if agent is not None and agent.card.get("skills") is not None and agent.source == source_of(route.address):
                 document = agent.card
             peer = await self.peers.get(route.address, call.secret, route.meta, document=document)
-
-            def redact(event: Event) -> Event:
-                acquired.update(peer.credential.hidden())
-                return redact_event(event, acquired)
-
-            acquired.update(peer.credential.hidden())
-            live.filters = (redact, *filters)
-            try:
-                outcome = await self._turn(call, route, peer)
-            finally:
-                acquired.update(peer.credential.hidden())
+            live.hides = (*live.hides, peer.credential.hidden)
+            outcome = await self._turn(call, route, peer)
         except Agent3Error as error:
             outcome = failed_by(_to_caller_error(error, call))
         finally:
-            live.filters = filters
             if not isinstance(outcome, Working):
                 self._end_wait(call)
-        return redact_outcome(outcome, acquired)
+        return outcome
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -55,9 +55,9 @@ from agent3.protocols.a2a.wire.types import (
     Subscribe,
     Task,
 )
-from agent3.security.outbound import Gate, Policy, parse_url
+from agent3.security.outbound import Gate, Policy
 
-__all__ = ["EXTENSIONS", "INTERRUPTED", "SETTLED", "Peer", "Peers", "allow_address"]
+__all__ = ["EXTENSIONS", "INTERRUPTED", "SETTLED", "Peer", "Peers"]
 
 log = logger("a2a.client")
 
@@ -442,7 +442,7 @@ class Peers:
         if before is not None:
             gate = before.gate
         else:
-            gate = Gate(allow_address(self._policy, address) if registered else self._policy)
+            gate = Gate(self._policy.registering(address) if registered else self._policy)
         try:
             if document is not None:
                 found = FoundCard(url=address, document=dict(document), card=AgentCard.from_wire(document))
@@ -472,10 +472,3 @@ class Peers:
             error = Unavailable("The gateway is stopping.")
             error.sent = False
             raise error
-
-
-def allow_address(policy: Policy, address: str) -> Policy:
-    """A policy that also allows the one host and port that the operator named."""
-    url = parse_url(address, policy)
-    host = f"[{url.host}]" if ":" in (url.host or "") else url.host
-    return dataclasses.replace(policy, allow_hosts=policy.allow_hosts | {f"{host}:{url.port}"})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -102,15 +101,15 @@ class Sites:
         self._policy = policy or Policy()
         self._gates: dict[str, Gate] = {}
 
-    async def describe(self, address: str) -> Agent:
+    async def describe(self, address: str, registered: bool = True) -> Agent:
         """The site as an agent, once it has answered a question. A TargetError says that it does not answer any.
 
-        The operator who adds an address vouches for it: it may be on this machine.
+        ``registered`` says that the operator chose the address: it may be on this machine.
         """
-        client = AskClient(address, self._gate(address, registered=True))
+        client = AskClient(address, self._gate(address, registered))
         await client.ask(_PROBE, seconds=_PROBE_SECONDS)
         host = urlsplit(address).hostname or "site"
-        meta = {"speaks": ASK, "dialect": client.dialect, "registered": True}
+        meta = {"speaks": ASK, "dialect": client.dialect, **({"registered": True} if registered else {})}
         capability = Capability(
             name=ASK,
             description=f"Ask {host} in plain words; it answers with what it has, as a list or in a text.",
@@ -174,10 +173,9 @@ class Sites:
 
     def _gate(self, address: str, registered: bool) -> Gate:
         """A gate that also leads to the host that the operator registered, wherever it is."""
-        host = urlsplit(address).netloc.rpartition("@")[2] if registered else ""
+        host = urlsplit(address).netloc if registered else ""
         if host not in self._gates:
-            hosts = self._policy.allow_hosts | ({host} if host else frozenset())
-            self._gates[host] = Gate(replace(self._policy, allow_hosts=hosts))
+            self._gates[host] = Gate(self._policy.registering(address) if host else self._policy)
         return self._gates[host]
 
 
