@@ -158,6 +158,10 @@ def test_an_mcp_client_is_served_in_its_own_era_and_asked_in_any(tmp_path: Path)
             assert "accept j" in said(await talk.converse("order", meta=client("modern")))
             assert "accept k" in said(await talk.converse("order", "k", meta=client("legacy")))
             assert notes(file)[2:] == ["order modern", "order legacy", "order legacy"]
+            # That a tool asks in one era does not say that it cannot in the other.
+            assert "accept j" in said(await talk.converse("look", meta=client("legacy")))
+            assert "accept k" in said(await talk.converse("look", "k", meta=client("modern")))
+            assert notes(file)[5:] == ["look legacy", "look modern", "look legacy"]
 
     run(story())
 
