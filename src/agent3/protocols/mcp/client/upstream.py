@@ -189,8 +189,8 @@ class Session:
             if name is not None:
                 sent["Mcp-Name"] = name
         may_ask = self.era == "legacy" and method in _MAY_ASK
-        pending.waiting = partial(self._wait_for_person, pending, tool)
-        async with self._floor.work(tool or method, pending) if may_ask else nullcontext():
+        pending.waiting = partial(self._wait_for_person, pending)
+        async with self._floor.work(tool or method, pending, pending.caller) if may_ask else nullcontext():
             self._running[key] = pending
             try:
                 async with pending:
@@ -202,13 +202,11 @@ class Session:
         return result
 
     @asynccontextmanager
-    async def _wait_for_person(self, pending: PendingRequest, tool: str | None) -> AsyncIterator[None]:
+    async def _wait_for_person(self, pending: PendingRequest) -> AsyncIterator[None]:
         if self._room.locked():
             text = f"{_OPEN_QUESTIONS} questions of this server are open already"
             log.warning("%s: a question was refused: %s", self.channel.place, text)
             raise ServerError(jsonrpc.INTERNAL_ERROR, text)
-        if tool is not None and not self._known.tasks:
-            self._known.ways[tool] = "legacy"
         async with self._room, self._floor.wait_for_person(pending):
             yield
 
