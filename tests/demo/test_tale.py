@@ -15,7 +15,7 @@ import pytest
 from agent3 import Client
 from agent3.demo import tale
 from agent3.errors import NotFound
-from tests.support.gateway import Process, gateway, run_agent3
+from tests.support.gateway import gateway, run_agent3
 
 CHEAPEST = {"number": "A3 101", "leaves": "07:15", "arrives": "07:40", "price": 49}
 TITLES = ["Tram 28 through Alfama", "An evening of fado", "Tiles: a workshop"]
@@ -72,16 +72,12 @@ def test_a_trip_is_planned_survives_the_death_of_the_flight_agent_and_says_which
             assert second[part] == first[part]
         assert told["ratings"]["demo-hotels"]["mean"] == 5.0
         assert told["ratings"]["demo-flights"]["mean"] < 5.0
-        assert routes_of(running, "demo-flights/find_flights") == ["a2a", "nlweb"]
+        (route,) = running.get("/v1/routes").json["routes"]
+        assert (route["capability"], route["also"]) == ("demo-flights.find_flights", "demo-airline.find_flights")
+        assert (route["state"], route["origin"]) == ("ready", "demo")
 
         # It was brought back, and is asked again once the breaker lets it.
         assert client.call("demo-stage", capability="parts").value["flights"] == "up"
-
-
-def routes_of(running: Process, capability: str) -> list[str]:
-    agent, _, name = capability.partition("/")
-    about = running.get(f"/v1/agents/{agent}").json
-    return next(one["protocols"] for one in about["capabilities"] if one["name"] == name)
 
 
 def test_killed_while_the_plan_is_being_made_the_plan_is_still_right(tmp_path: Path) -> None:

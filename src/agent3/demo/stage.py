@@ -20,6 +20,7 @@ from agent3.client.client import AsyncClient
 from agent3.demo import trains
 from agent3.demo.interfaces import SITES, activities, airline
 from agent3.demo.planner import TAG, make_planner
+from agent3.directory.stand_ins import Definition
 from agent3.errors import Agent3Error, AgentNotFound, SetupError, Unavailable
 from agent3.gateway.protocol import Found
 from agent3.model import Agent, Route
@@ -235,15 +236,13 @@ class _Stage:
         self._stand_in()
 
     def _stand_in(self) -> None:
-        """Called when either is there: with both, the airline's website is the second route of the flight agent."""
-        flights, website = self._server.directory.peek("demo-flights"), self._server.directory.peek("demo-airline")
+        """Called when either is there: with both, the airline's website stands in for the flight agent."""
+        directory = self._server.directory
+        flights, website = directory.peek("demo-flights"), directory.peek("demo-airline")
         if flights is None or website is None:
             return
-        stand_ins = {capability.name: capability.routes for capability in website.capabilities}
-        capabilities = tuple(
-            replace(one, routes=(*one.routes, *stand_ins.get(one.name, ()))) for one in flights.capabilities
-        )
-        self._server.directory.host(replace(flights, capabilities=capabilities))
+        for name in (one.name for one in flights.capabilities if website.capability(one.name) is not None):
+            directory.routes.host(Definition(flights.id, name, website.id, name, origin="demo"))
 
     async def _stop_coming_back(self, part: Part) -> None:
         if (waiting := self._coming_back.pop(part, None)) is not None:

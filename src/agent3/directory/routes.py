@@ -52,8 +52,15 @@ class Routes:
         self._announce = announce
         self._agents = agents
         self._defined: list[Definition] = []
+        self._hosted: list[Definition] = []
         self._backed: dict[str, Agent] | None = None
         self._said: set[str] = set()
+
+    def host(self, definition: Definition) -> None:
+        """Let one capability stand in for another for as long as this process lives, after all that are stored."""
+        if definition not in self._hosted:
+            self._hosted.append(definition)
+            self.drop()
 
     async def load(self) -> None:
         """Read what is stored: the directory has a new version."""
@@ -73,7 +80,7 @@ class Routes:
         """Every stand-in, in order, and why it is not used where that is so."""
         await self._refresh()
         agents = self._agents()
-        found = [(definition, _misfit_now(definition, agents)) for definition in self._defined]
+        found = [(definition, _misfit_now(definition, agents)) for definition in (*self._defined, *self._hosted)]
         for route in self._settled:
             try:
                 definition = _from_settings(route, agents)
@@ -125,6 +132,10 @@ class Routes:
             return gone
 
         gone = await self._database.write(work)
+        meant = (agent, capability, *(by or ()))
+        left = [one for one in self._hosted if one.key[: len(meant)] != meant]
+        gone, self._hosted = gone + len(self._hosted) - len(left), left
+        self.drop()
         self._announce()
         return gone
 
@@ -165,9 +176,9 @@ class Routes:
         """The agents that have stand-ins, with their routes. What does not fit is left out, and said once."""
         if self._backed is not None:
             return self._backed
-        agents = self._agents() if self._defined or self._settled else {}
+        agents = self._agents() if self._defined or self._hosted or self._settled else {}
         usable: dict[str, list[Definition]] = {}
-        definitions = list(self._defined)
+        definitions = [*self._defined, *self._hosted]
         for route in self._settled:
             try:
                 definitions.append(_from_settings(route, agents))
