@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from agent3.directory.stand_ins import Definition, find_misfit, translate
-from agent3.errors import Agent3Error, CapabilityNotFound, Unavailable, ValidationError
+from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, Unavailable, ValidationError
 from agent3.gateway import Caller, CallRequest, response
 from agent3.gateway.routes import RouteBook
 from agent3.model import LOCAL, Capability, Done, Failed, Hints, Needs, Outcome, Price, Principal, own_routes, value_of
@@ -172,6 +172,23 @@ def test_nothing_is_done_by_a_second_agent_that_the_first_may_have_done(
         # The circuit is open now: the service is not asked, so the other may be.
         assert told(call(made, "weather", "report", place="Rome"))["result"]["from"] == "python"
         assert (len(shop.done), log) == (2, ["Rome"])
+
+
+def test_changing_routes_is_metered_as_reading_them_is(tmp_path: Path) -> None:
+    with hosted(tmp_path, [], Settings(limits=Limits(per_minute=1, burst=1))) as made:
+        book = RouteBook(made.server.gateway)
+
+        async def change(name: str) -> str:
+            caller = Caller(Principal(name))
+            try:
+                await (book.put(caller, {}) if name == "put" else book.remove(caller, "x.y"))
+            except AccessError as error:
+                return error.code
+            return ""
+
+        for name in ("put", "remove"):
+            codes = [made.run(change(name)) for _ in range(100)]
+            assert (codes[0], codes[-1]) == ("forbidden", "rate_limited")
 
 
 def test_who_may_not_call_the_stand_in_does_not_reach_it_nor_see_it(

@@ -175,9 +175,12 @@ def test_a_browser_hears_that_pages_of_an_added_origin_may_call_and_others_may_n
             other = door.ask("OPTIONS", path, origin="https://evil.example", **asking)
             assert other.status >= 400
             assert "access-control-allow-origin" not in other.headers
+        changing = {**asking, "access_control_request_method": "PUT"}
+        assert door.ask("OPTIONS", "/v1/routes", origin="https://app.example", **changing).status == 200
         body = {"agentId": "echo", "message": "hi"}
         called = door.post("/v1/call", body, origin="https://app.example")
         assert called.headers["access-control-allow-origin"] == "https://app.example"
+        assert "X-Next-Cursor" in called.headers["access-control-expose-headers"]
         assert "access-control-allow-origin" not in door.post("/v1/call", body).headers
 
 

@@ -145,6 +145,7 @@ def test_csv_has_a_line_for_each_call_and_no_formula(house: Hosted) -> None:
         ("/v1/calls?cursor=zzz", "cursor"),
         ("/v1/calls?format=xml", "format"),
         ("/v1/calls/stats?by=colour", "by"),
+        *((f"/v1/calls/stats?since={text}", "since") for text in ("nan", "inf", "-1e300")),
         ("/v1/calls?agent=" + "x" * 2_000, "agent"),
     ],
 )

@@ -170,8 +170,6 @@ class History:
             caller = reader.id if caller is None or caller == reader.id else None
             if wanted.caller is not None and caller is None:
                 filters.append(("1 = 0", ()))
-        elif reader.tenant is not None:
-            filters.append(("tenant = ?", (reader.tenant,)))
         keys = [("principal", caller), ("agent", wanted.agent)]
         for column, value in keys:
             if value is not None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent3 import schema
-from agent3.errors import AccessError, SetupError, ValidationError
+from agent3.errors import SetupError, ValidationError
 from agent3.gateway.gateway import Caller, Gateway
 from agent3.gateway.registration import Added, Registration
 from agent3.model import Event
-from agent3.security.access import may_operate
+from agent3.security.access import require_operator
 
 __all__ = ["AGENT_SCHEMA", "AgentBook", "describe_added"]
 
@@ -59,8 +59,8 @@ class AgentBook:
     ) -> dict[str, Any]:
         """Add what the body says, and tell what became of each thing in it; adding again brings it up to date.
 
-        Raises what kept it out, where it is one thing. ``listener`` hears of what takes long. A caller that leaves
-        stops it, and what was not added then leaves nothing behind.
+        Raises what kept it out, where it is one thing. ``listener`` hears of what takes long. Cancelling stops it, as
+        the end of a stream does, and what was not added then leaves nothing behind.
         """
         self._check_operator(caller)
         self._schema.check(dict(body))
@@ -90,11 +90,7 @@ class AgentBook:
 
     def _check_operator(self, caller: Caller) -> None:
         self._gateway.count_question(caller.principal)
-        if not may_operate(caller.principal):
-            raise AccessError(
-                "Agents are added and removed by the operator: the local person, or a client with the scope "
-                "agent3:operate."
-            )
+        require_operator(caller.principal, "add and remove agents")
 
 
 def describe_added(result: Added) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -20,9 +21,9 @@ from agent3.calls.history import History, Wanted
 from agent3.calls.prices import Prices
 from agent3.calls.statistics import Statistics, StatisticsWanted
 from agent3.env import Env
-from agent3.errors import AccessError, ValidationError
+from agent3.errors import ValidationError
 from agent3.model import Price, Principal
-from agent3.security.access import OPERATE, may_operate
+from agent3.security.access import require_operator
 from agent3.storage import Database
 
 __all__ = ["COLUMNS", "Reports", "to_csv"]
@@ -34,6 +35,8 @@ COLUMNS = (
 )
 """What stands in each line of a CSV file."""
 _TIMES = ("since", "until")
+_LATEST = 1e12
+"""Seconds around 1970 beyond which there is no date."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 W = TypeVar("W", bound=Struct)
@@ -65,8 +68,7 @@ class Reports:
 
     async def price(self, reader: Principal, agent: str, capability: str | None, price: Price | None) -> dict[str, Any]:
         """Set what calls of an agent cost, or take that back; for operators."""
-        if not may_operate(reader):
-            raise AccessError(f"Only operators set prices: clients with the scope {OPERATE}, and the local user.")
+        require_operator(reader, "set prices")
         await self._prices.set(agent, capability, price)
         return {"agent": agent, "prices": await self._prices.stored(agent)}
 
@@ -110,13 +112,15 @@ def _parse(query: Mapping[str, Any], kind: type[W]) -> W:
 def _parse_time(name: str, text: str) -> float:
     """Seconds since 1970, or a date, with a time if it matters; UTC unless it says otherwise."""
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+        try:
+            found = datetime.fromisoformat(text)
+            seconds = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            seconds = math.nan
+    if not abs(seconds) < _LATEST:  # nan is not either
         raise ValidationError(
             f"{name} is {text[:40]!r}: give seconds since 1970, or a date such as 2026-01-31T08:00:00Z."
-        ) from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        )
+    return seconds

@@ -11,10 +11,10 @@ from typing import Any
 
 from agent3 import schema
 from agent3.directory.stand_ins import Definition
-from agent3.errors import AccessError, Agent3Error, AgentNotFound, Conflict, NotFound, ValidationError
+from agent3.errors import Agent3Error, AgentNotFound, Conflict, NotFound, ValidationError
 from agent3.gateway.gateway import Caller, Gateway
 from agent3.model import Principal, own_routes
-from agent3.security.access import may_operate
+from agent3.security.access import may_operate, require_operator
 
 __all__ = ["ROUTE_SCHEMA", "RouteBook", "parse_map"]
 
@@ -127,10 +127,9 @@ class RouteBook:
             **({"why": why} if why else {}),
         }
 
-    @staticmethod
-    def _check_operator(principal: Principal) -> None:
-        if not may_operate(principal):
-            raise AccessError("Routes are changed by the operator: locally, or by a client with the scope admin.")
+    def _check_operator(self, principal: Principal) -> None:
+        self._gateway.count_question(principal)
+        require_operator(principal, "change routes")
 
 
 def parse_map(pairs: tuple[str, ...] | list[str]) -> dict[str, str]:

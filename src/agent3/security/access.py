@@ -6,18 +6,25 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from agent3.errors import AccessError
 from agent3.model import Principal, Route
 from agent3.settings import Rule
 
-__all__ = ["OPERATE", "Access", "may_operate"]
+__all__ = ["OPERATE", "Access", "may_operate", "require_operator"]
 
 OPERATE = "agent3:operate"
-"""The scope of clients that see what all callers did, and set prices."""
+"""The scope of clients that see what all callers did, and change agents, routes and prices."""
 
 
 def may_operate(principal: Principal) -> bool:
     """Whether a caller runs this gateway, and so sees the calls, statistics and costs of all."""
     return principal.kind == "local" or OPERATE in principal.scopes
+
+
+def require_operator(principal: Principal, doing: str) -> None:
+    """AccessError for every other caller; ``doing`` is what only operators do."""
+    if not may_operate(principal):
+        raise AccessError(f"Only operators {doing}: the local person, and clients with the scope {OPERATE}.")
 
 
 class Access:

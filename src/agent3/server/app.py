@@ -79,9 +79,12 @@ def app(server: Server) -> Doors:
         inner = CORSMiddleware(
             inner,
             allow_origins=origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id", "A2A-Extensions", "ETag"],
+            expose_headers=[
+                *("Location", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id", "A2A-Extensions", "ETag"),
+                "X-Next-Cursor",
+            ],
         )
     return Doors(inner, doors, server, judge if doorkeeper.judges else None, unpacking)
 

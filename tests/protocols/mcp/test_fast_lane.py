@@ -19,6 +19,7 @@ from agent3.protocols.functions import Context, LocalAgent
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
+from agent3.protocols.mcp.door.rpc_batches import serve_batch
 from agent3.protocols.mcp.protocol import MCP
 from agent3.server.build import Server, build
 from agent3.server.demo import agents
@@ -388,6 +389,31 @@ def test_the_version_that_has_batches_gets_them() -> None:
             assert (await ask(both.fast, batch, later))[0] == 400
 
     asyncio.run(story())
+
+
+def test_a_message_of_a_batch_that_cannot_be_served_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked = msgspec.json.decode((await receive())["body"])
+        if asked["method"] == "broken":
+            raise RuntimeError("on purpose")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {}}
+        await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
+
+    async def story() -> None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        batch = [{"id": 1, "method": "ping"}, {"id": 2, "method": "broken"}, {"method": "broken"}]
+        await serve_batch(app, {"headers": []}, [msgspec.json.encode(one) for one in batch], send)
+        answers = {one["id"]: one for one in msgspec.json.decode(sent[-1]["body"])}
+        assert answers.keys() == {1, 2}
+        assert answers[2]["error"]["code"] == -32603
+
+    asyncio.run(story())
+    assert caplog.text.count("could not be served") == 2
 
 
 def _messages(told: dict[str, str], body: bytes) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from agent3.errors import (
 )
 from agent3.identity.oauth import Flow, origin_of
 from agent3.identity.secrets import Secret
-from agent3.model import Agent, Call, Event, Failed, Outcome, Route, Working
+from agent3.model import Agent, Call, Failed, Outcome, Route, Working
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY

@@ -15,8 +15,11 @@ from msgspec import Raw
 from starlette.types import ASGIApp, Message, Scope, Send
 
 from agent3 import jsonrpc
+from agent3.observe.logs import get as logger
 
 __all__ = ["VERSIONS", "parse_batch", "serve_batch"]
+
+log = logger("mcp")
 
 VERSIONS = frozenset({b"", b"2025-03-26"})
 """What the version header of a request that may be a batch says; that version does not have the header yet."""
@@ -72,8 +75,8 @@ async def serve_batch(app: ASGIApp, scope: Scope, bodies: Sequence[bytes], send:
 
 async def _serve_one(app: ASGIApp, scope: Scope, body: bytes, answers: asyncio.Queue[bytes | None]) -> None:
     """Serve one message, and put each message that answers it into the queue, then None."""
+    asked, collector = _envelope(body), _Collector(answers)
     try:
-        asked = _envelope(body)
         if asked.method == "initialize":
             text = "initialize must not be part of a batch"  # by the specification: the others need its session
             answers.put_nowait(jsonrpc.error(asked.id, jsonrpc.INVALID_REQUEST, text))
@@ -89,9 +92,12 @@ async def _serve_one(app: ASGIApp, scope: Scope, body: bytes, answers: asyncio.Q
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        collector = _Collector(answers)
         await app({**scope, "headers": headers}, receive, collector)
         collector.finish()
+    except Exception:
+        log.exception("a message of a batch could not be served")
+        if asked.id is not None and not collector.is_answered:
+            answers.put_nowait(jsonrpc.error(asked.id, jsonrpc.INTERNAL_ERROR, "Internal error"))
     finally:
         answers.put_nowait(None)
 
@@ -103,6 +109,7 @@ class _Collector:
         self._answers = answers
         self._parser: jsonrpc.SSEParser | None = None
         self._body: list[bytes] = []
+        self.is_answered = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -113,12 +120,16 @@ class _Collector:
         else:
             for frame in self._parser.feed(message.get("body", b"")):
                 if frame.data:
-                    self._answers.put_nowait(bytes(frame.data))
+                    self._put(bytes(frame.data))
 
     def finish(self) -> None:
         body = b"".join(self._body)
         if body.startswith(b"{"):
-            self._answers.put_nowait(body)
+            self._put(body)
+
+    def _put(self, message: bytes) -> None:
+        self.is_answered = self.is_answered or _envelope(message).method is None
+        self._answers.put_nowait(message)
 
 
 class _Envelope(msgspec.Struct):

@@ -96,9 +96,6 @@ class Clause:
             return self.quotes[int(only[1])]
         return None if _TOKEN.search(words) else words
 
-    def is_quoted(self, words: str) -> bool:
-        return _TOKEN.fullmatch(words.strip(" ,.:")) is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
