@@ -14,7 +14,7 @@ import uvicorn
 
 from agent3.calls.parking import Park
 from agent3.env import REAL
-from agent3.model import LOCAL, Agent, Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Route, Turn
+from agent3.model import LOCAL, Agent, Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Route, Turn
 from agent3.observe.metrics import Metrics
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.floor import Floor
@@ -56,14 +56,16 @@ class Talk:
         self.park = Park(REAL, Metrics())
         self._handler = self.park.around(connector.call)
 
-    async def call(self, tool: str, job: str = "j", *, entry: Any = "start", **more: Any) -> Outcome:
+    async def call(
+        self, tool: str, job: str = "j", *, entry: Any = "start", principal: Principal = LOCAL, **more: Any
+    ) -> Outcome:
         capability = self.agent.capability(tool)
         assert capability is not None
         return await self._handler(
             Call(
                 id=job,
                 job=job,
-                principal=LOCAL,
+                principal=principal,
                 agent=self.agent.id,
                 capability=tool,
                 input={},
@@ -256,53 +258,149 @@ def test_fifty_open_questions_are_told_apart_and_keep_nobody_waiting(tmp_path: P
             run(story(site.url))
 
 
-def test_a_question_is_held_while_it_may_be_of_another_call() -> None:
+@pytest.mark.usefixtures("patient")
+def test_while_a_question_of_one_caller_is_open_no_other_caller_gets_one_that_could_be_theirs(tmp_path: Path) -> None:
+    alice, bob = Principal("alice"), Principal("bob")
+
     async def story() -> None:
-        floor: Floor[str] = Floor({"quiet": False, "asks": True})
-        ended = asyncio.Event()
-        asked: list[str | None] = []
-
-        async def quiet() -> None:
-            async with floor.work("quiet", "b"):
-                await ended.wait()
-
-        async def question() -> None:
-            async with floor.question() as call:
-                asked.append(call)
-
-        async with floor.work("asks", "a"):
-            other = asyncio.create_task(quiet())
-            await asyncio.sleep(0)
-            asking = asyncio.create_task(question())
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert asked == []
-            ended.set()
-            await other
-            await asking
-            assert asked == ["a"]
+        async with talking(Command(**command(tmp_path / "notes", "--legacy")).address) as talk:
+            assert isinstance(await talk.call("aside", "a", principal=alice), Needs)
+            assert isinstance(await talk.call("aside", "b", principal=alice), Needs)
+            assert "cannot be told" in said(await talk.call("aside", "c", principal=bob))
+            for job in ("a", "b"):
+                given = {"q1": Answer(data={"size": job})}
+                done = await talk.call("aside", job, entry="answer", answers=given, principal=alice)
+                assert done == Done((Part(text=f"accept {{'size': '{job}'}}"),))
+            assert isinstance(await talk.call("aside", "d", principal=bob), Needs)
 
     run(story())
 
 
-def test_as_many_questions_as_calls_reach_nobody_wrong() -> None:
-    """Two tools that were never known to ask do so at once. One is refused; when it has ended, the other is clear."""
+class Calls:
+    """Calls and questions on one connection, each until the test ends it."""
+
+    def __init__(self, **habits: bool):
+        self.floor: Floor[str] = Floor(habits)
+        self._ends: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
+
+    async def begin(self, call: str, tool: str = "late", caller: str | None = None) -> None:
+        end, begun = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            async with self.floor.work(tool, call, caller or call):
+                begun.set()
+                await end.wait()
+
+        self._ends[call] = end, asyncio.create_task(work())
+        await begun.wait()
+
+    async def end(self, call: str) -> None:
+        end, task = self._ends.pop(call)
+        end.set()
+        await task
+
+    async def give_up(self, call: str) -> None:
+        _, task = self._ends.pop(call)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def question(self) -> tuple[asyncio.Task[None], list[str | None]]:
+        """A question that is never answered, and whom it was put to, if anybody yet."""
+        put: list[str | None] = []
+
+        async def ask() -> None:
+            async with self.floor.question() as call:
+                put.append(call)
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(ask())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return task, put
+
+
+def test_a_question_is_held_until_the_server_has_ended_all_other_calls() -> None:
+    async def story() -> None:
+        calls = Calls(late=False)
+        await calls.begin("alice")
+        await calls.begin("bob")
+        asking, put = await calls.question()
+        await calls.begin("carol")
+        assert put == []
+        await calls.end("bob")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert put == ["alice"], "it was asked before carol came"
+        asking.cancel()
+        await calls.end("alice")
+        await calls.end("carol")
+
+    run(story())
+
+
+@pytest.mark.parametrize("came", ["before", "after"])
+def test_a_question_of_a_call_that_was_given_up_is_put_to_nobody_else(came: str) -> None:
+    """The server may go on with a call that was cancelled or took too long, and ask for it."""
 
     async def story() -> None:
-        floor: Floor[str] = Floor({"first": False, "second": False})
-        asked: list[str | None] = []
+        calls = Calls(late=False)
+        await calls.begin("alice")
+        await calls.begin("bob")
+        if came == "before":
+            asking, put = await calls.question()
+            assert put == []
+            await calls.give_up("alice")
+        else:
+            await calls.give_up("alice")
+            asking, put = await calls.question()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert put == [None]
+        asking.cancel()
+        # A call of the same caller may ask meanwhile.
+        await calls.end("bob")
+        await calls.begin("again", caller="alice")
+        asking, put = await calls.question()
+        assert put == ["again"]
+        asking.cancel()
+        await calls.end("again")
 
-        async def question() -> str | None:
-            async with floor.question() as call:
-                asked.append(call)
-                return call
+    run(story())
 
-        async with floor.work("second", "b"):
-            async with floor.work("first", "a"):
-                one, two = asyncio.create_task(question()), asyncio.create_task(question())
-                assert await one is None
-            assert await two == "b"
-        assert asked == [None, "b"]
+
+def test_a_second_question_of_a_call_that_waits_is_put_to_no_other_caller() -> None:
+    async def story() -> None:
+        calls = Calls(asks=True, late=False)
+        await calls.begin("alice", "asks")
+        first, put = await calls.question()
+        assert put == ["alice"]
+        second, put = await calls.question()
+        assert put == ["alice"], "nobody else is there"
+        await calls.begin("bob")
+        third, put = await calls.question()
+        assert put == [None]
+        await calls.end("bob")
+        await calls.end("alice")
+        for task in (first, second, third):
+            task.cancel()
+
+    run(story())
+
+
+def test_as_many_questions_as_calls_are_refused() -> None:
+    """Either may have asked both. Refusing one alone could end its call, and the other would look clear."""
+
+    async def story() -> None:
+        calls = Calls(late=False)
+        await calls.begin("alice")
+        await calls.begin("bob")
+        one, first = await calls.question()
+        two, second = await calls.question()
+        assert (first, second) == ([None], [None])
+        await calls.end("alice")
+        await calls.end("bob")
+        one.cancel()
+        two.cancel()
 
     run(story())
 
@@ -311,13 +409,13 @@ def test_a_tool_that_never_asked_needs_no_floor() -> None:
     async def story() -> None:
         habits: dict[str, bool] = {}
         floor: Floor[int] = Floor(habits)
-        async with floor.work("tool", 1):
-            waiting = asyncio.create_task(floor.work("tool", 2).__aenter__())
+        async with floor.work("tool", 1, "me"):
+            waiting = asyncio.create_task(floor.work("tool", 2, "me").__aenter__())
             await asyncio.sleep(0)
             assert not waiting.done()
         await waiting
         assert habits == {"tool": False}
-        async with floor.work("tool", 3), floor.work("tool", 4):
+        async with floor.work("tool", 3, "me"), floor.work("tool", 4, "me"):
             pass
 
     run(story())
@@ -326,12 +424,12 @@ def test_a_tool_that_never_asked_needs_no_floor() -> None:
 def test_a_cancelled_wait_for_the_floor_blocks_nobody() -> None:
     async def story() -> None:
         floor: Floor[int] = Floor({"asks": True})
-        async with floor.work("asks", 1):
-            gone = asyncio.create_task(floor.work("asks", 2).__aenter__())
+        async with floor.work("asks", 1, "me"):
+            gone = asyncio.create_task(floor.work("asks", 2, "me").__aenter__())
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.wait([gone])
-        async with floor.work("asks", 3):
+        async with floor.work("asks", 3, "me"):
             pass
 
     run(story())

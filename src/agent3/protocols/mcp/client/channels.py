@@ -103,8 +103,9 @@ class PendingRequest:
     Every message of the server restarts the ``idle`` clock, up to ``ceiling`` seconds in total. No clock runs while the
     caller is being asked. ``subscription`` marks a request that only listens. ``features`` are what the caller can do
     besides elicitation (``sampling``, ``roots``), None for a request of our own; ``level`` is the lowest log level it
-    wants; ``patience`` is how many seconds it waits for a server that is still starting. ``waiting`` surrounds the time
-    in which the caller thinks. Use as ``async with``, which starts the clock; raises CallTimeout when the time is over.
+    wants; ``patience`` is how many seconds it waits for a server that is still starting; ``caller`` is whose request it
+    is. ``waiting`` surrounds the time in which the caller thinks. Use as ``async with``, which starts the clock; raises
+    CallTimeout when the time is over.
     """
 
     def __init__(
@@ -118,7 +119,9 @@ class PendingRequest:
         features: frozenset[str] | None = None,
         level: str | None = None,
         patience: float | None = None,
+        caller: str = "",
     ):
+        self.caller = caller
         self.subscription = subscription
         self.features = features
         self.level = level

@@ -348,6 +348,7 @@ class MCPConnector:
             level=_wanted_level(call),
             # A little less than the call has, so that it ends by saying what it waited for.
             patience=max(0.0, min(0.9 * remaining, self._ceiling)),
+            caller=call.principal.id,
         )
 
     # Anything but calls

@@ -4,16 +4,21 @@ In the handshake era a server asks by a request of its own. Over HTTP it can put
 connection that all calls share, nothing tells whose question it is, and it must not reach another caller. So of the
 calls that may ask, one at a time is at work: it *has the floor*. A call that waits for a person is not at work, so any
 number of questions can be open. Which tools ask is learned: one that has never asked needs no floor after its first
-call. A question that could still be of several calls is held until one of them is left.
+call. A question that could still be of several calls is held until the server has ended all but one of them.
+
+A call that waits for a person could ask a second question meanwhile, and one that was given up may go on at the server
+and ask. Between calls of one caller that is taken to be rare; no other caller is put a question that could be theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
+
+from agent3.protocols.mcp.client.channels import ServerError
 
 __all__ = ["Floor", "Habits"]
 
@@ -26,18 +31,28 @@ _FIRST = 2.0
 """Seconds for which a tool that was never called before has the floor; servers ask early, and others wait."""
 _LONGEST = 10.0
 """Seconds for which a tool that is known to ask has it."""
+_LINGERING = 60.0
+"""Seconds for which a call that was given up is taken to go on at the server, which may not stop when it is told to."""
 
 
 class _Seat(Generic[CallT]):
     """One call, with the number of its questions that are open."""
 
-    def __init__(self, tool: str, call: CallT):
+    def __init__(self, tool: str, call: CallT, caller: Hashable):
         self.tool = tool
         self.call = call
+        self.caller = caller
         self.open = 0
-        self.has_asked = False
         self.turn: asyncio.Future[None] | None = None
         """Set while it waits for the floor."""
+
+
+class _Held(Generic[CallT]):
+    """A question, and the calls that it may be of."""
+
+    def __init__(self, candidates: set[_Seat[CallT]]):
+        self.candidates = candidates
+        self.seat: asyncio.Future[_Seat[CallT] | None] = asyncio.get_running_loop().create_future()
 
 
 class Floor(Generic[CallT]):
@@ -50,23 +65,31 @@ class Floor(Generic[CallT]):
         self._speaker: _Seat[CallT] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[_Seat[CallT]] = deque()
-        self._held: deque[asyncio.Future[_Seat[CallT] | None]] = deque()
+        self._given_up: set[_Seat[CallT]] = set()
+        self._held: list[_Held[CallT]] = []
 
     @asynccontextmanager
-    async def work(self, tool: str, call: CallT) -> AsyncIterator[None]:
-        """Run a call in this block. Begins when the tool may ask without being mistaken for another."""
-        seat = _Seat(tool, call)
+    async def work(self, tool: str, call: CallT, caller: Hashable) -> AsyncIterator[None]:
+        """Run a call in this block. Begins when the tool may ask without being mistaken for another.
+
+        Without a result or an error of the server the call was given up, and may go on there.
+        """
+        seat = _Seat(tool, call, caller)
         await self._begin(seat)
         self._seats[call] = seat
         try:
             yield
-            if seat.has_asked:
-                self._habits[tool] = True
-            elif tool not in self._habits:
+            if tool not in self._habits:
                 self._know_quiet(tool)
+        except ServerError:
+            raise
+        except BaseException:
+            self._give_up(seat)
+            raise
         finally:
             del self._seats[call]
             self._pause(seat)
+            self._settle(without=seat)
 
     @asynccontextmanager
     async def wait_for_person(self, call: CallT) -> AsyncIterator[None]:
@@ -82,21 +105,20 @@ class Floor(Generic[CallT]):
     @asynccontextmanager
     async def question(self) -> AsyncIterator[CallT | None]:
         """The call that a question on the shared connection belongs to; None if that cannot be told."""
-        if len(self._at_work) > 1:
-            held: asyncio.Future[_Seat[CallT] | None] = asyncio.get_running_loop().create_future()
+        candidates = self._find_candidates()
+        seat = None
+        if len(candidates) == 1:
+            (seat,) = candidates
+            self._open(seat)
+        elif candidates <= self._at_work:
+            held = _Held(candidates)
             self._held.append(held)
             self._settle()
-            seat = await held
-        else:
-            # With nobody at work it is a further question of a call that waits; clear if there is one.
-            candidates = self._at_work or self._seats.values()
-            seat = next(iter(candidates)) if len(candidates) == 1 else None
-            if seat is not None:
-                self._open(seat)
+            seat = await held.seat
         if seat is None:
             yield None
             return
-        seat.has_asked = True
+        self._habits[seat.tool] = True
         async with self._closing(seat):
             yield seat.call
 
@@ -124,7 +146,14 @@ class Floor(Generic[CallT]):
         self._at_work.discard(seat)
         if self._speaker is seat:
             self._pass_on()
-        self._settle()
+
+    def _give_up(self, seat: _Seat[CallT]) -> None:
+        """It ended without a word of the server: what it asked, or will ask, is nobody else's question."""
+        for held in self._held:
+            if seat in held.candidates and not held.seat.done():
+                held.seat.set_result(None)
+        self._given_up.add(seat)
+        asyncio.get_running_loop().call_later(_LINGERING, self._given_up.discard, seat)
 
     def _give_floor(self, seat: _Seat[CallT]) -> None:
         self._speaker = seat
@@ -157,6 +186,14 @@ class Floor(Generic[CallT]):
 
     # Questions
 
+    def _find_candidates(self) -> set[_Seat[CallT]]:
+        """The calls that a question may be of."""
+        everybody = {*self._seats.values(), *self._given_up}
+        if len({seat.caller for seat in everybody}) > 1:
+            return everybody
+        # With nobody at work it is a further question of a call that waits.
+        return set(self._at_work or self._seats.values())
+
     def _open(self, seat: _Seat[CallT]) -> None:
         seat.open += 1
         if seat.open == 1:
@@ -178,19 +215,19 @@ class Floor(Generic[CallT]):
             if self._seats.get(seat.call) is not seat:  # it ended while it waited for the floor
                 self._pause(seat)
 
-    def _settle(self) -> None:
-        """Hand out the questions that are clear by now. As many questions as calls can never be told apart."""
-        while self._held:
-            if self._held[0].done():
-                self._held.popleft()
-            elif len(self._at_work) == 1:
-                (seat,) = self._at_work
-                self._at_work.discard(seat)
-                seat.open += 1
-                self._held.popleft().set_result(seat)
-                if self._speaker is seat:
-                    self._pass_on()
-            elif len(self._held) >= len(self._at_work):
-                self._held.popleft().set_result(None)
-            else:
-                return
+    def _settle(self, without: _Seat[CallT] | None = None) -> None:
+        """Hand out the questions that are clear by now, ``without`` a call that has ended.
+
+        As many questions as calls are refused: each call may wait for its answer, so that none would end.
+        """
+        for held in self._held:
+            held.candidates -= {without}
+            if len(held.candidates) == 1 and not held.seat.done():
+                (seat,) = held.candidates
+                self._open(seat)
+                held.seat.set_result(seat)
+        self._held = [held for held in self._held if not held.seat.done()]
+        if self._held and len(self._held) >= len(set[_Seat[CallT]]().union(*(held.candidates for held in self._held))):
+            for held in self._held:
+                held.seat.set_result(None)
+            self._held.clear()

@@ -190,7 +190,7 @@ class Session:
                 sent["Mcp-Name"] = name
         may_ask = self.era == "legacy" and method in _MAY_ASK
         pending.waiting = partial(self._wait_for_person, pending)
-        async with self._floor.work(tool or method, pending) if may_ask else nullcontext():
+        async with self._floor.work(tool or method, pending, pending.caller) if may_ask else nullcontext():
             self._running[key] = pending
             try:
                 async with pending:

@@ -270,6 +270,7 @@ class Passthrough:
                 on_request=replay if caller.can & _ASKABLE else None,
                 features=caller.can & _FEATURES,
                 level=caller.level,
+                caller=call.principal.id,
             )
         )
         try:
