@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+import snowballstemmer
 from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as some
@@ -14,7 +15,7 @@ from hypothesis import strategies as some
 from agent3.directory.choice import choose, index_capabilities
 from agent3.directory.documents import documents_of
 from agent3.directory.search import Index, Match
-from agent3.directory.words import detect_language, terms
+from agent3.directory.words import detect_language, stem, terms
 from agent3.model import Agent, Capability
 from agent3.sentences.word_forms import words
 
@@ -34,6 +35,28 @@ from agent3.sentences.word_forms import words
 )
 def test_words_are_without_case_accent_and_plural(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+def test_threads_do_not_disturb_each_other_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    stemmer = type(snowballstemmer.stemmer("english"))
+    inside, go_on = threading.Event(), threading.Event()
+    reduce = stemmer._stem
+    found: list[str] = []
+
+    def pausing(self: Any) -> Any:
+        if threading.current_thread() is other:
+            inside.set()
+            assert go_on.wait(120)
+        return reduce(self)
+
+    monkeypatch.setattr(stemmer, "_stem", pausing)
+    other = threading.Thread(target=lambda: found.append(stem("marinadings")))
+    other.start()
+    assert inside.wait(120)
+    assert stem("quarterings") == "quarter"
+    go_on.set()
+    other.join(120)
+    assert found == ["marinad"]
 
 
 def test_terms_are_stems_without_the_words_that_every_request_has() -> None:
