@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as some
 
-from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of
 from agent3.directory.search import Index, Match
 from agent3.directory.words import detect_language, stem, terms
 from agent3.model import Agent, Capability
+from agent3.sentences.tokens import LONGEST
 from agent3.sentences.word_forms import words
 
 
@@ -256,3 +257,13 @@ def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
     assert chosen("cancel or create the order") is None
     assert chosen("what a nice day") is None
     assert choose(index, offered[:1], "cancel my order", 0.0) is not offered[1], "what is not offered is not chosen"
+
+
+def test_a_message_is_read_to_a_bound() -> None:
+    """What comes from a stranger may be a megabyte, and is read in the event loop."""
+    offered = [Capability(name=name, description=name) for name in ("order_pizza", "cancel_booking")]
+    index = index_capabilities(offered)
+    filling = "well " * (LONGEST // 5)
+    assert choose(index, offered, f"order pizza {filling}", 0.0) == offered[0]
+    assert choose(index, offered, f"{filling} order pizza", 0.0) is None
+    assert closest(index, offered, f"{filling} cancel booking", 1) == offered[:1]
