@@ -60,6 +60,8 @@ _AT_ONCE = 200
 """Matches that are looked at before others may run."""
 _ENCODED = 8
 """Capabilities whose texts are encoded together."""
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Seconds after which vectors that could not be read or kept are tried again: at first, and at most."""
 _NEAR = 2_000
 """Agents among which the one that was meant is looked for, where an id is unknown."""
 _INDEXED_TOGETHER = 100
@@ -462,8 +464,8 @@ class Directory:
                     self._unembedded.pop(agent_id, None)
                     if agent is not None:
                         self._unembedded[agent_id] = agent
-            if self._unembedded and self._embedding is None:
-                self._embedding = asyncio.create_task(self._embed())
+                if self._unembedded and self._embedding is None:
+                    self._embedding = asyncio.create_task(self._embed(self._vectors))
             if self._tidying is None and self._index.plan():
                 self._tidying = asyncio.create_task(self._tidy())
 
@@ -490,28 +492,49 @@ class Directory:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _embed(self) -> None:
-        """Give the capabilities of new agents their vectors: those that are kept, else from the encoder."""
+    async def _embed(self, vectors: Vectors) -> None:
+        """Give the capabilities of new agents their vectors, until all have them.
+
+        One that fails does not hold up the others: while the database is away it is tried again, later each time.
+        """
+        pause = _PAUSE
         try:
-            while self._unembedded and self._vectors is not None:
+            while self._unembedded:
                 agent_id, agent = next(iter(self._unembedded.items()))
-                del self._unembedded[agent_id]
-                mark = await asyncio.to_thread(fingerprint, agent)
-                row = await self._database.one(
-                    "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent_id, mark
-                )
-                made = await asyncio.to_thread(_vectors_of, self._vectors, agent, bytes(row["body"]) if row else None)
-                if row is None and self._stored.get(agent_id) is agent:
-                    await self._keep_vectors(agent_id, mark, made.tobytes())
-                async with self._indexing:
-                    numbers = self._index.numbers_of(agent_id)
-                    if agent_id not in self._unembedded and agent_id not in self._changes and len(numbers) == len(made):
-                        self._vectors.put(numbers, made)
-        except Agent3Error as error:
-            log.warning("search by meaning is behind: %s. Words still find everything.", error)
-            self._metrics.events_dropped.inc(("search vectors",))
+                try:
+                    await self._embed_agent(vectors, agent)
+                except Agent3Error as error:
+                    log.warning("search by meaning is behind: %s. Words still find everything.", error)
+                    self._metrics.events_dropped.inc(("search vectors",))
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    if self._unembedded.get(agent_id) is agent:  # to the end
+                        self._unembedded[agent_id] = self._unembedded.pop(agent_id)
+                    continue
+                except Exception:  # of the encoder: it would fail again
+                    log.exception("%s cannot be found by its meaning; its words still find it.", agent_id)
+                    self._metrics.events_dropped.inc(("search vectors",))
+                pause = _PAUSE
+                if self._unembedded.get(agent_id) is agent:  # else it changed meanwhile
+                    del self._unembedded[agent_id]
         finally:
             self._embedding = None
+
+    async def _embed_agent(self, vectors: Vectors, agent: Agent) -> None:
+        """Its vectors are those that are kept, else from the encoder."""
+        mark = await asyncio.to_thread(fingerprint, agent)
+        row = await self._database.one(
+            "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent.id, mark
+        )
+        kept = bytes(row["body"]) if row is not None and len(row["body"]) == _weight(agent) * WIDTH else None
+        made = await asyncio.to_thread(_vectors_of, vectors, agent, kept)
+        if kept is None and self._stored.get(agent.id) is agent:
+            await self._keep_vectors(agent.id, mark, made.tobytes())
+        async with self._indexing:
+            numbers = self._index.numbers_of(agent.id)
+            is_same = self._unembedded.get(agent.id) is agent and agent.id not in self._changes
+            if is_same and len(numbers) == len(made):
+                await asyncio.to_thread(vectors.put, numbers, made)
 
     async def _keep_vectors(self, agent_id: str, mark: str, body: bytes) -> None:
         async def work(tx: Transaction) -> None:
