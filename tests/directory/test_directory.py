@@ -433,6 +433,15 @@ def test_a_search_that_comes_early_answers_from_what_is_indexed(url: str, monkey
         early = await directory.search("bread", 50, whole=False)
         assert early.indexing == (5, 30)
         assert len(early) == 5
+        # What is known and named exactly is found whether it is indexed or not, once, and by who may see it.
+        for name in ("baker-29", "Baker-29", "baker-29/bake", "baker-00"):
+            found = await directory.search(name, 3, whole=False)
+            first = next((hit.agent.id, hit.capability.name, hit.score) for hit in found if hit.capability is not None)
+            assert first == (name.lower()[:8], "bake", 1.0)
+            assert len({hit.agent.id for hit in found}) == len(found)
+        assert len(await directory.search("bake", 50, whole=False)) == 30
+        hidden = await directory.search("baker-29", 50, lambda agent, _: agent.id != "baker-29", whole=False)
+        assert "baker-29" not in {hit.agent.id for hit in hidden}
         whole = asyncio.create_task(directory.search("bread", 50))
         done, _ = await asyncio.wait({whole}, timeout=0.3)
         assert not done, "it waits for all of them"

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from agent3.directory.choice import choose, choose_by_meaning, closest, index_ca
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
 from agent3.directory.routes import Routes
-from agent3.directory.search import Index, Match, Ranking, rank_agents
+from agent3.directory.search import Index, Match, Ranking, exact_matches, rank_agents
 from agent3.directory.segments import paced
 from agent3.directory.stand_ins import bare
 from agent3.env import Env
@@ -68,6 +68,8 @@ _INDEXED_TOGETHER = 100
 """Agents that are indexed before others may write the index, and its segments are tidied."""
 _FEW = 500
 """Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
+_LONGEST_NAME = 1_000
+"""Characters up to which a query may be the name of one that is not indexed yet."""
 _MOMENT = 0.1
 """Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
@@ -297,15 +299,19 @@ class Directory:
         """The capabilities that fit best. An exact name comes first; an empty query lists the agents, by id.
 
         The ranking is read until enough was accepted, so that what a search costs does not grow with what is below.
-        Unless it is to be of the ``whole`` directory, it does not wait until many new agents are indexed.
+        Unless it is to be of the ``whole`` directory, it does not wait until many new agents are indexed; of these it
+        then finds those that are named exactly.
         """
         if not query.strip():
             return Hits(await self._list(limit, accept))
         indexing = await self._catch_up(whole)
+        # Before the ranking: what is no longer among the changes then is in the index.
+        named = {} if indexing is None else await asyncio.to_thread(_find_named, self._changes, query)
         ranking = await self._rank(query)
+        matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         hits = Hits(
             Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words))
-            for agent, capability, match in await self._walk(ranking, limit, accept)
+            for agent, capability, match in await self._walk(matches, limit, accept)
         )
         hits.indexing = indexing
         return hits
@@ -678,6 +684,15 @@ def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: V
             index.remove(agent_id)
         else:
             index.put(agent, paced(documents_of(agent), every=4))
+
+
+def _find_named(changes: Mapping[str, Agent | None], query: str) -> dict[tuple[str, str | None], Match]:
+    """For a thread: the capabilities that the index does not know yet and that are named exactly."""
+    if len(query) > _LONGEST_NAME:
+        return {}
+    agents = list(changes.values())  # in one step, as the event loop writes meanwhile
+    found = (match for agent in paced(agents, every=4) if agent is not None for match in exact_matches(agent, query))
+    return {(match.agent, match.capability): match for match in found}
 
 
 def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[np.int8]:
