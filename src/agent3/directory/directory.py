@@ -35,6 +35,7 @@ from agent3.schema import nearest
 from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import append_checksum, whole
+from agent3.storage.counters import increase
 from agent3.storage.notifications import News
 
 __all__ = ["Accept", "Directory", "Hit", "Hits"]
@@ -165,7 +166,7 @@ class Directory:
         agent, now = bare(agent), self._env.now()
 
         async def work(tx: Transaction) -> None:
-            version = await _next_version(tx)
+            version = await increase(tx, "directory")
             await tx.run(
                 "INSERT INTO agents (id, body, added, updated, version) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) "
                 "DO UPDATE SET body = excluded.body, updated = excluded.updated, version = excluded.version",
@@ -188,7 +189,7 @@ class Directory:
             row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
             if row is None or self._read(row) != known:
                 return False
-            version, body = await _next_version(tx), append_checksum(encode(bare(now)))
+            version, body = await increase(tx, "directory"), append_checksum(encode(bare(now)))
             await tx.run(
                 "UPDATE agents SET body = ?, updated = ?, version = ? WHERE id = ?", body, at, version, before.id
             )
@@ -204,7 +205,7 @@ class Directory:
         async def work(tx: Transaction) -> int:
             gone = await tx.run("DELETE FROM agents WHERE id = ?", agent_id)
             if gone:
-                version = await _next_version(tx)
+                version = await increase(tx, "directory")
                 await tx.run(
                     "INSERT INTO agents_removed (id, version) VALUES (?, ?) "
                     "ON CONFLICT (id) DO UPDATE SET version = excluded.version",
@@ -659,15 +660,6 @@ class Directory:
     def _forget_check(self) -> None:
         self._writes += 1
         self._checked = float("-inf")
-
-
-async def _next_version(tx: Transaction) -> int:
-    await tx.run(
-        "INSERT INTO counters (name, value) VALUES ('directory', 1) "
-        "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
-    )
-    row = await tx.one("SELECT value FROM counters WHERE name = 'directory'")
-    return int(row["value"]) if row is not None else 0
 
 
 def _weight(agent: Agent | None) -> int:
