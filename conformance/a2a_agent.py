@@ -252,7 +252,7 @@ def _endpoint(
 
     The kit uses one id for many messages of a run, and wants a new task for each: so it gets one here.
     """
-    host = _Host(under_test, lambda: card)
+    host = _Host(server.gateway, under_test, lambda: card)
     host.asks = written == "0.3"
     a2a = server.protocols["a2a"]
     assert isinstance(a2a, A2A)

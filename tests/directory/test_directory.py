@@ -313,6 +313,52 @@ def test_what_has_no_vector_yet_is_not_behind_what_has_one() -> None:
     assert next(iter(vectors.fuse(asked, index.rank(asked)))).agent == "weather"
 
 
+@pytest.mark.parametrize("fault", ["away", "another width", "encoder"])
+def test_search_by_meaning_goes_on_after_a_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    threads: set[threading.Thread] = set()
+    put = Vectors.put
+
+    def noting(self: Vectors, numbers: Any, vectors: Any) -> None:
+        threads.add(threading.current_thread())
+        put(self, numbers, vectors)
+
+    monkeypatch.setattr(Vectors, "put", noting)
+
+    async def story(database: Database) -> None:
+        metrics, failed, one = Metrics(), 0, database.one
+
+        async def failing(sql: str, *values: Any) -> Any:
+            nonlocal failed
+            if fault == "away" and "agent_vectors" in sql and failed < 3:
+                failed += 1
+                raise StorageError("The database is locked.")
+            found = await one(sql, *values)
+            return {"body": b"123"} if fault == "another width" and "agent_vectors" in sql else found
+
+        def choking(encoder: Any, agent: Agent) -> Any:
+            if fault == "encoder" and agent.id == "baker":
+                raise ValueError("what a card")
+            return encode_agent(encoder, agent)
+
+        monkeypatch.setattr(database, "one", failing)
+        monkeypatch.setattr(module, "encode_agent", choking)
+        directory = Directory(database, REAL, metrics, encoder=_Bilingual())
+        await directory.add(an_agent("baker", "", "bread"))
+        await directory.add(an_agent("storm", "", "thunder"))
+        await directory.embed()
+        assert [hit.agent.id for hit in await directory.search("trueno")] == ["storm"]
+        assert [hit.agent.id for hit in await directory.search("bread")] == ["baker"]
+        if fault != "encoder":
+            assert [hit.agent.id for hit in await directory.search("pan")] == ["baker"]
+        dropped = 'agent3_events_dropped_total{reason="search vectors"}'
+        assert (dropped in metrics.render()[0].decode()) is (fault != "another width")
+        assert threads.isdisjoint({threading.main_thread()}), "the event loop waits for no copy of all vectors"
+        await directory.aclose()
+
+    using(":memory:", story)
+
+
 def test_meaning_chooses_among_capabilities_what_words_leave_open(url: str) -> None:
     async def story(database: Database) -> None:
         directory = Directory(database, REAL, encoder=_Bilingual())
@@ -387,6 +433,15 @@ def test_a_search_that_comes_early_answers_from_what_is_indexed(url: str, monkey
         early = await directory.search("bread", 50, whole=False)
         assert early.indexing == (5, 30)
         assert len(early) == 5
+        # What is known and named exactly is found whether it is indexed or not, once, and by who may see it.
+        for name in ("baker-29", "Baker-29", "baker-29/bake", "baker-00"):
+            found = await directory.search(name, 3, whole=False)
+            first = next((hit.agent.id, hit.capability.name, hit.score) for hit in found if hit.capability is not None)
+            assert first == (name.lower()[:8], "bake", 1.0)
+            assert len({hit.agent.id for hit in found}) == len(found)
+        assert len(await directory.search("bake", 50, whole=False)) == 30
+        hidden = await directory.search("baker-29", 50, lambda agent, _: agent.id != "baker-29", whole=False)
+        assert "baker-29" not in {hit.agent.id for hit in hidden}
         whole = asyncio.create_task(directory.search("bread", 50))
         done, _ = await asyncio.wait({whole}, timeout=0.3)
         assert not done, "it waits for all of them"

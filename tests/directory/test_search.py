@@ -7,15 +7,17 @@ import threading
 from typing import Any
 
 import pytest
+import snowballstemmer
 from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as some
 
-from agent3.directory.choice import choose, index_capabilities
+from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of
 from agent3.directory.search import Index, Match
-from agent3.directory.words import detect_language, terms
+from agent3.directory.words import detect_language, stem, terms
 from agent3.model import Agent, Capability
+from agent3.sentences.tokens import LONGEST
 from agent3.sentences.word_forms import words
 
 
@@ -34,6 +36,28 @@ from agent3.sentences.word_forms import words
 )
 def test_words_are_without_case_accent_and_plural(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+def test_threads_do_not_disturb_each_other_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    stemmer = type(snowballstemmer.stemmer("english"))
+    inside, go_on = threading.Event(), threading.Event()
+    reduce = stemmer._stem
+    found: list[str] = []
+
+    def pausing(self: Any) -> Any:
+        if threading.current_thread() is other:
+            inside.set()
+            assert go_on.wait(120)
+        return reduce(self)
+
+    monkeypatch.setattr(stemmer, "_stem", pausing)
+    other = threading.Thread(target=lambda: found.append(stem("marinadings")))
+    other.start()
+    assert inside.wait(120)
+    assert stem("quarterings") == "quarter"
+    go_on.set()
+    other.join(120)
+    assert found == ["marinad"]
 
 
 def test_terms_are_stems_without_the_words_that_every_request_has() -> None:
@@ -233,3 +257,13 @@ def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
     assert chosen("cancel or create the order") is None
     assert chosen("what a nice day") is None
     assert choose(index, offered[:1], "cancel my order", 0.0) is not offered[1], "what is not offered is not chosen"
+
+
+def test_a_message_is_read_to_a_bound() -> None:
+    """What comes from a stranger may be a megabyte, and is read in the event loop."""
+    offered = [Capability(name=name, description=name) for name in ("order_pizza", "cancel_booking")]
+    index = index_capabilities(offered)
+    filling = "well " * (LONGEST // 5)
+    assert choose(index, offered, f"order pizza {filling}", 0.0) == offered[0]
+    assert choose(index, offered, f"{filling} order pizza", 0.0) is None
+    assert closest(index, offered, f"{filling} cancel booking", 1) == offered[:1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ import pytest
 from mcp.client.client import Client
 
 from agent3 import LocalAgent
+from agent3.directory import directory
+from agent3.directory.choice import index_capabilities
+from agent3.directory.search import Index
+from agent3.model import Capability
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
 from agent3.protocols.a2a.wire.types import Generation, Message, Part, Role, Send, Task
@@ -164,7 +168,19 @@ def test_the_same_message_again_is_the_same_task_and_a_waiting_one_can_be_cancel
     assert ended["status"]["message"]["parts"] == [{"text": "The job was cancelled."}]
 
 
-def test_an_agent_that_is_served_by_itself_asks_too() -> None:
+def test_an_agent_that_is_served_by_itself_asks_too_and_is_indexed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed: list[object] = []
+
+    def index(capabilities: Iterable[Capability]) -> Index:
+        indexed.append(asyncio._get_running_loop())
+        return index_capabilities(capabilities)
+
+    monkeypatch.setattr(directory, "index_capabilities", index)
+    with listening(crowd()) as url:
+        for _ in range(2):
+            task = unary(rpc(Door(url), "SendMessage", {"message": message(VAGUE, None)}))["task"]
+            assert "10 more" in task["status"]["message"]["parts"][0]["text"]
+    assert indexed == [None], "once, and in a thread, as they are many"
     with listening(desk()) as url:
         door = Door(url)
         task = unary(rpc(door, "SendMessage", {"message": message(VAGUE, None)}))["task"]
@@ -248,9 +264,10 @@ def test_what_a_caller_may_not_call_is_neither_listed_nor_chosen(
         asked = ada.call("desk", VAGUE).json
         assert asked["questions"][0]["schema"]["enum"] == NAMES
         answer = f"/v1/calls/{asked['job']}/answer"
-        denied = ada.post(answer, {"message": "secret"})
-        assert (denied.status, denied.error["code"]) == (404, "capability_not_found")
-        # The question was no call: the only one of this minute is still to be had, and the refusal took none.
+        for name in ("secret", "nothing"):  # whether it is there is not told
+            again = ada.post(answer, {"message": name}).json
+            assert again["questions"][0]["text"].endswith(f"(not taken: '{name}')")
+        # The question was no call: the only one of this minute is still to be had.
         assert ada.post(answer, {"message": "rate"}).json["result"] == f"rate of {VAGUE}"
         refused = ada.post(f"/v1/calls/{ada.call('desk', VAGUE).json['job']}/answer", {"message": "rate"})
         assert (refused.status, refused.error["code"]) == (429, "rate_limited")

@@ -9,6 +9,7 @@ import pytest
 
 from agent3.errors import Conflict, RequestError, StorageError
 from agent3.storage import Database, Transaction, open_database
+from agent3.storage.counters import increase
 from agent3.storage.migration import load_migrations
 from tests.support.storage import PUT, put, using
 
@@ -379,3 +380,15 @@ def test_what_was_acknowledged_is_there_after_opening_again(lasting_url: str) ->
 
     using(lasting_url, write)
     assert using(lasting_url, names) == ["a"]
+
+
+def test_a_counter_gives_every_number_once(url: str) -> None:
+    async def story(database: Database) -> None:
+        async def count() -> int:
+            return await database.write(lambda tx: increase(tx, "tickets"))
+
+        numbers = await asyncio.gather(*(count() for _ in range(20)))
+        assert sorted(numbers) == list(range(1, 21))
+        assert await database.write(lambda tx: increase(tx, "others")) == 1
+
+    using(url, story)

@@ -14,6 +14,7 @@ from agent3.errors import ValidationError
 from agent3.model import Capability, Price
 from agent3.settings import PriceRule
 from agent3.storage import Database, Transaction
+from agent3.storage.counters import increase
 
 __all__ = ["EVERY", "Prices"]
 
@@ -25,9 +26,6 @@ _ALL = "*"
 _SET = """
 INSERT INTO prices (agent, capability, call, second, tokens) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (agent, capability) DO UPDATE SET call = excluded.call, second = excluded.second, tokens = excluded.tokens
-"""
-_CHANGED = """
-INSERT INTO counters (name, value) VALUES ('prices', 1) ON CONFLICT (name) DO UPDATE SET value = counters.value + 1
 """
 
 
@@ -80,7 +78,7 @@ class Prices:
                 if count is not None and count["count"] >= _MOST:
                     raise ValidationError(f"{_MOST} prices are set already. Use [[prices]] with patterns.")
                 await tx.run(_SET, agent, name, float(price.call), float(price.second), float(price.tokens))
-            await tx.run(_CHANGED)
+            await increase(tx, "prices")
 
         await self._database.write(work)
         await self.refresh()

@@ -47,6 +47,7 @@ def choose(index: Index, offered: Sequence[Capability], message: str, now: float
     """The offered capability that fits a message clearly best: by the form of its own phrases; by words, in an index
     that holds it; by its name; else by what the message speaks of, such as sums and dates.
     """
+    message = message[:LONGEST]
     today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
     ranking = index.rank(message)
     if (phrased := _choose_by_phrase(ranking, offered, message)) is not None:
@@ -62,7 +63,7 @@ def _choose_by_phrase(ranking: Iterable[Match], offered: Sequence[Capability], m
     """The only one near that has a phrase of the message's form. Those whose words do not fit have no such phrase."""
     known = {capability.name: capability for capability in offered}
     near = islice((known[match.agent] for match in ranking if match.agent in known), _NEAR)
-    named = [one for one in near if one.phrases and any(True for _ in match_phrases(one, message[:LONGEST]))]
+    named = [one for one in near if one.phrases and any(True for _ in match_phrases(one, message))]
     return named[0] if len(named) == 1 else None
 
 
@@ -71,7 +72,7 @@ def closest(index: Index, offered: Sequence[Capability], message: str, most: int
     if len(offered) <= most:
         return list(offered)
     known = {capability.name: capability for capability in offered}
-    ranked = dict.fromkeys(match.agent for match in index.rank(message) if match.agent in known)
+    ranked = dict.fromkeys(match.agent for match in index.rank(message[:LONGEST]) if match.agent in known)
     return [known[name] for name in [*ranked, *(name for name in known if name not in ranked)][:most]]
 
 
@@ -90,6 +91,7 @@ def choose_by_meaning(ranking: Ranking, agent: Agent, offered: Sequence[Capabili
 
     For messages whose words leave it open.
     """
+    message = message[:LONGEST]
     if len(_find_named(offered, message)) > 1:
         return None
     own = [

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from agent3.directory.choice import choose, choose_by_meaning, closest, index_ca
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
 from agent3.directory.routes import Routes
-from agent3.directory.search import Index, Match, Ranking, rank_agents
+from agent3.directory.search import Index, Match, Ranking, exact_matches, rank_agents
 from agent3.directory.segments import paced
 from agent3.directory.stand_ins import bare
 from agent3.env import Env
@@ -35,6 +35,7 @@ from agent3.schema import nearest
 from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import append_checksum, whole
+from agent3.storage.counters import increase
 from agent3.storage.notifications import News
 
 __all__ = ["Accept", "Directory", "Hit", "Hits"]
@@ -60,12 +61,16 @@ _AT_ONCE = 200
 """Matches that are looked at before others may run."""
 _ENCODED = 8
 """Capabilities whose texts are encoded together."""
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Seconds after which vectors that could not be read or kept are tried again: at first, and at most."""
 _NEAR = 2_000
 """Agents among which the one that was meant is looked for, where an id is unknown."""
 _INDEXED_TOGETHER = 100
 """Agents that are indexed before others may write the index, and its segments are tidied."""
 _FEW = 500
 """Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
+_LONGEST_NAME = 1_000
+"""Characters up to which a query may be the name of one that is not indexed yet."""
 _MOMENT = 0.1
 """Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
@@ -163,7 +168,7 @@ class Directory:
         agent, now = bare(agent), self._env.now()
 
         async def work(tx: Transaction) -> None:
-            version = await _next_version(tx)
+            version = await increase(tx, "directory")
             await tx.run(
                 "INSERT INTO agents (id, body, added, updated, version) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) "
                 "DO UPDATE SET body = excluded.body, updated = excluded.updated, version = excluded.version",
@@ -186,7 +191,7 @@ class Directory:
             row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
             if row is None or self._read(row) != known:
                 return False
-            version, body = await _next_version(tx), append_checksum(encode(bare(now)))
+            version, body = await increase(tx, "directory"), append_checksum(encode(bare(now)))
             await tx.run(
                 "UPDATE agents SET body = ?, updated = ?, version = ? WHERE id = ?", body, at, version, before.id
             )
@@ -202,7 +207,7 @@ class Directory:
         async def work(tx: Transaction) -> int:
             gone = await tx.run("DELETE FROM agents WHERE id = ?", agent_id)
             if gone:
-                version = await _next_version(tx)
+                version = await increase(tx, "directory")
                 await tx.run(
                     "INSERT INTO agents_removed (id, version) VALUES (?, ?) "
                     "ON CONFLICT (id) DO UPDATE SET version = excluded.version",
@@ -301,15 +306,19 @@ class Directory:
         """The capabilities that fit best. An exact name comes first; an empty query lists the agents, by id.
 
         The ranking is read until enough was accepted, so that what a search costs does not grow with what is below.
-        Unless it is to be of the ``whole`` directory, it does not wait until many new agents are indexed.
+        Unless it is to be of the ``whole`` directory, it does not wait until many new agents are indexed; of these it
+        then finds those that are named exactly.
         """
         if not query.strip():
             return Hits(await self._list(limit, accept))
         indexing = await self._catch_up(whole)
+        # Before the ranking: what is no longer among the changes then is in the index.
+        named = {} if indexing is None else await asyncio.to_thread(_find_named, self._changes, query)
         ranking = await self._rank(query)
+        matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         hits = Hits(
             Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words))
-            for agent, capability, match in await self._walk(ranking, limit, accept)
+            for agent, capability, match in await self._walk(matches, limit, accept)
         )
         hits.indexing = indexing
         return hits
@@ -468,8 +477,8 @@ class Directory:
                     self._unembedded.pop(agent_id, None)
                     if agent is not None:
                         self._unembedded[agent_id] = agent
-            if self._unembedded and self._embedding is None:
-                self._embedding = asyncio.create_task(self._embed())
+                if self._unembedded and self._embedding is None:
+                    self._embedding = asyncio.create_task(self._embed(self._vectors))
             if self._tidying is None and self._index.plan():
                 self._tidying = asyncio.create_task(self._tidy())
 
@@ -496,28 +505,49 @@ class Directory:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _embed(self) -> None:
-        """Give the capabilities of new agents their vectors: those that are kept, else from the encoder."""
+    async def _embed(self, vectors: Vectors) -> None:
+        """Give the capabilities of new agents their vectors, until all have them.
+
+        One that fails does not hold up the others: while the database is away it is tried again, later each time.
+        """
+        pause = _PAUSE
         try:
-            while self._unembedded and self._vectors is not None:
+            while self._unembedded:
                 agent_id, agent = next(iter(self._unembedded.items()))
-                del self._unembedded[agent_id]
-                mark = await asyncio.to_thread(fingerprint, agent)
-                row = await self._database.one(
-                    "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent_id, mark
-                )
-                made = await asyncio.to_thread(_vectors_of, self._vectors, agent, bytes(row["body"]) if row else None)
-                if row is None and self._stored.get(agent_id) is agent:
-                    await self._keep_vectors(agent_id, mark, made.tobytes())
-                async with self._indexing:
-                    numbers = self._index.numbers_of(agent_id)
-                    if agent_id not in self._unembedded and agent_id not in self._changes and len(numbers) == len(made):
-                        self._vectors.put(numbers, made)
-        except Agent3Error as error:
-            log.warning("search by meaning is behind: %s. Words still find everything.", error)
-            self._metrics.events_dropped.inc(("search vectors",))
+                try:
+                    await self._embed_agent(vectors, agent)
+                except Agent3Error as error:
+                    log.warning("search by meaning is behind: %s. Words still find everything.", error)
+                    self._metrics.events_dropped.inc(("search vectors",))
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    if self._unembedded.get(agent_id) is agent:  # to the end
+                        self._unembedded[agent_id] = self._unembedded.pop(agent_id)
+                    continue
+                except Exception:  # of the encoder: it would fail again
+                    log.exception("%s cannot be found by its meaning; its words still find it.", agent_id)
+                    self._metrics.events_dropped.inc(("search vectors",))
+                pause = _PAUSE
+                if self._unembedded.get(agent_id) is agent:  # else it changed meanwhile
+                    del self._unembedded[agent_id]
         finally:
             self._embedding = None
+
+    async def _embed_agent(self, vectors: Vectors, agent: Agent) -> None:
+        """Its vectors are those that are kept, else from the encoder."""
+        mark = await asyncio.to_thread(fingerprint, agent)
+        row = await self._database.one(
+            "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent.id, mark
+        )
+        kept = bytes(row["body"]) if row is not None and len(row["body"]) == _weight(agent) * WIDTH else None
+        made = await asyncio.to_thread(_vectors_of, vectors, agent, kept)
+        if kept is None and self._stored.get(agent.id) is agent:
+            await self._keep_vectors(agent.id, mark, made.tobytes())
+        async with self._indexing:
+            numbers = self._index.numbers_of(agent.id)
+            is_same = self._unembedded.get(agent.id) is agent and agent.id not in self._changes
+            if is_same and len(numbers) == len(made):
+                await asyncio.to_thread(vectors.put, numbers, made)
 
     async def _keep_vectors(self, agent_id: str, mark: str, body: bytes) -> None:
         async def work(tx: Transaction) -> None:
@@ -638,15 +668,6 @@ class Directory:
         self._checked = float("-inf")
 
 
-async def _next_version(tx: Transaction) -> int:
-    await tx.run(
-        "INSERT INTO counters (name, value) VALUES ('directory', 1) "
-        "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
-    )
-    row = await tx.one("SELECT value FROM counters WHERE name = 'directory'")
-    return int(row["value"]) if row is not None else 0
-
-
 def _weight(agent: Agent | None) -> int:
     """Documents to be read; a removal is one."""
     return max(1, len(agent.capabilities)) if agent is not None else 1
@@ -661,6 +682,15 @@ def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: V
             index.remove(agent_id)
         else:
             index.put(agent, paced(documents_of(agent), every=4))
+
+
+def _find_named(changes: Mapping[str, Agent | None], query: str) -> dict[tuple[str, str | None], Match]:
+    """For a thread: the capabilities that the index does not know yet and that are named exactly."""
+    if len(query) > _LONGEST_NAME:
+        return {}
+    agents = list(changes.values())  # in one step, as the event loop writes meanwhile
+    found = (match for agent in paced(agents, every=4) if agent is not None for match in exact_matches(agent, query))
+    return {(match.agent, match.capability): match for match in found}
 
 
 def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[np.int8]:

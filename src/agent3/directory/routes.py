@@ -17,6 +17,7 @@ from agent3.observe.logs import get as logger
 from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import append_checksum, whole
+from agent3.storage.counters import increase
 
 __all__ = ["Routes"]
 
@@ -27,10 +28,6 @@ _MOST = 1_000
 """Stand-ins in all."""
 _COLUMNS = ("agent", "capability", "by_agent", "by_capability")
 _SELECT = f"SELECT {', '.join(_COLUMNS)}, place, body FROM routes ORDER BY place"
-_NEXT_VERSION = (
-    "INSERT INTO counters (name, value) VALUES ('directory', 1) "
-    "ON CONFLICT (name) DO UPDATE SET value = counters.value + 1"
-)
 
 
 class Routes:
@@ -128,7 +125,7 @@ class Routes:
             if by is not None:
                 sql, given = f"{sql} AND by_agent = ? AND by_capability = ?", [*given, *by]
             gone = await tx.run(sql, *given)
-            await tx.run(_NEXT_VERSION)
+            await increase(tx, "directory")
             return gone
 
         gone = await self._database.write(work)
@@ -167,7 +164,7 @@ class Routes:
                     append_checksum(encode(definition)),
                 )
                 known[definition.key] = place
-            await tx.run(_NEXT_VERSION)
+            await increase(tx, "directory")
 
         await self._database.write(work)
         self._announce()

@@ -17,7 +17,7 @@ from agent3.directory.queries import Query, read_query
 from agent3.directory.segments import Buffer, Postings, Segment, merge, seal
 from agent3.model import Agent
 
-__all__ = ["Index", "Match", "Ranking", "rank_agents"]
+__all__ = ["Index", "Match", "Ranking", "exact_matches", "rank_agents"]
 
 _BUFFERED = 512
 """Documents in the buffer: it is read by loops in Python, which is quick for so many."""
@@ -239,6 +239,17 @@ class _Terms:
 
     def among(self, candidates: set[str]) -> set[str]:
         return {term for part in self._parts for term in part.among(candidates)}
+
+
+def exact_matches(agent: Agent, text: str) -> list[Match]:
+    """The capabilities of an agent that a text names exactly, as in a ranking."""
+    name = _fold(text)
+    is_agent = name in _names(agent, None)
+    if not agent.capabilities:
+        return [Match(agent.id, None, 1.0)] if is_agent else []
+    # Most names are not even part of the text.
+    near = (one.name for one in agent.capabilities if is_agent or _fold(one.name) in name)
+    return [Match(agent.id, one, 1.0) for one in near if name in _names(agent, one)]
 
 
 def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:

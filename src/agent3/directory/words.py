@@ -5,6 +5,7 @@ every request is made of. What a word means is not known here.
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
@@ -53,10 +54,16 @@ _SPANISH = frozenset(
     """.split()
 )
 _ONLY_SPANISH = _SPANISH - _ENGLISH - frozenset("a no me e o y la sea son solo ser tal era un te ha das".split())
-_STEMMERS = {
-    "english": snowballstemmer.stemmer("english"),
-    "spanish": snowballstemmer.stemmer("spanish"),
-}
+
+
+class _Stemmers(threading.local):
+    """Those of one thread: a stemmer keeps the word that it is at in itself."""
+
+    def __init__(self) -> None:
+        self.of = {language: snowballstemmer.stemmer(language) for language in ("english", "spanish")}
+
+
+_stemmers = _Stemmers()
 
 
 def _plain(text: str) -> str:
@@ -80,7 +87,7 @@ def detect_language(text: str) -> Language:
 @lru_cache(maxsize=20_000)
 def stem(word: str, language: Language = "english") -> str:
     """The Snowball stem of a word that is spelled as ``spell`` does."""
-    return str(_STEMMERS[language].stemWord(word))
+    return str(_stemmers.of[language].stemWord(word))
 
 
 def is_empty(word: str, language: Language) -> bool:

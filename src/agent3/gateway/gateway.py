@@ -471,9 +471,10 @@ class Gateway:
         known: dict[str, Target] = {}
         for name in (said, *listed_in(job.state)):  # said may name one that was not listed
             with suppress(CapabilityNotFound):
-                known[name] = await self.core.runner.target(call.agent, name)
-        capabilities = [capability for _, capability in known.values()]
-        choice = read_choice(capabilities, said, self.core.env.now())
+                target = await self.core.runner.target(call.agent, name)
+                if self.may_call(call.principal, *target):
+                    known[name] = target
+        choice = read_choice([capability for _, capability in known.values()], said, self.core.env.now())
         if choice is None:
             return ask_again(question, said, job.state)
         capability, added = choice

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from agent3.directory.choice import choose, index_capabilities
 from agent3.model import Agent, Answer, Capability, Needs, Part, Question, one_line
 from agent3.sentences.lexicon import detect_language
+from agent3.sentences.tokens import LONGEST
 
 __all__ = [
     "MOST_LISTED",
@@ -48,7 +49,7 @@ def is_undecided(capability: Capability) -> bool:
 
 def ask_which(agent: Agent, capability: Capability, message: str) -> Needs:
     """The question, in the language of the message."""
-    spanish = detect_language(message) == "es"
+    spanish = detect_language(message[:LONGEST]) == "es"
     listed, more = capability.meta[_LISTED], capability.meta[_MORE]
     names = [name for name, _ in listed]
     lines = [f"{agent.name} puede hacer varias cosas. ¿Cuál?" if spanish else f"{agent.name} can do several things. "

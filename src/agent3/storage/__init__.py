@@ -1,8 +1,8 @@
 """Storage: one port at the level of SQL over SQLite and PostgreSQL, and blobs stored under their hash.
 
 The SQL is written once, by the package that owns the tables. This package knows statements and transactions, not jobs
-or calls. Other modules here are doors of their own: ``leases`` and ``notifications`` (what processes share), ``backup``
-and ``checksums``.
+or calls. Other modules here are doors of their own: ``leases``, ``counters`` and ``notifications`` (what processes
+share), ``backup`` and ``checksums``.
 """
 
 from __future__ import annotations

@@ -252,6 +252,34 @@ async def tools_of(tmp_path: Path, *rules: Rule, most: int = 4) -> AsyncIterator
         yield server, DirectTools(GatewayTools(server.gateway), server.gateway, most)
 
 
+def test_a_change_is_told_though_its_caller_asks_first_and_after_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        told, failed = asyncio.Event(), asyncio.Event()
+        async with tools_of(tmp_path) as (server, tools):
+            me = Principal("me")
+            before = len(await tools.tools(me))
+            async with tools.watching(told.set), asyncio.timeout(120):
+                await server.directory.add(card("first"))
+                assert len(await tools.tools(me)) == before + 1  # and so the view is a new one already
+                await told.wait()
+                told.clear()
+
+                def broken(since: int) -> Any:
+                    failed.set()
+                    raise RuntimeError("of no kind that is expected")
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(server.directory, "changed_since", broken)
+                    await server.directory.add(card("second"))
+                    await failed.wait()
+                await told.wait()
+                assert len(await tools.tools(me)) == before + 2
+
+    run(story())
+
+
 def test_a_change_of_one_agent_is_a_look_at_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many agents that a caller may not see, those it may are found once, and then followed."""
     walks: list[None] = []

@@ -10,7 +10,6 @@ from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, Validatio
 from agent3.gateway import Caller, Gateway
 from agent3.model import Agent, Principal
 from agent3.protocols.a2a.agents.authoring import build_card, to_skill
-from agent3.protocols.a2a.door.projection import parts_in
 from agent3.protocols.a2a.door.targeting import Intent, choose_target, read_intent
 from agent3.protocols.a2a.door.tasks import Aim
 from agent3.protocols.a2a.wire.types import Message
@@ -64,10 +63,7 @@ class GatewayHost:
             if agent.status in ("suspended", "retired"):
                 raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
             offered = gateway.offered(agent, principal)
-            if intent.name is None:
-                chosen = await gateway.choose(agent, offered, intent.text, intent.input)
-                return Aim(agent, chosen, intent.input, parts_in(intent.parts))
-            return choose_target(agent, offered, intent)
+            return await choose_target(gateway, agent, offered, intent)
         except Agent3Error as refusal:
             await gateway.refuse(Caller(principal, DOOR), tenant or "", intent.name or "", refusal)
             raise

@@ -16,6 +16,7 @@ from agent3 import bridge, jsonrpc
 from agent3.calls.core import Core
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, SecurityError
+from agent3.gateway import Gateway
 from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http
 from agent3.model import Capability, Principal
 from agent3.protocols.a2a import grpc
@@ -100,7 +101,10 @@ class CardSources(NamedTuple):
 class AgentHost:
     """One agent of this process, behind an endpoint of its own."""
 
-    def __init__(self, agent: LocalAgent, card: Callable[[], AgentCard], extended: Extended | None = None):
+    def __init__(
+        self, gateway: Gateway, agent: LocalAgent, card: Callable[[], AgentCard], extended: Extended | None = None
+    ):
+        self._gateway = gateway
         self._agent = agent
         self._card = card
         self._extended = extended
@@ -115,7 +119,8 @@ class AgentHost:
         if declared is not None and agent.capability(str(intent.name)) is None:
             intent = intent._replace(name=declared.name)  # the message named it by its id on the card
         visible = self._visible(principal)
-        return choose_target(agent, visible, intent, () if visible is agent.capabilities else agent.capabilities)
+        hidden = () if visible is agent.capabilities else agent.capabilities
+        return await choose_target(self._gateway, agent, visible, intent, hidden)
 
     async def card(self, principal: Principal | None, tenant: str | None = None, extended: bool = False) -> AgentCard:
         """The same card for everyone, unless there is an extended one.
@@ -215,9 +220,10 @@ class AgentApp:
         return self._opened[1]
 
     async def _build_endpoint(self, call_core: Core, shared_keys: SharedKeys) -> A2AEndpoint:
-        host = AgentHost(self._agent, self._card, self._cards.extended)
+        gateway = await self._core.gateway()
+        host = AgentHost(gateway, self._agent, self._card, self._cards.extended)
         engine = Engine(
-            await self._core.gateway(),
+            gateway,
             host,
             push=shared_keys.pushes,
             agent=self._agent.id,

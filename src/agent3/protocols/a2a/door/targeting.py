@@ -6,16 +6,14 @@ a data part ``{"skill": "…", "input": {…}}``. Without a name, the words of t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UnsetType
 
-from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.errors import CapabilityNotFound, ValidationError
-from agent3.gateway import which
+from agent3.gateway import Gateway
 from agent3.model import Agent, Capability
 from agent3.protocols.a2a.door.projection import parts_in
 from agent3.protocols.a2a.door.tasks import Aim
@@ -61,16 +59,17 @@ def read_intent(message: Message) -> Intent:
     return Intent(name, given, tuple(rest), text)
 
 
-def choose_target(
-    agent: Agent, offered: Sequence[Capability], intent: Intent, hidden: Sequence[Capability] = ()
+async def choose_target(
+    gateway: Gateway, agent: Agent, offered: Sequence[Capability], intent: Intent, hidden: Sequence[Capability] = ()
 ) -> Aim:
-    """The capability that was named; else the only one, else the one whose words fit best. Errors name the others.
-
-    Where the words fit none clearly, it is undecided, and the caller is asked.
+    """The capability that was named; else the one that the gateway chooses by the words. Errors name the others.
 
     ``hidden`` ones can be called by name, but no error mentions them.
     """
-    if intent.name is not None:
+    found: Capability | None
+    if intent.name is None:
+        found = await gateway.choose(agent, offered, intent.text, intent.input)
+    else:
         known = (each for each in (*hidden, *offered) if each.name == intent.name)
         if (found := next(known, None)) is None:
             near = nearest(intent.name, [each.name for each in offered])
@@ -80,15 +79,6 @@ def choose_target(
                 f"It has {_join_names(offered)}.",
                 data={"nearest": [near]} if near else None,
             )
-    elif len(offered) == 1:
-        found = offered[0]
-    elif not offered:
-        raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
-    else:
-        index = index_capabilities(offered)
-        best = choose(index, offered, intent.text, time.time())
-        listed = closest(index, offered, intent.text, which.MOST_LISTED) if best is None else []
-        found = best or which.undecided(listed, len(offered) - len(listed))
     return Aim(agent, found, intent.input, parts_in(intent.parts))
 
 

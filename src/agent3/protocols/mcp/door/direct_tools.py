@@ -100,6 +100,8 @@ class DirectTools:
         self._most = most
         self._door = door
         self._views: OrderedDict[tuple[str, frozenset[str]], tuple[Principal, _View]] = OrderedDict()
+        self._told: dict[tuple[str, frozenset[str]], int] = {}
+        """The edition that each of these callers was last told of."""
         self._agents: OrderedDict[str, AgentTools] = OrderedDict()
         self.capabilities = Capabilities(
             resources=five,
@@ -174,14 +176,17 @@ class DirectTools:
         while True:
             await asyncio.sleep(_LOOK)
             try:
-                for principal, view in list(self._views.values()):
-                    if (await self._view(principal)).edition != view.edition:
+                for key, (principal, _) in list(self._views.items()):
+                    edition = (await self._view(principal)).edition
+                    if self._told.get(key, edition) != edition:
+                        self._told[key] = edition
                         changed()
                     await asyncio.sleep(0)
                 failing = False
-            except Agent3Error as error:
+            except Exception as error:
                 if not failing:  # once, not four times a second while the database is away
-                    log.warning("clients are not told of changed tools: %s", error)
+                    expected = isinstance(error, Agent3Error)
+                    log.warning("clients are not told of changed tools: %s", error, exc_info=not expected)
                 failing = True
 
     async def _view(self, principal: Principal) -> _View:
@@ -195,8 +200,10 @@ class DirectTools:
         view = await self._renewed(view, generation, principal)
         self._views[key] = principal, view
         self._views.move_to_end(key)
+        self._told.setdefault(key, view.edition)
         if len(self._views) > _KNOWN:
-            self._views.popitem(last=False)
+            gone, _ = self._views.popitem(last=False)
+            del self._told[gone]
         return view
 
     async def _renewed(self, view: _View | None, generation: int, principal: Principal) -> _View:
