@@ -85,6 +85,7 @@ class Chain:
     def __init__(self, parts: Parts, order: Sequence[type[Step]] | None = None):
         self._connectors = parts.connectors
         self._park = parts.park
+        self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
@@ -175,6 +176,11 @@ class Chain:
             limits = [step for step in self.steps if isinstance(step, Limit)]
             refusal = await limits[0].charge(call) if limits else None
         return None if refusal is None else await self.record(call, refusal)
+
+    def dismiss(self, call: Call) -> None:
+        """Give back what ``admit`` reserved for a call that does not start after all."""
+        self._budgets.give_back(call.live.reserved)
+        call.live.reserved = None
 
     def drop(self) -> None:
         """Forget what was compiled: something that it was made of has changed, such as a rule."""

@@ -56,9 +56,7 @@ class _Limit(Stage):
             return call
         live, principal = call.live, call.principal
         # A job has paid before it was written down. The local person has no rate of its own.
-        if live.charged:
-            live.reserved = self._price
-        elif not self._free or (principal.kind != "local" and self._limiter.take(principal.id)):
+        if not live.charged and (not self._free or (principal.kind != "local" and self._limiter.take(principal.id))):
             return self._admit(call, paid=False)
         if not self._ceiling.enter(call.agent):
             return self._admit(call, paid=True)
@@ -86,10 +84,9 @@ class _Limit(Stage):
             return refusal
         if self._accounts and (self._price or not self._budgets.is_open(self._accounts)):
             try:
-                await self._budgets.reserve(self._accounts, self._price)
+                call.live.reserved = await self._budgets.reserve(self._accounts, self._price)
             except BudgetExceeded as error:
                 return failed_by(error)
-            call.live.reserved = self._price
         return None
 
     async def _admit(self, call: Call, *, paid: bool) -> Call | Failed:
