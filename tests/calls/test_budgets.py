@@ -603,3 +603,26 @@ def test_bodies_are_removed_after_their_days() -> None:
             assert (await sweep())["bodies"] == 1
 
     run(story)
+
+
+def test_bodies_that_wait_are_bounded_in_bytes_and_a_bad_one_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with house(":memory:", calls=Calls(bodies="full")) as it:
+            bodies = it.core.parts.bodies
+            monkeypatch.setattr("agent3.calls.bodies._WAITING_BYTES", 3_000)
+            for _ in range(5):
+                await it.call(parts=(Part(raw=b"x" * 1_000),))
+            await bodies.aclose()
+            assert len(await it.database.all("SELECT id FROM call_bodies")) == 2
+            assert it.value("agent3_events_dropped_total", reason="call body") == 3
+            await it.call()
+            bad = Call(id="bad", principal=ALICE, agent="mcp", capability="do", answers={"q": Answer(data=object())})
+            bodies.keep(bad, None, 0)
+            await it.call()
+            await bodies.aclose()
+            assert len(await it.database.all("SELECT id FROM call_bodies")) == 4
+            assert it.value("agent3_events_dropped_total", reason="call body") == 4
+
+    run(story)

@@ -249,7 +249,7 @@ class _Record(Stage):
         status = "done" if type(outcome) is Done else _status(outcome, live)
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
         if self._bodies is not None:
-            self._bodies.keep(call, outcome)
+            self._bodies.keep(call, outcome, into + out + _json_bytes(call.answers))
         live.answered = True
         if live.span is not None:
             self._end_span(live, status)
@@ -271,7 +271,7 @@ class _Record(Stage):
                 live.reserved = None
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, usage, into, 0))
             if self._bodies is not None:
-                self._bodies.keep(call, None)
+                self._bodies.keep(call, None, into + _json_bytes(call.answers))
             if live.span is not None:
                 self._end_span(live, "canceled")
             return error
