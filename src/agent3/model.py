@@ -397,6 +397,8 @@ class Turn:
     denied: str | None = None
     charged: bool = False
     """The caller has paid for this call."""
+    acts_as: str | None = None
+    """The capability that the call turned out to be for, once that is charged."""
     admitted: bool = False
     """It holds one of the places of its agent."""
     reserved: Any = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import BudgetExceeded, RateLimited
@@ -39,6 +41,29 @@ class Limit(Step):
     async def charge(self, call: Call) -> Failed | None:
         """Charge the caller of a call; the refusal of one that comes too often or has spent its budget."""
         return await _Limit(self, call.principal, call.agent, call.live.capability).charge(call)
+
+    async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
+        """Charge a call as one of another capability of its agent, which its words turned out to mean.
+
+        It pays that price instead of its own, and a token of each rate that it has not paid. Once, however often it is
+        attempted.
+        """
+        live, principal, agent = call.live, call.principal.id, call.agent
+        if live.acts_as == capability.name:
+            return None
+        paid = self.rates.match(principal, agent, call.capability)
+        rates = [one for one in self.rates.match(principal, agent, capability.name) if one not in paid]
+        if (refusal := await charge_rates(rates, agent, capability.name)) is not None:
+            return replace(refusal, sent=False)
+        price = self.prices.of(agent, capability)
+        accounts = self.budgets.match(principal, agent) if live.accounts is None else live.accounts
+        if accounts:
+            try:
+                live.reserved = await self.budgets.reserve(accounts, price.call, live.reserved)
+            except BudgetExceeded as error:
+                return failed_by(error)
+        live.price, live.acts_as = price, capability.name
+        return None
 
 
 class _Limit(Stage):
